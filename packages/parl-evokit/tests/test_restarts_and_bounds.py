@@ -102,6 +102,19 @@ def test_restarts_find_the_lowest_of_many_valleys(restarts: str) -> None:
     assert max(found) < 1e-6
 
 
+def test_a_run_in_a_valley_ends_where_float32_parameters_do_whatever_the_rewards_have_in_common() -> None:
+    updates = []
+    for offset in (0.0, 1e9):
+        es = CMAES(np.full(2, 2.2), settings(CMAES, std=0.1))
+        count = 0
+        while not es.should_stop():
+            search(es, lambda x: rastrigin(x) + 8.0 + offset, es.population)  # noqa: B023  # used at once
+            count += 1
+        updates.append(count)
+    assert 20 < updates[0] < 150
+    assert abs(updates[1] - updates[0]) < 20
+
+
 @BOTH
 def test_a_search_that_is_resumed_after_restarts_goes_on_to_the_same_bits(kind: Any) -> None:
     config = settings(kind, 0.1, restarts="BIPOP")

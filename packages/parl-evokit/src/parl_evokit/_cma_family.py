@@ -65,6 +65,7 @@ UNIFORM_BITS = 16
 SMALLEST_STEP = 1e-12
 LEAST_INTEGER_STD = 0.25  # a whole number then has another value in one sample of twenty
 FLAT = 1e-12  # rewards that differ by no more than this, in the best of many updates, do not differ
+ROUNDING = 2.0**-24  # of float32
 
 
 class CmaFamily(Strategy):
@@ -241,22 +242,30 @@ class CmaFamily(Strategy):
     def _note(self, group: Group) -> None:
         self._evaluations += len(group.rewards)
         self._bests.append(float(group.rewards.max()))
-        while len(self._bests) > 10 + 30 * self.layout.size // self.population:
-            self._bests.popleft()
+        while len(self._bests) > 1 + self._enough:
+            del self._bests[1]
+
+    @property
+    def _enough(self) -> int:
+        """The number of updates without an improvement that ends a run."""
+        return 10 + 30 * self.layout.size // self.population
 
     def _converged(self) -> str:
         """Return why this run can be given up; empty while it continues."""
-        enough = 10 + 30 * self.layout.size // self.population
-        bests = self._bests
-        full = len(bests) >= enough and abs(bests[-1] - bests[0]) <= FLAT  # most often the last looks are enough
-        if full and max(bests) - min(bests) <= FLAT:
-            last = abs(bests[-1])
-            apart, in_logs = float(np.spacing(last)), float(np.spacing(np.float32(last)))
-            coarse = f"; numbers near {bests[-1]:.6g} are {apart:.2g} apart, those of a log {in_logs:.2g}"
-            return (
-                f"the search has converged: its best rewards hardly differ over {enough} updates (by {FLAT:g} or less)"
-                + (coarse if in_logs > FLAT else "")
-            )
+        bests = self._bests  # the first of the run, and the last ones
+        if len(bests) > self._enough:
+            last, improvement = bests[-1], abs(bests[-1] - bests[0])
+            # Parameters are float32: nearer than their rounding, rewards tell nothing. An offset has no part in this.
+            flat = max(FLAT, ROUNDING * min(abs(last), improvement))
+            if abs(last - bests[1]) <= flat:  # most often this is enough
+                recent = tuple(bests)[1:]
+                if max(recent) - min(recent) <= flat:
+                    apart, in_logs = float(np.spacing(abs(last))), float(np.spacing(np.float32(abs(last))))
+                    coarse = f"; numbers near {last:.6g} are {apart:.2g} apart, those of a log {in_logs:.2g}"
+                    return (
+                        f"the search has converged: its best rewards hardly differ over {self._enough} updates "
+                        f"(by {flat:.2g} or less){coarse if in_logs > flat else ''}"
+                    )
         return self._too_small()
 
     def _another_start(self) -> NDArray[np.float64]:
