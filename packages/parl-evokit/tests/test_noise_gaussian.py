@@ -260,6 +260,18 @@ def test_units_of_several_keys_are_those_of_each(spec: NoiseSpec, count: int) ->
         noise.units_of(np.array([1], np.uint64), count)
 
 
+@pytest.mark.parametrize("size", [40, 70_000, 300_000])
+def test_exact_sums_are_the_same_after_the_noise_was_used_for_samples(size: int) -> None:
+    used, keys = GaussianNoise(NoiseSpec(18)), [*range(200, 220), 2**62 - 1]
+    parameters = np.zeros(size, np.float32)
+    for key in keys[::2] + keys[1:6:2]:
+        used.perturb(parameters[: size // 2 if key % 4 else size], key, 0.3)
+    weights = np.arange(len(keys))
+    found = ExactSum(used, keys, weights).part(0, size)
+    assert (found == ExactSum(GaussianNoise(NoiseSpec(18)), keys, weights).part(0, size)).all()
+    assert (ExactSum(used, keys, weights).part(7, size - 9) == found[7:-2]).all()
+
+
 @both_kinds
 def test_noise_of_many_keys_is_that_of_each_whatever_was_asked_for_before(spec: NoiseSpec) -> None:
     noise = GaussianNoise(spec)

@@ -38,6 +38,8 @@ TABLE_STREAM = 0  # pair 0 is the control key, so no sample has this stream
 CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache holds
 ROW_CHUNK = 2**15  # the same for rows of computed noise, of which several are in work together
 MOST_KEPT = 2**20  # units that are kept for the next call: two megabytes
+MOST_COMPUTED = 2**22  # the same of computed ones, in rows: eight megabytes
+LARGEST_COMPUTED = 2**18  # of a row
 LARGEST_GATHERED = 2**12  # parameters up to which gathering many windows at once beats one after the other
 FEW = 4  # samples from which pairs are gathered together
 FEW_WINDOWS = 16  # up to which integers find them sooner than arrays
@@ -72,6 +74,7 @@ class GaussianNoise:
         self._block, self._window_count = spec.block, spec.windows
         self._scaled: tuple[float, FlatVector] = (0.0, np.empty(0, np.float32))
         self._last: tuple[int, float, FlatVector] = (0, 0.0, np.empty(0, np.float32))  # pair, std, noise
+        self._computed: dict[int, NDArray[np.int16]] = {}  # units of pairs, without a table
         self._kept: tuple[NDArray[np.uint64], NDArray[np.int16]] = (np.empty(0, np.uint64), np.empty((0, 0), np.int16))
 
     def __reduce__(self) -> tuple[type[GaussianNoise], tuple[NoiseSpec]]:
@@ -180,15 +183,12 @@ class GaussianNoise:
             if last_pair == pair and last_std == std and len(noise) == size:
                 combine(parameters, noise, out=out)
                 return out
-            scaled = self._scaled_by(float(std))
             if size <= MOST_KEPT and not key & 1:  # the other half of the pair comes next, most often
-                noise = np.empty(size, np.float32)
-                for part in chunks(size):
-                    bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
-                    scaled.take(bits, out=noise[part], mode="wrap")
-                    combine(parameters[part], noise[part], out=out[part])
+                noise = self._computed_units(pair, size) * (np.float32(std) * np.float32(1 / UNITS_PER_ONE))
+                combine(parameters, noise, out=out)
                 self._last = (pair, float(std), noise)
                 return out
+            scaled = self._scaled_by(float(std))
             for part in chunks(size):
                 bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
                 combine(parameters[part], scaled.take(bits, mode="wrap"), out=out[part])
@@ -326,7 +326,11 @@ class GaussianNoise:
                 wide, streams = _wide_quantiles(), pairs[run].tolist()
                 rows = np.empty((len(streams), count), np.float32) if out is None else out
                 for row, stream in zip(rows, streams, strict=True):
-                    wide.take(random_bits(self.spec.seed, stream, start, count), out=row, mode="wrap")
+                    kept = self._computed.get(stream)
+                    if kept is not None and start + count <= len(kept):
+                        row[...] = kept[start : start + count]
+                    else:
+                        wide.take(random_bits(self.spec.seed, stream, start, count), out=row, mode="wrap")
                 return rows
 
             return computed
@@ -346,6 +350,21 @@ class GaussianNoise:
             return out
 
         return from_table
+
+    def _computed_units(self, pair: int, size: int) -> NDArray[np.int16]:
+        """Return `units` of the even half of a pair; the last ones are kept, as in `units_of`."""
+        units = self._computed.get(pair)
+        if units is not None and len(units) == size:
+            return units
+        units = np.empty(size, np.int16)
+        for part in chunks(size):
+            bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
+            quantiles().take(bits, out=units[part], mode="wrap")
+        if size <= LARGEST_COMPUTED:
+            if (len(self._computed) + 1) * size > MOST_COMPUTED:
+                self._computed = {}
+            self._computed[pair] = units
+        return units
 
     def _windows(self, pair: int, start: int, count: int) -> Iterator[tuple[slice, slice]]:
         """Yield slices of the wanted coordinates, counted from `start`, each with its slice of the table."""
