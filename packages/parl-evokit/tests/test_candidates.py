@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parl_evokit import CMAES, ES, GA, SNES, EvolutionError, LayoutMismatch, SamplingInfo
+from parl_evokit.noise import split_key
 from parl_evokit.strategy import Strategy
 
 SIZES = (3, 1000, 5000, 40_000)  # made a few at a time; by known windows; of several blocks
@@ -83,6 +84,22 @@ def test_a_key_that_was_assigned_is_the_one_that_counts() -> None:
     assert (es.candidate(second) == expected(es, second)).all()
     second.key = []
     assert (es.candidate(second) == es.mean).all()
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_looking_at_keys_changes_nothing(n: int) -> None:
+    es, twin = search(ES, n), search(ES, n)
+    infos = es.ask(40)
+    alike = [SamplingInfo(split_key(info.noise_key), 0, info.fingerprint) for info in infos]
+    es.candidate(infos[0])
+    for place in (1, 3, 4, 39):
+        assert infos[place].key == alike[place].key
+    for info in infos:
+        assert (es.candidate(info) == expected(es, info)).all()
+    rewards = np.random.default_rng(2).normal(size=40)
+    es.tell(infos, rewards)
+    twin.tell(alike, rewards)
+    assert (es.mean == twin.mean).all()
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -217,7 +217,7 @@ def test_false_alarms_are_as_rare_as_promised_and_worse_models_are_found() -> No
         random = np.random.default_rng(seed)
         guard = Guard(GuardConfig(control_share=0.1, holdout_share=0.1, rollback=True, min_control=30))
         for hour in range(720):
-            guard.updated(hour, np.ones(2, np.float32), {})
+            guard = guard.updated(hour, np.ones(2, np.float32), {})
             level = 0.3 * np.sin(2 * np.pi * hour / 24)
             arms = random.standard_normal((2, 40)) + level
             guard = guard.noting((arms[0] + effect).tolist(), arms[1].tolist())
@@ -238,7 +238,7 @@ Arms = tuple[NDArray[Any], NDArray[Any]]
 def verdict_of(seed: int, draw: Callable[[np.random.Generator], Arms], rounds: int) -> tuple[Verdict, int]:
     """Return the verdict on the rewards of the present model and the holdout, and after how many rounds it came."""
     random, guard = np.random.default_rng(seed), Guard(GuardConfig(control_share=0.1, holdout_share=0.1, rollback=True))
-    guard.updated(0, np.ones(2, np.float32), {})
+    guard = guard.updated(0, np.ones(2, np.float32), {})
     for number in range(1, rounds + 1):
         present, holdout = draw(random)
         guard = guard.noting(present.tolist(), holdout.tolist())

@@ -65,6 +65,13 @@ def test_counted_keys_repeat_in_each_run_and_differ_between_workers() -> None:
     assert [split_key(key) for key in runs[0][:3]] == [(3, 2), (3, 3), (3, 4)]
 
 
+@pytest.mark.parametrize("mirrored", [True, False])
+@pytest.mark.parametrize("source", [RandomKeys, CounterKeys])
+def test_many_keys_are_ascending(source: type[RandomKeys | CounterKeys], mirrored: bool) -> None:
+    keys = source(mirrored=mirrored).draw_many(50).tolist()
+    assert keys == sorted(set(keys))
+
+
 def test_random_keys_do_not_repeat_between_sources() -> None:
     first, second = RandomKeys(), RandomKeys()
     assert not {first.draw() for _ in range(1000)} & {second.draw() for _ in range(1000)}

@@ -3,6 +3,7 @@
 import math
 import random
 
+import numpy as np
 import pytest
 
 from parl_evokit._records import SamplingInfo
@@ -90,6 +91,26 @@ def test_the_outcome_does_not_depend_on_the_order() -> None:
         return repr((groups, intake.set_aside, intake.repeated))
 
     assert {outcome(draw.sample(samples, 60)) for _ in range(10)} == {outcome(samples)}
+
+
+def test_rewards_that_a_log_cannot_hold_count_as_what_it_would_hold() -> None:
+    largest, smallest = 2.0**128 - 2.0**103, 2.0**-150
+    given = [
+        largest,
+        -largest,
+        math.nextafter(largest, 0),
+        smallest,
+        -smallest,
+        math.nextafter(smallest, 1),
+        -0.0,
+        1e300,
+    ]
+    found = Samples.of([SamplingInfo() for _ in given], given).rewards.tolist()
+    assert found == [math.inf, -math.inf, given[2], 0.0, 0.0, given[5], 0.0, math.inf]
+    with np.errstate(over="ignore"):
+        logged = np.array(given).astype(np.float32)
+    assert np.isfinite(found).tolist() == np.isfinite(logged).tolist()
+    assert np.signbit(found).tolist() == np.signbit(logged).tolist()
 
 
 def test_there_must_be_one_reward_for_each_sample() -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,24 @@ def test_a_key_is_two_halves_and_no_key_is_no_noise() -> None:
     info = SamplingInfo([1, 2, 3], 5, 6)
     info.fill(2**31 + 7, 8, 9)
     assert info == SamplingInfo([1, 7], 8, 9)
+
+
+def test_a_drawn_key_is_the_same_whether_or_not_it_was_looked_at() -> None:
+    info, other = SamplingInfo(), SamplingInfo([1, 7], 8, 9)
+    info.fill(2**31 + 7, 8, 9)
+    again = pickle.loads(pickle.dumps(info))
+    assert info == again == other
+    assert info.SerializeToString() == other.SerializeToString()
+    assert info.key == [1, 7]
+    assert info == again == other
+    assert info.noise_key == again.noise_key == 2**31 + 7
+    info.key[1] = 8
+    assert info.noise_key == 2**31 + 8
+    assert info != again
+    info.fill(2**31 + 7, 8, 9)
+    assert info == again
+    info.model_iter_id, info.fingerprint = 3, 4
+    assert info == SamplingInfo([1, 7], 3, 4)
 
 
 @given(infos)

@@ -217,8 +217,7 @@ class CmaFamily(Strategy):
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
         (group,) = intake.groups
         state = self._own_state() if self.leaps or self._reach(sampler.parameters) > LARGEST_SPREAD else {}
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean, norm = self._step(group, sampler)
+        mean, norm = self._step(group, sampler)
         if self._bounds is not None:
             self._bounds.fold(mean)
         self._note(group)

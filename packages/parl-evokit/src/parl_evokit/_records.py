@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit.errors import RecordError, _shown
-from parl_evokit.noise._keys import CONTROL_KEY, HALF_BITS, HALF_MASK, KEY_BITS, join_key, split_key
+from parl_evokit.noise._keys import CONTROL_KEY, HALF_BITS, HALF_MASK, KEY_BITS, check_key, join_key
 
 __all__ = [
     "BYTES",
@@ -26,7 +26,6 @@ __all__ = [
     "SamplingInfo",
     "decision",
     "encode_sample",
-    "halves_of",
     "is_decision",
     "read_fields",
     "read_varint",
@@ -126,15 +125,49 @@ class SamplingInfo:
         identity: Of a sample without noise, which its key does not tell from others: 2 to 2**62 - 1, or 0 for none.
     """
 
-    __slots__ = ("fingerprint", "identity", "key", "model_iter_id")
+    # `drawn_key` is the key as one integer until its halves are asked for: a list, which may be changed, so that it
+    # counts from then on. `origin` is the model's number and fingerprint, one tuple for all samples of a draw.
+    __slots__ = ("_halves", "drawn_key", "identity", "origin")
 
     def __init__(
         self, key: Sequence[int] = (), model_iter_id: int = 0, fingerprint: int = 0, identity: int = 0
     ) -> None:
         self.key = list(key)
-        self.model_iter_id = model_iter_id
-        self.fingerprint = fingerprint
+        self.origin = (model_iter_id, fingerprint)
         self.identity = identity
+
+    @property
+    def key(self) -> list[int]:
+        if self.drawn_key is not None:
+            self.key = self._parts
+        return self._halves
+
+    @key.setter
+    def key(self, halves: list[int]) -> None:
+        self._halves = halves
+        self.drawn_key: int | None = None
+
+    @property
+    def _parts(self) -> list[int]:
+        """The same as `key`, only to be looked at."""
+        drawn = self.drawn_key
+        return self._halves if drawn is None else [drawn >> HALF_BITS, drawn & HALF_MASK]
+
+    @property
+    def model_iter_id(self) -> int:
+        return self.origin[0]
+
+    @model_iter_id.setter
+    def model_iter_id(self, number: int) -> None:
+        self.origin = (number, self.origin[1])
+
+    @property
+    def fingerprint(self) -> int:
+        return self.origin[1]
+
+    @fingerprint.setter
+    def fingerprint(self, mark: int) -> None:
+        self.origin = (self.origin[0], mark)
 
     @property
     def noise_key(self) -> int:
@@ -143,13 +176,14 @@ class SamplingInfo:
         Raises:
             InvalidKey: `key` is neither empty nor two integers of 31 bits.
         """
-        return join_key(self.key) if self.key else CONTROL_KEY
+        if (drawn := self.drawn_key) is not None:
+            return drawn
+        return join_key(self._halves) if self._halves else CONTROL_KEY
 
     def fill(self, noise_key: int, model_iter_id: int, fingerprint: int) -> None:
         """Describe this sample instead of what was there."""
-        self.key = list(split_key(noise_key))
-        self.model_iter_id = model_iter_id
-        self.fingerprint = fingerprint
+        self.drawn_key = check_key(noise_key)
+        self.origin = (model_iter_id, fingerprint)
         self.identity = 0
 
     def SerializeToString(self) -> bytes:  # noqa: N802  the name in the PARL 1.x manual
@@ -193,37 +227,24 @@ class SamplingInfo:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SamplingInfo):
             return NotImplemented
-        return (self.key, self.model_iter_id, self.fingerprint, self.identity) == (
-            other.key,
-            other.model_iter_id,
-            other.fingerprint,
-            other.identity,
-        )
+        return (self._parts, self.origin, self.identity) == (other._parts, other.origin, other.identity)
 
     __hash__ = None  # type: ignore[assignment]  # its fields can change
 
     def __repr__(self) -> str:
-        key, identity = f"key={_shown(self.key)}", f", identity={_shown(self.identity)}" if self.identity else ""
+        key, identity = f"key={_shown(self._parts)}", f", identity={_shown(self.identity)}" if self.identity else ""
         number = self.fingerprint
         fingerprint = f"{number:#010x}" if isinstance(number, int) and 0 <= number < 2**32 else _shown(number)
         return f"SamplingInfo({key}, model_iter_id={_shown(self.model_iter_id)}, fingerprint={fingerprint}{identity})"
 
 
-def halves_of(noise_keys: NDArray[np.uint64]) -> list[list[int]]:
-    """Return good keys `[n]` as records have them."""
-    halves = np.empty((len(noise_keys), 2), np.int64)
-    halves[:, 0], halves[:, 1] = noise_keys >> np.uint64(HALF_BITS), noise_keys & np.uint64(HALF_MASK)
-    numbers: list[list[int]] = halves.tolist()
-    return numbers
-
-
 def sampling_infos(noise_keys: NDArray[np.uint64], model_iter_id: int, fingerprint: int) -> list[SamplingInfo]:
     """Return records of many samples of one model; the keys `[n]` are good ones."""
+    origin = (model_iter_id, fingerprint)
     infos = list(map(SamplingInfo.__new__, repeat(SamplingInfo, len(noise_keys))))
-    for info, key in zip(infos, halves_of(noise_keys), strict=True):
-        info.key = key
-        info.model_iter_id = model_iter_id
-        info.fingerprint = fingerprint
+    for info, key in zip(infos, noise_keys.tolist(), strict=True):
+        info.drawn_key = key
+        info.origin = origin
         info.identity = 0
     return infos
 
@@ -349,7 +370,7 @@ def is_decision(context: bytes, action: int, propensity: float) -> bool:
 
 def _info_bytes(info: SamplingInfo, fingerprint: int) -> bytes:
     try:
-        message = _key_bytes(info.key) + _origin_bytes(info.model_iter_id, fingerprint)
+        message = _key_bytes(info._parts) + _origin_bytes(info.model_iter_id, fingerprint)
         return message + _identity_bytes(info.identity) if info.identity else message
     except (AttributeError, TypeError, struct.error) as error:
         if not isinstance(info, SamplingInfo):

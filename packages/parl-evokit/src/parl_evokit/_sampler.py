@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from parl_evokit._params import FlatVector
 from parl_evokit._records import SamplingInfo
 from parl_evokit.errors import ConfigError, EvolutionError
-from parl_evokit.noise._gaussian import GaussianNoise, Prepared
+from parl_evokit.noise._gaussian import GaussianNoise, Halves, Prepared
 from parl_evokit.noise._keys import CONTROL_KEY
 from parl_evokit.noise._spec import UNITS_PER_ONE, splitmix64
 
@@ -220,11 +220,19 @@ class Sampler:
 
     def prepared(self, keys: NDArray[np.uint64]) -> Prepared | None:
         """Return `GaussianNoise.prepared`, if a sample is nothing but the parameters plus windows of the table."""
+        std = self._std_of_table
+        return None if std is None else self.noise.prepared(self.parameters, keys, std)
+
+    def halves(self, keys: NDArray[np.uint64]) -> Halves | None:
+        """Return `GaussianNoise.halves`, under the same condition."""
+        std = self._std_of_table
+        return None if std is None else self.noise.halves(self.parameters, keys, std)
+
+    @property
+    def _std_of_table(self) -> float | None:
         std = self.std
         plain = self.transform is None and self.parents is None and self.bounds is None and self.integers is None
-        if not plain or not self.noise.spec.cached or isinstance(std, np.ndarray):
-            return None
-        return self.noise.prepared(self.parameters, keys, std)
+        return std if plain and self.noise.spec.cached and not isinstance(std, np.ndarray) else None
 
     def perturb(self, key: int, out: FlatVector) -> None:
         """Write the parameters with this key's noise into `out` `[n]`."""

@@ -15,10 +15,9 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from math import fsum
 from operator import index
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from parl_evokit._records import Record, SamplingInfo
 from parl_evokit._report import SetAside
 from parl_evokit.errors import InvalidKey, InvalidReward, RecordError
-from parl_evokit.noise._keys import CONTROL_KEY, HALF_BITS, HALF_MASK, KEY_BITS, split_key
+from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS, split_key
 
 __all__ = [
     "IDENTIFIED",
@@ -51,7 +50,8 @@ INFO, KEY, MODEL, FINGERPRINT, IDENTITY = 0x0A, 0x08, 0x10, 0x1D, 0x21  # tags o
 REWARD, TIME, TOKEN = 0x15, 0x18, 0x28
 LONGEST, LONGEST_TIME = 5, 8  # bytes of a number below 2**31; of microseconds until the year 4253
 PADDING = bytes(64)  # so that no look ahead leaves the data
-_Number = TypeVar("_Number", np.int64, np.uint32)
+INFINITE_IN_FLOAT32 = 2.0**128 - 2.0**103  # from here on numbers are rounded to infinity
+ZERO_IN_FLOAT32 = 2.0**-150  # up to here they are rounded to 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,20 +105,23 @@ class Samples:
             )
         if isinstance(rewards, np.ma.MaskedArray):  # what is masked is no reward, and will be set aside as well
             numbers = np.where(np.ma.getmaskarray(rewards), np.nan, numbers)
-        with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be set aside
-            rough = numbers.astype(np.float32)
-        finite = np.isfinite(rough)
-        if np.count_nonzero(finite) < n or np.count_nonzero(rough) < np.count_nonzero(numbers):
-            numbers = np.where(finite & (rough != 0.0), numbers, rough)  # so that all squares are numbers
+        # What is infinite in float32, as in a log, will be set aside; what is 0 there is 0: so squares are numbers.
+        sizes = np.abs(numbers)
+        np.multiply(numbers, np.inf, out=numbers, where=sizes >= INFINITE_IN_FLOAT32)
+        np.multiply(numbers, 0.0, out=numbers, where=sizes <= ZERO_IN_FLOAT32)
         try:
-            models = _column([info.model_iter_id for info in infos], np.int64)
-            fingerprints = _column([info.fingerprint for info in infos], np.uint32)
+            origins = [info.origin for info in infos]
+            alike = n > 0 and origins.count(origins[0]) == n
+            different = origins[:1] if alike else origins
+            models = np.array(array("q", [model for model, _ in different])).repeat(n if alike else 1)
+            fingerprints = np.array(array("I", [mark for _, mark in different])).repeat(n if alike else 1)
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise _wrong_info(infos) from error
         keys = noise_keys(infos)
-        for row in np.flatnonzero(keys == CONTROL_KEY).tolist():
-            if infos[row].identity:
-                keys[row] = IDENTIFIED | np.uint64(infos[row].identity)
+        if np.count_nonzero(keys) < n:
+            for row in np.flatnonzero(keys == CONTROL_KEY).tolist():
+                if infos[row].identity:
+                    keys[row] = IDENTIFIED | np.uint64(infos[row].identity)
         return cls.plain(keys, models, fingerprints, numbers)
 
     @classmethod
@@ -233,27 +236,10 @@ def as_float(reward: Any) -> float:
 
 def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
     """Return the records' keys as integers `[n]`; `NO_KEY` where a record's is none."""
-    keys_of = [info.key for info in infos]
     try:
-        flat = array("Q", list(chain.from_iterable(keys_of)))  # numpy's own conversion would cut off fractions
-        halves = np.frombuffer(flat, np.uint64)
-    except (OverflowError, TypeError, ValueError):  # not all are integers of 64 bits, or there are none
-        halves = np.empty(0, np.uint64)
-    if not halves.size or set(map(len, keys_of)) != {2} or int(halves.max()) > HALF_MASK:
+        return np.array([info.drawn_key for info in infos], np.uint64)
+    except TypeError:  # some are not as they were drawn
         return np.array([_key(info) for info in infos], np.uint64)
-    keys: NDArray[np.uint64] = halves[::2] << np.uint64(HALF_BITS) | halves[1::2]
-    return keys
-
-
-def _column(numbers: list[int], kind: type[_Number]) -> NDArray[_Number]:
-    if numbers and numbers.count(numbers[0]) == len(numbers):  # the usual case, and several times as fast
-        column = np.full(len(numbers), index(numbers[0]), np.int64)
-    else:
-        column = np.array(list(map(index, numbers)), np.int64)  # numpy's own conversion would cut off fractions
-    cut = column.astype(kind, copy=False)
-    if (cut != column).any():  # numpy 1 makes a uint32 of any number
-        raise OverflowError(f"a number is beyond {kind.__name__}")
-    return cut
 
 
 def distinct(column: NDArray[np.int64]) -> list[int]:
@@ -403,12 +389,15 @@ def _usual(samples: Samples, model_iter_id: int, fingerprint: int) -> Group | No
         return None
     if np.count_nonzero(samples.fingerprints != fingerprint) or not np.isfinite(samples.rewards).all():
         return None
-    order = samples.keys.argsort()
-    keys = samples.keys[order]
-    # Control traffic, no key, or repeated:
-    if keys[0] <= NO_KEY or keys[-1] >= IDENTIFIED or np.count_nonzero(keys[1:] == keys[:-1]):
+    keys, rewards = samples.keys, samples.rewards
+    if np.count_nonzero(keys[1:] <= keys[:-1]):  # not as `ask` draws them
+        order = keys.argsort()
+        keys, rewards = keys[order], rewards[order]
+        if np.count_nonzero(keys[1:] == keys[:-1]):  # repeated
+            return None
+    if keys[0] <= NO_KEY or keys[-1] >= IDENTIFIED:  # control traffic, or no key
         return None
-    return Group(0, keys, samples.rewards[order].astype(np.float64))
+    return Group(0, keys, rewards.astype(np.float64, copy=False))
 
 
 def _groups(samples: Samples, model_iter_id: int) -> list[Group]:

@@ -110,10 +110,9 @@ class AdaptiveStd(Strategy):
         (group,) = intake.groups
         state = self._own_state()
         try:
-            with np.errstate(over="ignore", invalid="ignore"):
-                parameters, std, gradient_norm = self._step(group, sampler)
-                narrow = std.astype(np.float32)
-                farthest = np.abs(parameters) + np.float32(FARTHEST) * narrow
+            parameters, std, gradient_norm = self._step(group, sampler)
+            narrow = std.astype(np.float32)
+            farthest = np.abs(parameters) + np.float32(FARTHEST) * narrow
             if not np.isfinite(farthest).all():
                 raise StepDiverged("samples would not be finite; rewards grow as far as numbers reach")
         except StepDiverged:

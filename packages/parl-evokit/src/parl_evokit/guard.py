@@ -208,10 +208,13 @@ class Guard:
             f"from {low:.6g} to {high:.6g}, is below 0"
         )
 
-    def updated(self, number: int, parameters: FlatVector, state: Mapping[str, NDArray[Any]]) -> None:
-        """Note that a new model replaces this one, which becomes the trusted model if there is none."""
-        if self._settings.rollback and self._parameters is None:
-            self._number, self._parameters, self._state = number, parameters.copy(), dict(state)
+    def updated(self, number: int, parameters: FlatVector, state: Mapping[str, NDArray[Any]]) -> "Guard":
+        """Return a guard for the model that replaces this one, which becomes the trusted model if there is none."""
+        if not self._settings.rollback or self._parameters is not None:
+            return self
+        guard = copy.copy(self)
+        guard._number, guard._parameters, guard._state = number, parameters.copy(), dict(state)
+        return guard
 
     def trust_present(self) -> "Guard":
         """Return a guard that trusts the present model."""

@@ -153,8 +153,7 @@ class ES(Strategy):
         self._centres.load_state(since)
 
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
-        with np.errstate(over="ignore", invalid="ignore"):
-            gradient = self._gradient(intake, sampler)
+        gradient = self._gradient(intake, sampler)
         norm = length_of(gradient)
         if self._centres is not None:  # also where the step is not taken: the next model has another number
             self._centres.remember(sampler)
@@ -174,8 +173,10 @@ class ES(Strategy):
     def _gradient(self, intake: Intake, sampler: Sampler) -> FlatVector:
         """Return the gradient of equation (1), or of equation (4)."""
         update = self.config.solver.update
-        self._note_stale(intake, "", _effective(intake, update))
-        gradient = self._late(intake, sampler) if any(group.age for group in intake.groups) else None
+        gradient = None
+        if any(group.age for group in intake.groups):
+            self._note_stale(intake, "", _effective(intake, update))
+            gradient = self._late(intake, sampler)
         if gradient is None:
             gradient = self._summed(intake, sampler, [self._utilities(group) for group in intake.groups])
         if update.weight_decay:

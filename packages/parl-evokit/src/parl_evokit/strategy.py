@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit._params import FlatVector, ParameterLayout
-from parl_evokit._records import SamplingInfo, halves_of, sampling_infos
+from parl_evokit._records import SamplingInfo, sampling_infos
 from parl_evokit._report import SetAside, UpdateReport
 from parl_evokit._sampler import FARTHEST, LARGEST_REACH, LARGEST_SPREAD, Advance, Best, Sampler, Transform
 from parl_evokit._samples import Intake, Samples, noise_keys, sort_samples
 from parl_evokit.config import Config, KeyKind, SolverKind
 from parl_evokit.errors import ConfigError, LayoutMismatch, NothingToUpdate, SolverError
 from parl_evokit.guard import Comparison, Guard, Verdict, shortened
-from parl_evokit.noise._gaussian import GaussianNoise, Prepared
+from parl_evokit.noise._gaussian import GaussianNoise, Halves, Prepared
 from parl_evokit.noise._keys import CounterKeys, KeySource, RandomKeys
 from parl_evokit.optimizers import StepDiverged
 
@@ -39,7 +39,6 @@ __all__ = ["Strategy", "length_of"]
 PIECE = 2**16
 AHEAD = 2**16  # numbers of candidates that are made at once: well within a second-level cache
 FEWEST_AHEAD = 16  # candidates from which making them at once beats one after the other
-FEWEST_AHEAD_OF_TABLE = 128  # the same where one after the other is a window of the table plus the parameters
 NEXT_KEY = "next_key"  # of counted keys, in the state
 
 
@@ -152,17 +151,20 @@ class Strategy(ABC):
             EvolutionError: The sample is of another model.
             LayoutMismatch: `out` has another shape.
         """
-        sampler = self._sampler
-        if info.fingerprint != sampler.fingerprint or info.model_iter_id != sampler.model_iter_id:
+        sampler, ahead = self._sampler, self._ahead
+        if ahead.sampler is not sampler:  # which has changed since the last `ask`
+            ahead = self._ahead = _Ahead(sampler, np.empty(0, np.uint64))
+        if info.origin != ahead.origin:
             sampler.require_own(info)
         if out is not None:
             _room((self.layout.size,), out)
-        ahead = self._ahead
-        made = ahead.take(info.key, out) if ahead.sampler is sampler else None
+        made = ahead.made.pop(info.drawn_key, None)
         if made is None:
-            made = np.empty_like(sampler.parameters) if out is None else out
-            sampler.perturb(info.noise_key, made)
-        return made
+            made = ahead.take(info.noise_key, out)
+        if out is None or made is out:
+            return made
+        np.copyto(out, made)
+        return out
 
     def candidates(self, infos: Sequence[SamplingInfo], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """Return the parameters of several samples of the present model, to be evaluated as a batch.
@@ -206,11 +208,15 @@ class Strategy(ABC):
             samples: Samples of this model or of older ones.
             aside: Counts of samples that were set aside before; the report includes them.
         """
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked for, and reported
+            return self._update(samples, aside)
+
+    def _update(self, samples: Samples, aside: SetAside | None) -> UpdateReport:
         before, intake = self._sampler, self.sorted(samples)
         if aside is not None:
             intake.set_aside.add(aside)
         arms = self._arms(intake, before)
-        guard = copy.copy(self.guard.noting(*arms))
+        guard = self.guard.noting(*arms)
         comparison, verdict = guard.comparison, guard.verdict()
         if verdict is Verdict.WORSE:
             return self._with_comparison(self._roll_back(intake, before, guard), comparison, arms[1])
@@ -273,8 +279,7 @@ class Strategy(ABC):
         ratio = self.config.solver.guard.max_update_ratio
         parameters = shortened(before.parameters, step.parameters, ratio, before.std)
         parameters.flags.writeable = False
-        guard.updated(before.model_iter_id, before.parameters, state)
-        self.guard = guard
+        self.guard = guard = guard.updated(before.model_iter_id, before.parameters, state)
         self._sampler = replace(
             before,
             parameters=parameters,
@@ -482,53 +487,62 @@ class Strategy(ABC):
 class _Ahead:
     """Candidates of the last `ask`, prepared for many of them at once, which costs a fraction of a call for each.
 
-    Candidates of small models are made a few at a time, when the first of them is wanted. Of larger ones it is known
-    where their noise lies in the table. Only the next sample in the order of `ask` is found here.
+    Candidates of small models are made some at a time, when the first of them is wanted. Of larger ones it is known
+    where their noise lies in the table. What is not asked for in the order of `ask` may have to be made alone.
 
     Args:
         sampler: Their model.
         keys: Of the samples in their order, `[n]`.
+
+    Attributes:
+        origin: What records of this model have.
+        made: Candidates that are made and not taken yet, by their keys.
     """
 
     def __init__(self, sampler: Sampler, keys: NDArray[np.uint64]) -> None:
         self.sampler = sampler
+        self.origin = (sampler.model_iter_id, sampler.fingerprint)
+        self.made: dict[int | None, FlatVector] = {}
         self._keys = keys
         self._next = 0
-        size = len(sampler.parameters)
-        at_once = 0 if sampler.parents is not None else AHEAD // size // 2 * 2
-        self._few = at_once < FEWEST_AHEAD_OF_TABLE
+        at_once = 0 if sampler.parents is not None else AHEAD // len(sampler.parameters) // 2 * 2
         self._at_once = at_once if at_once >= FEWEST_AHEAD else 0
-        self._made: dict[int, FlatVector] = {}
 
     @functools.cached_property
-    def _halves(self) -> list[list[int] | None]:
-        """The keys as records have them, and what no record has after the last one."""
-        return [*halves_of(self._keys), None]
+    def _order(self) -> list[int | None]:
+        """The keys, and what is none after the last one."""
+        return [*self._keys.tolist(), None]
 
     @functools.cached_property
     def _prepared(self) -> Prepared | None:
-        return self.sampler.prepared(self._keys) if self._few else None
+        return None if self._at_once else self.sampler.prepared(self._keys)
 
-    def take(self, key: list[int], out: FlatVector | None) -> FlatVector | None:
-        """Return the candidate with this key, in `out` or in an array of its own; None if it is not prepared."""
+    @functools.cached_property
+    def _halves(self) -> Halves | None:
+        return self.sampler.halves(self._keys)
+
+    def take(self, key: int, out: FlatVector | None) -> FlatVector:
+        """Return the candidate with this key, in `out` or in an array of its own."""
+        if (waiting := self.made.pop(key, None)) is not None:
+            return waiting
         place = self._next
-        if self._halves[place] != key:
-            return None
-        if self._prepared is not None:
+        if self._order[place] == key and self._prepared is not None:
             self._next = place + 1
             return self._prepared(place, out)
-        made = self._made.pop(place, None)
-        if made is None:
-            if not self._at_once:
-                return None
-            rows = dict(enumerate(self.sampler.perturb_many(self._keys[place : place + self._at_once]), place))
-            made = rows.pop(place)
-            self._made = rows
-        self._next = place + 1
-        if out is None:
-            return made
-        np.copyto(out, made)
-        return out
+        if self._order[place] == key and self._at_once:
+            self._next = min(place + self._at_once, len(self._keys))
+            made = dict(zip(self._order[place : self._next], self._rows(place, self._next), strict=True))
+            first = made.pop(key)
+            self.made = made
+            return first
+        alone = np.empty_like(self.sampler.parameters) if out is None else out
+        self.sampler.perturb(key, alone)
+        return alone
+
+    def _rows(self, start: int, stop: int) -> Iterable[FlatVector]:
+        if self._halves is None:
+            return self.sampler.perturb_many(self._keys[start:stop])
+        return chain.from_iterable(zip(*self._halves(slice(start // 2, stop // 2)), strict=True))
 
 
 def _report(
@@ -541,15 +555,15 @@ def _report(
     rolled_back: str = "",
     rejected: str = "",
 ) -> UpdateReport:
-    rewards = [group.rewards for group in intake.groups]
+    rewards = list(chain.from_iterable(group.rewards.tolist() for group in intake.groups))
     control = intake.control
     return UpdateReport(
         model_iter_id=before.model_iter_id + 1,
         used=used,
         pairs=intake.pairs,
         repeated=intake.repeated,
-        mean_reward=fsum(chain.from_iterable(own.tolist() for own in rewards)) / intake.used if rewards else 0.0,
-        best_reward=max((float(own.max()) for own in rewards), default=0.0),
+        mean_reward=fsum(rewards) / len(rewards) if rewards else 0.0,
+        best_reward=max(rewards, default=0.0),
         control=len(control),
         control_mean=fsum(control) / len(control) if control else None,
         stale={group.age: len(group.keys) for group in intake.groups if group.age},
@@ -560,7 +574,7 @@ def _report(
         rolled_back=rolled_back,
         rejected=rejected,
         stale_rule=intake.stale_rule,
-        effective=float(intake.used) if intake.effective is None else intake.effective,
+        effective=float(len(rewards)) if intake.effective is None else intake.effective,
     )
 
 
@@ -570,8 +584,7 @@ def _widest(std: float | FlatVector) -> float:
 
 def length_of(vector: FlatVector) -> float:
     """Return the Euclidean length; infinite only where a number is not finite."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(np.dot(vector, vector))
+    square = float(np.dot(vector, vector))
     if isfinite(square):
         return sqrt(square)
     wide = vector.astype(np.float64)
@@ -581,9 +594,8 @@ def length_of(vector: FlatVector) -> float:
 
 def _distance(a: FlatVector, b: FlatVector) -> float:
     """Return the Euclidean distance, piece by piece: a whole difference would be one vector more in memory."""
-    with np.errstate(over="ignore"):
-        pieces = (a[start : start + PIECE] - b[start : start + PIECE] for start in range(0, len(a), PIECE))
-        squares = [float(np.dot(piece, piece)) for piece in pieces]
+    pieces = (a[start : start + PIECE] - b[start : start + PIECE] for start in range(0, len(a), PIECE))
+    squares = [float(np.dot(piece, piece)) for piece in pieces]
     total = fsum(squares) if isfinite(max(squares)) else inf
     return sqrt(total) if isfinite(total) else float(np.linalg.norm(a.astype(np.float64) - b))
 

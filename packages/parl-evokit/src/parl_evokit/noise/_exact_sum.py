@@ -62,16 +62,18 @@ class ExactSum:
     ) -> None:
         pairs, joined = _joined_pairs(keys, weights)
         self._upper: ExactSum | None = None
-        if float(np.abs(joined, dtype=np.float64).sum()) > LARGEST_SIZE:
+        sizes = np.abs(joined, dtype=np.float64)
+        size = float(sizes.sum())
+        if size > LARGEST_SIZE:
             upper = joined >> UPPER_SHIFT
             joined = joined - (upper << UPPER_SHIFT)
             self._upper = ExactSum(noise, pairs << np.uint64(1), upper)
+            sizes = np.abs(joined, dtype=np.float64)
+            size = float(sizes.sum())
+        self._fits_float64 = size <= FLOAT64_SUM
         self._zeros = _common_zeros(joined)
-        joined = joined >> self._zeros
-        sizes = np.abs(joined)
-        size = int(sizes.sum())
-        self._fits_float64 = size << self._zeros <= FLOAT64_SUM
-        if 0 < len(pairs) <= LONGEST and size <= BUDGET:  # the usual case of few samples
+        joined >>= self._zeros
+        if 0 < len(pairs) <= LONGEST and int(size) >> self._zeros <= BUDGET:  # the usual case of few samples
             self._runs = 1
             digits: list[tuple[int, NDArray[np.integer]]] = [(0, joined)]
         else:
@@ -201,7 +203,6 @@ def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.ui
         return numbers, np.zeros(0, np.int64)
     if _are_ordered_pairs(numbers):  # as updates have them most often; the control key has no twin, so it is not here
         pairs, joined = numbers[::2] >> np.uint64(1), weights[::2] - weights[1::2]
-        kept = joined != 0
     else:
         signed = np.where(numbers & np.uint64(1), -weights, weights)
         pairs = numbers >> np.uint64(1)
@@ -209,15 +210,18 @@ def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.ui
         pairs = pairs[order]
         first = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1])))
         pairs, joined = pairs[first], np.add.reduceat(signed[order], first)
-        kept = (joined != 0) & (pairs != CONTROL_KEY)
-    return (pairs, joined) if np.count_nonzero(kept) == len(kept) else (pairs[kept], joined[kept])
+        joined[pairs == CONTROL_KEY] = 0
+    if np.count_nonzero(joined) == len(joined):
+        return pairs, joined
+    kept = joined != 0
+    return pairs[kept], joined[kept]
 
 
 def _are_ordered_pairs(numbers: NDArray[np.uint64]) -> bool:
     """Return whether these are both halves of pairs, ascending."""
     if len(numbers) % 2 or np.count_nonzero(numbers[1:] <= numbers[:-1]):
         return False
-    return not np.count_nonzero(numbers[::2] ^ numbers[1::2] != 1)
+    return not np.count_nonzero(numbers[::2] | np.uint64(1) != numbers[1::2])
 
 
 def _common_zeros(weights: NDArray[np.int64]) -> int:

@@ -62,6 +62,14 @@ class Prepared(Protocol):
     def __call__(self, place: int, out: FlatVector | None, /) -> FlatVector: ...
 
 
+class Halves(Protocol):
+    """See `GaussianNoise.halves`."""
+
+    def __call__(
+        self, pairs: slice, out: NDArray[np.float32] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]: ...
+
+
 class GaussianNoise:
     """The noise of one specification; immutable, safe to share among threads, small to pickle.
 
@@ -259,35 +267,47 @@ class GaussianNoise:
         Raises:
             InvalidKey: See `check_key`.
         """
-        size = len(parameters)
-        out = np.empty((len(keys), size), np.float32) if out is None else out
+        size, numbers = len(parameters), check_keys(keys)
+        out = np.empty((len(numbers), size), np.float32) if out is None else out
         if isinstance(std, np.ndarray) and out.size <= MOST_KEPT:
-            units, step = self.units_of(check_keys(keys), size), std * np.float32(1 / UNITS_PER_ONE)
+            units, step = self.units_of(numbers, size), std * np.float32(1 / UNITS_PER_ONE)
             for run in chunks(len(units), max(1, GATHER // max(1, size))):
                 np.multiply(units[run], step, out=out[run])
                 out[run] += parameters
             return out
-        numbers = check_keys(keys)
         if self.spec.cached and not isinstance(std, np.ndarray):
-            if len(numbers) >= FEW and size <= min(LARGEST_GATHERED, self._block) and are_pairs(numbers):
-                self._add_and_subtract(parameters, numbers[::2] >> np.uint64(1), std, out)
-            else:
+            halves = self.halves(parameters, numbers, std) if len(numbers) >= FEW else None
+            if halves is None:
                 self._perturb_block_by_block(parameters, numbers, std, out)
+                return out
+            for pairs in chunks(len(numbers) // 2, GATHER // size):
+                halves(pairs, out[2 * pairs.start : 2 * pairs.stop])
             return out
         for row, key in zip(out, numbers.tolist(), strict=True):
             self.perturb(parameters, key, std, out=row)
         return out
 
-    def _add_and_subtract(
-        self, parameters: FlatVector, pairs: NDArray[np.uint64], std: float, out: NDArray[np.float32]
-    ) -> None:
-        """Write both halves of each pair, for models within one window: many windows are gathered at once."""
-        size, scaled = len(parameters), self._scaled_by(std)
-        starts = self._window_starts(pairs, 0)
-        for run in chunks(len(pairs), max(1, GATHER // max(1, size))):
-            noise, halves = _windows_at(scaled, starts[run], size), out[2 * run.start : 2 * run.stop]
-            np.add(parameters, noise, out=halves[::2])
-            np.subtract(parameters, noise, out=halves[1::2])
+    def halves(self, parameters: FlatVector, keys: NDArray[np.uint64], std: float) -> Halves | None:
+        """Return a function that does `perturb` for some pairs, whose windows are gathered at once; None if it cannot.
+
+        Args:
+            parameters: `[n]`, up to `LARGEST_GATHERED`, within one window of the table.
+            keys: Mirrored pairs, one half after the other, `[2 * k]`.
+            std: Standard deviation, one for all.
+        """
+        size = len(parameters)
+        if size > min(LARGEST_GATHERED, self._block) or not are_pairs(keys):
+            return None
+        scaled, starts = self._scaled_by(std), self._window_starts(keys[::2] >> np.uint64(1), 0)
+
+        def halves(
+            pairs: slice, out: NDArray[np.float32] | None = None
+        ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+            noise = _windows_at(scaled, starts[pairs], size)
+            even, odd = (None, noise) if out is None else (out[::2], out[1::2])
+            return np.add(parameters, noise, out=even), np.subtract(parameters, noise, out=odd)
+
+        return halves
 
     def _perturb_block_by_block(
         self, parameters: FlatVector, numbers: NDArray[np.uint64], std: float, out: NDArray[np.float32]

@@ -38,6 +38,7 @@ HALF_BITS = 31
 HALF_MASK = 2**HALF_BITS - 1
 SURPLUS_BITS = np.uint64(64 - KEY_BITS + 1)  # of 64 random ones, beyond those of a pair
 SIGN_BIT = np.uint64(1)
+FIRST_KEY, KEY_COUNT = np.uint64(CONTROL_KEY + 2), np.uint64(2**KEY_BITS - 2)
 
 
 def check_key(key: int) -> int:
@@ -58,7 +59,7 @@ def check_keys(keys: Sequence[int] | NDArray[np.uint64]) -> NDArray[np.uint64]:
         InvalidKey: See `check_key`.
     """
     numbers = np.asarray(keys, np.uint64)
-    if numbers.size and (int(numbers.max()) >> KEY_BITS or np.count_nonzero(numbers == CONTROL_KEY + 1)):
+    if numbers.size and (numbers - FIRST_KEY).max() >= KEY_COUNT:  # 0 and 1 become the largest of all
         for number in numbers.tolist():
             check_key(number)
     return numbers
@@ -133,7 +134,7 @@ class RandomKeys:
         return 2 * pair
 
     def draw_many(self, n: int) -> NDArray[np.uint64]:
-        """See `KeySource`; one call of the system for all of them."""
+        """See `KeySource`; one call of the system for all of them. New ones are ascending, as updates sort them."""
         _require_count(n)
         waiting = self._waiting_half() if n > 0 else None
         wanted = max(0, n - (waiting is not None))
@@ -141,6 +142,7 @@ class RandomKeys:
         numbers = np.frombuffer(os.urandom(8 * -(-wanted // halves)), np.uint64) >> SURPLUS_BITS
         while np.count_nonzero(numbers) < len(numbers):
             numbers = np.where(numbers, numbers, np.uint64(secrets.randbits(KEY_BITS - 1)))
+        numbers.sort()
         keys = np.empty(halves * len(numbers), np.uint64)
         even = np.left_shift(numbers, SIGN_BIT, out=keys[::halves])
         if self._mirrored:

@@ -183,15 +183,16 @@ class _NumpyPhilox(threading.local):
         words: NDArray[np.uint64] = self._bits.random_raw(count)
         return words
 
-    def first_words(self, seed: int, streams: Sequence[int], out: NDArray[np.uint64]) -> None:
-        """Return the first words of many streams, `[streams, words]`: `words` without a call for each."""
+    def first_words(self, seed: int, streams: Sequence[int], count: int) -> list[NDArray[np.uint64]]:
+        """Return the first words of many streams, `[count]` each: `words` without a call for each."""
         bits, state, position = self._bits, self._state, self._position
-        draw, count = bits.random_raw, out.shape[1]
+        draw, found = bits.random_raw, []
         position["counter"] = (0, 0, 0, 0)
-        for number, stream in enumerate(streams):
+        for stream in streams:
             position["key"] = (seed, stream)
             bits.state = state
-            out[number] = draw(count)
+            found.append(draw(count))
+        return found
 
 
 @functools.cache
@@ -234,12 +235,11 @@ def random_bits(seed: int, stream: int, start: int, count: int) -> NDArray[np.ui
 def random_bits_of(seed: int, streams: Sequence[int], count: int) -> NDArray[np.uint16]:
     """Return the random bits of the first `count` coordinates of several streams, `[streams, count]`."""
     blocks = -(-count // COORDINATES_PER_BLOCK)
-    words = np.empty((len(streams), WORDS_PER_BLOCK * blocks), np.uint64)
     if numpy_is_exact():
-        _generator().first_words(seed, streams, words)
+        rows = _generator().first_words(seed, streams, WORDS_PER_BLOCK * blocks)
     else:
-        for number, stream in enumerate(streams):
-            words[number] = _plain_words(seed, stream, 0, blocks)
+        rows = [_plain_words(seed, stream, 0, blocks) for stream in streams]
+    words = np.array(rows, np.uint64).reshape(len(streams), WORDS_PER_BLOCK * blocks)
     return words.astype("<u8", copy=False).view("<u2")[:, :count]
 
 
