@@ -265,7 +265,7 @@ def test_exact_sums_are_the_same_after_the_noise_was_used_for_samples(size: int)
     used, keys = GaussianNoise(NoiseSpec(18)), [*range(200, 220), 2**62 - 1]
     parameters = np.zeros(size, np.float32)
     for key in keys[::2] + keys[1:6:2]:
-        used.perturb(parameters[: size // 2 if key % 4 else size], key, 0.3)
+        used.perturb(parameters[: size // 2 if key % 4 else size], key, 0.3, keep=True)
     weights = np.arange(len(keys))
     found = ExactSum(used, keys, weights).part(0, size)
     assert (found == ExactSum(GaussianNoise(NoiseSpec(18)), keys, weights).part(0, size)).all()

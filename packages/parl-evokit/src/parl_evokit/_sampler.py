@@ -234,12 +234,12 @@ class Sampler:
         plain = self.transform is None and self.parents is None and self.bounds is None and self.integers is None
         return std if plain and self.noise.spec.cached and not isinstance(std, np.ndarray) else None
 
-    def perturb(self, key: int, out: FlatVector) -> None:
-        """Write the parameters with this key's noise into `out` `[n]`."""
+    def perturb(self, key: int, out: FlatVector, *, keep: bool = False) -> None:
+        """Write the parameters with this key's noise into `out` `[n]`; `keep` as in `GaussianNoise.perturb`."""
         if self.parents is not None and key != CONTROL_KEY:
             self.noise.perturb(self.parents[self.parent_of(key)], key, self.std, out=out)
         elif self.transform is None:
-            self.noise.perturb(self.parameters, key, self.std, out=out)
+            self.noise.perturb(self.parameters, key, self.std, out=out, keep=keep)
         else:
             units = self.noise.units(key, 0, len(out)).astype(np.float64)
             if isinstance(self.transform, Directions | Stretch):

@@ -536,7 +536,7 @@ class _Ahead:
             self.made = made
             return first
         alone = np.empty_like(self.sampler.parameters) if out is None else out
-        self.sampler.perturb(key, alone)
+        self.sampler.perturb(key, alone, keep=True)
         return alone
 
     def _rows(self, start: int, stop: int) -> Iterable[FlatVector]:

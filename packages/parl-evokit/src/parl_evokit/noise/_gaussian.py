@@ -157,7 +157,13 @@ class GaussianNoise:
         return units
 
     def perturb(
-        self, parameters: FlatVector, key: int, std: float | FlatVector, out: FlatVector | None = None
+        self,
+        parameters: FlatVector,
+        key: int,
+        std: float | FlatVector,
+        out: FlatVector | None = None,
+        *,
+        keep: bool = False,
     ) -> FlatVector:
         """Return parameters plus noise, in one pass over memory.
 
@@ -166,6 +172,7 @@ class GaussianNoise:
             key: The sample's key.
             std: Standard deviation, one for all or `[n]`.
             out: Where the result goes, `[n]`; it may be `parameters` itself. Default: a new array.
+            keep: Whether an update here will want the same noise: computed noise is kept for it, which takes time.
 
         Returns:
             `out`. Each element is float32(parameters + float32(unit * float32(std / 4096))), as IEEE 754 rounds it.
@@ -191,12 +198,19 @@ class GaussianNoise:
             if last_pair == pair and last_std == std and len(noise) == size:
                 combine(parameters, noise, out=out)
                 return out
+            scaled = self._scaled_by(float(std))
             if size <= MOST_KEPT and not key & 1:  # the other half of the pair comes next, most often
-                noise = self._computed_units(pair, size) * (np.float32(std) * np.float32(1 / UNITS_PER_ONE))
-                combine(parameters, noise, out=out)
+                noise = np.empty(size, np.float32)
+                if keep and size <= LARGEST_COMPUTED:
+                    np.multiply(self._computed_units(pair, size), _step(float(std)), out=noise)
+                    combine(parameters, noise, out=out)
+                else:
+                    for part in chunks(size):
+                        bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
+                        scaled.take(bits, out=noise[part], mode="wrap")
+                        combine(parameters[part], noise[part], out=out[part])
                 self._last = (pair, float(std), noise)
                 return out
-            scaled = self._scaled_by(float(std))
             for part in chunks(size):
                 bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
                 combine(parameters[part], scaled.take(bits, mode="wrap"), out=out[part])
@@ -284,7 +298,7 @@ class GaussianNoise:
                 halves(pairs, out[2 * pairs.start : 2 * pairs.stop])
             return out
         for row, key in zip(out, numbers.tolist(), strict=True):
-            self.perturb(parameters, key, std, out=row)
+            self.perturb(parameters, key, std, out=row, keep=True)
         return out
 
     def halves(self, parameters: FlatVector, keys: NDArray[np.uint64], std: float) -> Halves | None:
@@ -372,7 +386,7 @@ class GaussianNoise:
         return from_table
 
     def _computed_units(self, pair: int, size: int) -> NDArray[np.int16]:
-        """Return `units` of the even half of a pair; the last ones are kept, as in `units_of`."""
+        """Return `units` of the even half of a pair, and keep them for `rows`."""
         units = self._computed.get(pair)
         if units is not None and len(units) == size:
             return units
@@ -380,10 +394,9 @@ class GaussianNoise:
         for part in chunks(size):
             bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
             quantiles().take(bits, out=units[part], mode="wrap")
-        if size <= LARGEST_COMPUTED:
-            if (len(self._computed) + 1) * size > MOST_COMPUTED:
-                self._computed = {}
-            self._computed[pair] = units
+        if (len(self._computed) + 1) * size > MOST_COMPUTED:
+            self._computed = {}
+        self._computed[pair] = units
         return units
 
     def _windows(self, pair: int, start: int, count: int) -> Iterator[tuple[slice, slice]]:
@@ -433,9 +446,14 @@ class GaussianNoise:
         kept, scaled = self._scaled
         if kept != std or not scaled.size:
             units = self._table if self.spec.cached else quantiles()
-            scaled = units * (np.float32(std) * np.float32(1 / UNITS_PER_ONE))
+            scaled = units * _step(std)
             self._scaled = (std, scaled)
         return scaled
+
+
+def _step(std: float) -> np.float32:
+    """Return what one unit is."""
+    return np.float32(std) * np.float32(1 / UNITS_PER_ONE)
 
 
 def _all_windows(table: FlatVector, size: int) -> NDArray[np.float32]:
