@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from parl_core.errors import DivergedError
 from parl_torch._host_acting import HostActing
 from parl_torch.agent import Agent
-from parl_torch.algorithms import A2C, DDQN, DQN, IMPALA, PPO
+from parl_torch.algorithms import A2C, DDPG, DDQN, DQN, IMPALA, PPO, TD3
 from parl_torch.model import Model
-from parl_torch.networks import ActorCritic, QNetwork
+from parl_torch.networks import ActorCritic, DeterministicActorCritic, QNetwork, SharedActorCritic, TwinActorCritic
 
-OBS_DIM, ACT_DIM = 5, 3
+OBS_DIM, ACT_DIM, SIZES = 5, 3, (3, 2, 4)
+CONTINUOUS, FRAGMENTS = {"continuous_action": True}, {"sample_batch_steps": 4}
 
 
 class Elu(Model):
@@ -56,6 +57,24 @@ def actor_critic() -> Any:
     return ActorCritic(ACT_DIM, (32, 32))
 
 
+def gaussian() -> Any:
+    return moved(ActorCritic(ACT_DIM, (32, 32), continuous=True))
+
+
+def shared_gaussian() -> Any:
+    return moved(SharedActorCritic(ACT_DIM, (32, 32), continuous=True))
+
+
+def moved(model: Any) -> Any:
+    """Return a model whose standard deviations are not 1."""
+    model.log_std.data.copy_(torch.linspace(-0.7, 0.4, ACT_DIM))
+    return model
+
+
+def several() -> Any:
+    return ActorCritic(sum(SIZES), (32, 32))
+
+
 def q_network() -> Any:
     return QNetwork(ACT_DIM, (32, 32))
 
@@ -83,8 +102,16 @@ CASES: list[tuple[type[Any], Callable[[], Any], str, dict[str, Any]]] = [
     (A2C, actor_critic, "value", {}),
     (A2C, Trunk, "value", {}),
     (PPO, Trunk, "predict", {}),
-    (IMPALA, actor_critic, "logits", {"sample_batch_steps": 4}),
-    (IMPALA, actor_critic, "value", {"sample_batch_steps": 4}),
+    (PPO, gaussian, "predict", CONTINUOUS),
+    (PPO, gaussian, "value", CONTINUOUS),
+    (A2C, shared_gaussian, "value", CONTINUOUS),
+    (PPO, several, "predict", {"nvec": SIZES}),
+    (DDPG, lambda: DeterministicActorCritic(ACT_DIM, (32, 32)), "predict", {}),
+    (TD3, lambda: TwinActorCritic(ACT_DIM, (32, 32)), "predict", {}),
+    (IMPALA, actor_critic, "logits", FRAGMENTS),
+    (IMPALA, actor_critic, "value", FRAGMENTS),
+    (IMPALA, gaussian, "logits", {**FRAGMENTS, **CONTINUOUS}),
+    (IMPALA, Trunk, "predict", FRAGMENTS),
 ]
 
 
@@ -103,19 +130,114 @@ def test_outputs_are_those_of_the_framework(
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("kind", "make"), [(PPO, actor_critic), (A2C, actor_critic), (PPO, Trunk)])
-def test_exploration_draws_what_the_framework_draws(kind: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = an_agent(kind, make)
+DRAWING: list[tuple[type[Any], Callable[[], Any], str, dict[str, Any]]] = [
+    (PPO, actor_critic, "sample", {}),
+    (PPO, actor_critic, "explore", {}),
+    (PPO, Trunk, "explore", {}),
+    (PPO, several, "sample", {"nvec": SIZES}),
+    (PPO, gaussian, "sample", CONTINUOUS),
+    (PPO, shared_gaussian, "explore", CONTINUOUS),
+    (A2C, actor_critic, "explore", {}),
+    (A2C, several, "sample", {"nvec": SIZES}),
+    (A2C, gaussian, "sample", CONTINUOUS),
+    (IMPALA, actor_critic, "sample", FRAGMENTS),
+    (IMPALA, gaussian, "sample", {**FRAGMENTS, **CONTINUOUS}),
+]
 
-    def explore(agent: Any) -> Any:
+
+@pytest.mark.parametrize(("kind", "make", "method", "settings"), DRAWING)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_draws_are_those_of_the_framework(
+    kind: Any, make: Any, method: str, settings: Any, dtype: Any, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = an_agent(kind, make, **settings)
+    getattr(agent, method)(observations())
+    agent.alg.model.to(dtype)
+
+    def draw(agent: Any) -> Any:
         torch.manual_seed(8)
-        return [agent.explore(observations()) for _ in range(20)]
+        return [getattr(agent, method)(observations(rows)) for _ in range(20)]
 
-    found, expected = explore(agent), by_framework(agent, monkeypatch, explore)
-    assert acts_on_host(agent, "explore")
+    found, expected = draw(agent), by_framework(agent, monkeypatch, draw)
+    assert acts_on_host(agent, "sample_actions" if method == "sample" else method)
     for one, other in zip(found, expected, strict=True):
         for part, wanted in zip(one, other, strict=True):
-            np.testing.assert_allclose(part, wanted, rtol=0.0, atol=1e-6)
+            assert (part.shape, part.dtype) == (wanted.shape, wanted.dtype)
+            tolerance = 1e-6 if dtype is torch.float32 else 1e-12
+            np.testing.assert_allclose(part, wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("method", ["sample", "explore", "predict"])
+@pytest.mark.parametrize("kind", [PPO, A2C])
+@pytest.mark.parametrize(("make", "settings"), [(actor_critic, {}), (several, {"nvec": SIZES})])
+def test_masks_are_those_of_the_framework(
+    kind: Any, make: Any, settings: Any, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = an_agent(kind, make, **settings)
+    mask = np.ones((6, sum(SIZES) if settings else ACT_DIM), np.bool_)
+    mask[:4, 0] = mask[3:, 1] = False
+    mask[4, 0] = True
+
+    def act(agent: Any) -> Any:
+        torch.manual_seed(8)
+        return [getattr(agent, method)(observations(), action_mask=mask) for _ in range(20)]
+
+    found, expected = act(agent), by_framework(agent, monkeypatch, act)
+    assert acts_on_host(agent, "sample_actions" if method == "sample" else method)
+    for one, other in zip(found, expected, strict=True):
+        for part, wanted in zip(*((one, other) if isinstance(one, tuple) else ([one], [other])), strict=True):
+            np.testing.assert_allclose(part, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_frequencies_of_draws_are_the_probabilities() -> None:
+    agent = an_agent(PPO, actor_critic)
+    agent.explore(observations())
+    torch.manual_seed(3)
+    agent.alg.model.policy_head.bias.data.copy_(torch.tensor([0.0, 1.0, -1.0]))
+    drawn = np.concatenate([agent.explore(np.zeros((50, OBS_DIM), np.float32))[1] for _ in range(200)])
+    shares = np.bincount(drawn, minlength=ACT_DIM) / len(drawn)
+    powers = np.exp([0.0, 1.0, -1.0])
+    np.testing.assert_allclose(shares, powers / powers.sum(), atol=0.02)
+
+
+def test_masks_of_methods_without_them_or_of_another_shape_are_refused() -> None:
+    agent, impala = an_agent(PPO, actor_critic), an_agent(IMPALA, actor_critic, sample_batch_steps=4)
+    impala.sample(observations())
+    with pytest.raises(TypeError):
+        impala.sample(observations(), action_mask=np.ones((6, ACT_DIM), np.bool_))
+    agent.explore(observations())
+    with pytest.raises(ValueError, match="mask"):
+        agent.explore(observations(), action_mask=np.ones((6, ACT_DIM + 1), np.bool_))
+    with pytest.raises(TypeError):
+        agent.value(observations(), action_mask=np.ones((6, ACT_DIM), np.bool_))
+
+
+class Wrong(ActorCritic):
+    """A policy that gives something else than its kind of actions asks for."""
+
+    def __init__(self, means: int, deviations: int) -> None:
+        super().__init__(means, (32, 32))
+        self.deviations = nn.Parameter(torch.zeros(deviations))
+
+    def policy(self, obs: Tensor) -> Any:
+        means = super().policy(obs)
+        return (means, self.deviations.exp()) if len(self.deviations) else means
+
+
+Wrong.__module__ = ActorCritic.__module__
+Wrong.policy.__module__ = ActorCritic.__module__
+
+
+@pytest.mark.parametrize(("means", "deviations", "settings"), [(3, 0, CONTINUOUS), (1, 3, CONTINUOUS), (3, 3, {})])
+@pytest.mark.parametrize("method", ["sample", "explore"])
+def test_policies_of_another_kind_are_left_to_the_framework(
+    means: int, deviations: int, settings: Any, method: str
+) -> None:
+    agent = an_agent(PPO, lambda: Wrong(means, deviations), **settings)
+    for _ in range(2):
+        with pytest.raises((ValueError, TypeError, RuntimeError, AttributeError)):
+            getattr(agent, method)(observations())
 
 
 class Doubled(DQN):

@@ -21,7 +21,18 @@ from torch.nn import functional as F
 
 from parl_torch._parts import Parts, only_passes
 
-__all__ = ["Chain", "Figures", "Fork", "Networks", "Plan", "Written", "chains_of", "written"]
+__all__ = [
+    "Chain",
+    "Deviation",
+    "Figures",
+    "Fork",
+    "Networks",
+    "Plan",
+    "Written",
+    "chains_of",
+    "outputs_of",
+    "written",
+]
 
 Figures = Callable[[], tuple[Tensor, dict[str, Tensor]]] | None
 """Returns what a loss does; None where a batch needs the loss itself."""
@@ -240,24 +251,51 @@ class Plan:
         self._free = [(None, None, True)] * len(trained)
 
 
+class Deviation(NamedTuple):
+    """An output that is the exponential of a parameter, whatever the observations: a Gaussian's standard deviation."""
+
+    logarithm: Tensor
+
+
 def chains_of(model: Any, methods: Sequence[str], obs: Tensor) -> list[Chain] | None:
     """Return the chains that methods of a model compute of observations `[n, in]`; None where one is something else.
 
     A method may return several outputs, each a chain. Layers without shapes get them.
     """
-    found: list[Chain] = []
+    found = outputs_of(model, methods, obs)
+    chains = [output for output in found or () if isinstance(output, Chain)]
+    return chains if found is not None and len(chains) == len(found) else None
+
+
+def outputs_of(model: Any, methods: Sequence[str], obs: Tensor) -> list[Chain | Deviation] | None:
+    """Return what `chains_of` does, and standard deviations among the outputs, those of tuples in tuples in one row."""
+    found: list[Chain | Deviation] = []
     for method in methods:
         if not only_passes(model, method):
             return None
         with torch.enable_grad():
             probe = torch.zeros_like(obs[:2]).requires_grad_()
-            outputs = getattr(model, method)(probe)
-            for output in outputs if isinstance(outputs, tuple) else (outputs,):
-                chain = _layers(output.grad_fn, probe) if isinstance(output, Tensor) else None
-                if chain is None:
+            for output in _flat(getattr(model, method)(probe)):
+                node = output.grad_fn if isinstance(output, Tensor) else None
+                deviation, chain = _deviation(node), _layers(node, probe)
+                if deviation is not None:
+                    found.append(deviation)
+                elif chain is not None:
+                    found.append(Chain(chain))
+                else:
                     return None
-                found.append(Chain(chain))
     return found
+
+
+def _flat(outputs: Any) -> list[Any]:
+    return [part for output in outputs for part in _flat(output)] if isinstance(outputs, tuple) else [outputs]
+
+
+def _deviation(node: Any) -> Deviation | None:
+    if node is None or node.name() != "ExpBackward0":
+        return None
+    logarithm = getattr(node.next_functions[0][0], "variable", None)
+    return None if logarithm is None or not _is_array(logarithm) else Deviation(logarithm)
 
 
 def _is_array(parameter: Tensor) -> bool:

@@ -2,25 +2,32 @@
 
 For a few rows a framework takes longer to be called than to compute. Chains of linear layers (`_chains`) whose
 parameters lie on the CPU are run by numpy, which looks into the same memory, so that nothing has to be copied after an
-update. Larger batches and layers stay with the framework, whose products of matrices need no threads of their own.
+update. Actions are drawn with noise of the framework's generator, and are those that it would draw. Larger batches and
+layers stay with the framework, whose products of matrices need no threads of their own.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from parl_core.contracts.actions import ActionKind
-from parl_torch._chains import Chain, Fork, chains_of
+from parl_torch._chains import Chain, Deviation, Fork, outputs_of
 from parl_torch._parts import Parts
 from parl_torch.distributions import CategoricalDistribution
 
-__all__ = ["HostActing", "OnHost", "of_categorical"]
+__all__ = ["EXPLORE", "PREDICT", "VALUE", "HostActing", "OnHost", "of_actor_critic", "output"]
 
 _MOST = 2**17
 """Products a layer up to which numpy computes: below, no BLAS uses a second thread."""
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class OnHost(NamedTuple):
@@ -28,30 +35,166 @@ class OnHost(NamedTuple):
 
     Attributes:
         methods: of the model, whose outputs it needs.
-        finish: takes all that they return, `[n, out]` each, and returns what the method does, as arrays.
+        finish: takes all that they return, `[n, out]` each, or `[out]` of standard deviations, and a mask of actions
+            or None; returns what the method does, as arrays, or None where the framework has to compute it.
+        takes_mask: the method has an argument `action_mask`.
     """
 
     methods: Sequence[str]
-    finish: Callable[..., Any]
+    finish: Callable[[Sequence[NDArray[Any]], NDArray[Any] | None], Any]
+    takes_mask: bool = False
 
 
-def of_categorical(algorithm: Any, method: str) -> OnHost | None:
-    """Return how `explore`, `predict` or `value` of an actor-critic of discrete actions acts in numpy."""
-    if algorithm.actions != ActionKind() or algorithm.remembers:
-        return None
-    both = ("policy_and_value",) if algorithm._one_pass else ("policy", "value")
-    if method == "explore":
-        return OnHost(both, _drawn)
-    if algorithm._one_pass:
-        return OnHost(both, lambda logits, value: value.ravel() if method == "value" else logits.argmax(1))
-    return OnHost(("value",), np.ravel) if method == "value" else OnHost(("policy",), lambda logits: logits.argmax(1))
+def output(outputs: Sequence[NDArray[Any]], mask: NDArray[Any] | None) -> Any:  # noqa: ARG001 - a `finish`
+    """Return the output of a method of the model, where that is what the algorithm's method returns."""
+    return outputs[0] if len(outputs) == 1 else None
 
 
-def _drawn(logits: NDArray[Any], value: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return value, action and log-probability, drawn from the framework's generator as without numpy."""
-    policy = CategoricalDistribution(torch.from_numpy(logits))
+def of_actor_critic(
+    finish: Callable[[Any, Any], Any],
+    needs: Literal["policy", "value", "both"] = "both",
+    *,
+    takes_mask: bool = False,
+) -> Callable[[Any], OnHost | None]:
+    """Return what says of an actor-critic how a method of it acts in numpy, None where its kind of actions has no way.
+
+    Args:
+        finish: takes the distribution of the actions (`sample`, `mode`, `logp` and `entropy` as in
+            `parl_torch.distributions`, and `numbers`, as actors send them) and the values `[n]`, and returns what the
+            method does.
+        needs: which of both; the other may be None.
+        takes_mask: the method has an argument `action_mask`.
+    """
+
+    def way(algorithm: Any) -> OnHost | None:
+        kind: ActionKind = algorithm.actions
+        if algorithm.remembers or kind.used is not None or (kind.continuous and kind.nvec is not None):
+            return None
+        parts = ("policy", "value") if algorithm._one_pass or needs == "both" else (needs,)
+        of_policy = (2 if kind.continuous else 1) if "policy" in parts else 0
+
+        def finished(outputs: Sequence[NDArray[Any]], mask: NDArray[Any] | None) -> Any:
+            if len(outputs) != of_policy + ("value" in parts):
+                return None
+            policy: Any = None
+            if needs != "value":
+                policy = _numbers(*outputs[:2]) if kind.continuous else _choices(outputs[0], kind.nvec, mask)
+                if policy is None:
+                    return None
+            return finish(policy, None if needs == "policy" else outputs[-1].reshape(-1))
+
+        return OnHost(("policy_and_value",) if algorithm._one_pass else parts, finished, takes_mask)
+
+    return way
+
+
+def _explored(policy: Any, value: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     action = policy.sample()
-    return value.reshape(-1), action.numpy(), policy.logp(action).numpy()
+    return value, action, policy.logp(action)
+
+
+EXPLORE = of_actor_critic(_explored, takes_mask=True)
+PREDICT = of_actor_critic(lambda policy, _: policy.mode(), "policy", takes_mask=True)
+VALUE = of_actor_critic(lambda _, value: value, "value")
+
+
+def _choices(logits: NDArray[Any], sizes: Sequence[int] | None, mask: NDArray[Any] | None) -> Any:
+    """Return the distribution of choices; None where logits are not of these choices, which the framework explains."""
+    if mask is not None:
+        if mask.shape != logits.shape:
+            return None
+        logits = np.where(mask, logits, np.finfo(logits.dtype).min)
+    if sizes is None:
+        return _Categorical(logits)
+    if sum(sizes) != logits.shape[1]:
+        return None
+    edges = itertools.pairwise(itertools.accumulate(sizes, initial=0))
+    return _MultiCategorical([_Categorical(logits[:, low:high]) for low, high in edges])
+
+
+def _numbers(mean: NDArray[Any], std: NDArray[Any]) -> Any:
+    """Return the distribution of numbers; None where the standard deviations are not theirs, likewise."""
+    return _Gaussian(mean, std) if not std.ndim or std.shape[-1] in (1, mean.shape[1]) else None
+
+
+class _Categorical:
+    """One of several actions, with the results of `CategoricalDistribution`."""
+
+    def __init__(self, logits: NDArray[Any]) -> None:
+        self.numbers = logits
+
+    @cached_property
+    def _log_probabilities(self) -> NDArray[Any]:
+        shifted = self.numbers - np.maximum.reduce(self.numbers, 1, keepdims=True)
+        shifted -= np.log(np.add.reduce(np.exp(shifted), 1, keepdims=True))
+        return shifted
+
+    def sample(self) -> NDArray[Any]:
+        probabilities = np.exp(self._log_probabilities)
+        if math.isnan(np.add.reduce(probabilities, None)):
+            return CategoricalDistribution(torch.from_numpy(self.numbers)).sample().numpy()  # which explains it
+        # As torch.multinomial does: the first of waiting times that are exponential, with these rates.
+        return np.asarray((probabilities / _noise(probabilities, Tensor.exponential_)).argmax(1))
+
+    def mode(self) -> NDArray[Any]:
+        return np.asarray(self.numbers.argmax(1))
+
+    def entropy(self) -> NDArray[Any]:
+        return np.asarray(-np.add.reduce(np.exp(self._log_probabilities) * self._log_probabilities, 1))
+
+    def logp(self, actions: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(self._log_probabilities[np.arange(len(actions)), actions])
+
+
+class _MultiCategorical:
+    """Several choices side by side, with the results of `MultiCategoricalDistribution`."""
+
+    def __init__(self, parts: Sequence[_Categorical]) -> None:
+        self._parts = parts
+
+    def sample(self) -> NDArray[Any]:
+        return np.stack([part.sample() for part in self._parts], 1)
+
+    def mode(self) -> NDArray[Any]:
+        return np.stack([part.mode() for part in self._parts], 1)
+
+    def entropy(self) -> NDArray[Any]:
+        return np.asarray(sum(part.entropy() for part in self._parts))
+
+    def logp(self, actions: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(sum(part.logp(choice) for part, choice in zip(self._parts, actions.T, strict=True)))
+
+
+class _Gaussian:
+    """Independent Gaussians, with the results of `DiagGaussianDistribution`."""
+
+    def __init__(self, mean: NDArray[Any], std: NDArray[Any]) -> None:
+        self._mean, self._std, self._log_std = mean, std, np.log(std)
+
+    @property
+    def numbers(self) -> NDArray[Any]:
+        return np.concatenate([self._mean, np.broadcast_to(self._log_std, self._mean.shape)], 1)
+
+    def sample(self) -> NDArray[Any]:
+        return np.asarray(self._mean + self._std * _noise(self._mean, Tensor.normal_))
+
+    def mode(self) -> NDArray[Any]:
+        return self._mean
+
+    def entropy(self) -> NDArray[Any]:
+        each = np.broadcast_to(self._log_std + (0.5 + _HALF_LOG_2PI), self._mean.shape)
+        return np.asarray(np.add.reduce(each, 1))
+
+    def logp(self, actions: NDArray[Any]) -> NDArray[Any]:
+        scaled = (actions - self._mean) / self._std
+        return np.asarray(-np.add.reduce(0.5 * scaled * scaled + self._log_std + _HALF_LOG_2PI, 1))
+
+
+def _noise(like: NDArray[Any], draw: Callable[[Tensor], Tensor]) -> NDArray[Any]:
+    """Return numbers of the framework's generator, as many as an array has."""
+    drawn = np.empty(like.shape, like.dtype)
+    draw(torch.from_numpy(drawn))
+    return drawn
 
 
 class HostActing:
@@ -69,32 +212,37 @@ class HostActing:
         if example is None or not example.is_floating_point() or example.device.type != "cpu":
             return
         rows = torch.zeros(2, obs.shape[1], dtype=example.dtype)
-        found = chains_of(model, way.methods, rows)
-        self._parts, self._finish = Parts([model], [(model, method) for method in way.methods]), way.finish
-        self.is_chain = found is not None
-        if found is not None:
-            fork = Fork(found)
-            self._dtype = found[0].layers[0].weight.detach().numpy().dtype
-            self._widest = max(layer.weight.numel() for chain in found for layer in chain.layers)
-            self._heads, self._width = [_arrays(head) for head in fork.heads], obs.shape[1]
-            self._trunk = [] if fork.trunk is None else _arrays(fork.trunk)
+        found = outputs_of(model, way.methods, rows)
+        self._parts, self._way = Parts([model], [(model, method) for method in way.methods]), way
+        chains = [part for part in found or () if isinstance(part, Chain)]
+        self.is_chain = bool(chains)
+        if found is not None and chains:
+            fork = Fork(chains)
+            self._dtype = chains[0].layers[0].weight.detach().numpy().dtype
+            self._widest = max(layer.weight.numel() for chain in chains for layer in chain.layers)
+            self._trunk, self._width = [] if fork.trunk is None else _arrays(fork.trunk), obs.shape[1]
+            heads = iter(fork.heads)
+            self._outputs = [
+                part.logarithm.detach().numpy() if isinstance(part, Deviation) else _arrays(next(heads))
+                for part in found
+            ]
 
     def is_stale(self) -> bool:
         """Return whether the model is another one than it was."""
         return self.is_chain and not self._parts.are_same()
 
-    def __call__(self, obs: NDArray[Any]) -> Any:
+    def __call__(self, obs: NDArray[Any], mask: NDArray[Any] | None = None) -> Any:
         """Return what the algorithm's method does, of observations `[n, in]`; None where the framework has to."""
         if not self.is_chain or obs.shape[1] != self._width or len(obs) * self._widest > _MOST:
             return None
-        if any(self._parts.hooks):
+        if any(self._parts.hooks) or not (mask is None or self._way.takes_mask):
             return None
         if obs.dtype != self._dtype:
             obs = obs.astype(self._dtype)
-        with np.errstate(invalid="ignore", over="ignore"):  # of infinite numbers, as frameworks take them
+        with np.errstate(all="ignore"):  # of infinite numbers, as frameworks take them
             common = _run(self._trunk, obs)
-            outputs = [_run(steps, common) for steps in self._heads]
-        return self._finish(*outputs)
+            outputs = [np.exp(part) if isinstance(part, np.ndarray) else _run(part, common) for part in self._outputs]
+            return self._way.finish(outputs, mask)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """Return nothing: a copied algorithm has other memory."""

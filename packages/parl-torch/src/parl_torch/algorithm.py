@@ -103,7 +103,7 @@ class Algorithm(contract.Algorithm):
     ) -> FrameworkOptimizer:
         return FrameworkOptimizer(optimizer, self.model.parameters(), max_grad_norm, part=part)
 
-    def _on_host(self, method: str, obs: NDArray[Any]) -> Any:
+    def _on_host(self, method: str, obs: NDArray[Any], action_mask: NDArray[Any] | None = None) -> Any:
         ways = vars(type(self)).get("ON_HOST", {})  # of this very class: others may have changed the method
         if self._reduces or obs.ndim != 2 or obs.dtype.kind != "f" or method not in ways:
             return None
@@ -117,7 +117,7 @@ class Algorithm(contract.Algorithm):
                 acting = known[method] = HostActing(self.model, way, obs)
             except Exception:  # any: of the model, which is run again and explained
                 return None
-        return acting(obs)
+        return acting(obs, action_mask)
 
     def _tensor(self, array: Any) -> Tensor:
         parameter = self._found_parameter

@@ -1,7 +1,6 @@
 """A2C and A3C on PyTorch."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar
 
 import torch
@@ -12,7 +11,7 @@ from parl_core.contracts import a2c as contract
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
 from parl_torch._chains import Figures, Fork, Networks, written
-from parl_torch._host_acting import of_categorical
+from parl_torch._host_acting import EXPLORE, PREDICT, VALUE, of_actor_critic
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution
@@ -48,7 +47,12 @@ def _slopes(algorithm: "A2C", networks: Sequence[Fork], batch: Rollout, entropy_
 
 
 class A2C(contract.A2C, Algorithm):
-    ON_HOST: ClassVar = {name: partial(of_categorical, method=name) for name in ("explore", "predict", "value")}
+    ON_HOST: ClassVar = {
+        "explore": EXPLORE,
+        "predict": PREDICT,
+        "sample_actions": of_actor_critic(lambda policy, value: (policy.sample(), value), takes_mask=True),
+        "value": VALUE,
+    }
 
     @written(_networks, _slopes)
     def loss(self, batch: Rollout, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:

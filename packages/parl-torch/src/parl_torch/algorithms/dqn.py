@@ -12,7 +12,7 @@ from parl_core.contracts import dqn as contract
 from parl_core.contracts.actions import mask_of
 from parl_core.contracts.batches import Transitions
 from parl_torch._chains import Figures, Fork, Networks, written
-from parl_torch._host_acting import OnHost
+from parl_torch._host_acting import OnHost, output
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.offline import huber
 from parl_torch.losses.value import double_q_learning, q_learning, squared_error
@@ -58,7 +58,7 @@ def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> F
 
 
 class DQN(contract.DQN, Algorithm):
-    ON_HOST: ClassVar = {"predict": lambda algorithm: OnHost((algorithm._value,), lambda values: values)}
+    ON_HOST: ClassVar = {"predict": lambda algorithm: OnHost((algorithm._value,), output)}
 
     @written(_networks, _slopes)
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,7 +10,7 @@ from parl_core.checks import check_real
 from parl_core.contracts import impala as contract
 from parl_core.contracts.batches import Fragment
 from parl_torch._chains import Figures, Fork, Networks, written
-from parl_torch._host_acting import OnHost
+from parl_torch._host_acting import VALUE, of_actor_critic
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
@@ -60,16 +59,12 @@ def _slopes(
     return figures
 
 
-def _logits_on_host(algorithm: "IMPALA") -> OnHost | None:
-    if not algorithm._policy_alone or algorithm.actions.continuous:
-        return None
-    return OnHost(("policy",), lambda logits: logits)
-
-
 class IMPALA(contract.IMPALA, Algorithm):
     ON_HOST: ClassVar = {
-        "logits": _logits_on_host,
-        "value": lambda algorithm: None if algorithm._one_pass else OnHost(("value",), np.ravel),
+        "logits": of_actor_critic(lambda policy, _: policy.numbers, "policy"),
+        "predict": of_actor_critic(lambda policy, _: policy.mode()),  # with the values, whose layers take shapes, too
+        "sample_actions": of_actor_critic(lambda policy, _: (policy.sample(), policy.numbers)),
+        "value": VALUE,
     }
 
     @written(_networks, _slopes)
