@@ -27,6 +27,7 @@ from parl_core.spaces import dimensions_of, named, one_each
 from parl_core.training.acting import acts_in_unit_box, into_space
 
 VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
+STACK = spaces.Box(0.0, 1.0, (2, 5, 4), np.float32)
 CHOICE = spaces.Discrete(3, start=1)
 NUMBERS = spaces.Box(np.array([-2.0, -np.inf], np.float32), np.array([3.0, np.inf], np.float32))
 OBSERVATIONS: dict[str, spaces.Space[Any]] = {
@@ -178,6 +179,27 @@ def test_a_numpy_file_chooses_as_the_algorithm(algorithm: str, tmp_path: Path) -
     model = parl.networks.for_spaces(VECTOR, space, kind, hidden=(8,), normalisation="layer", **options)
     policy = _written(_agent(algorithm, model), VECTOR, space, tmp_path / "agent.policy")
     assert policy.description["algorithm"] == algorithm
+
+
+def _with_other_numbers(agent: Any, space: spaces.Space[Any]) -> Any:
+    """Replace all weights and statistics by numbers that no layer starts with."""
+    agent.predict(space.sample())  # layers without shapes get them
+    rng, model = np.random.default_rng(0), agent.alg.model
+    model.set_weights({name: rng.uniform(0.1, 0.5, array.shape) for name, array in model.get_weights().items()})
+    return agent
+
+
+def test_statistics_of_batch_normalisation_are_inside(tmp_path: Path) -> None:
+    space = ACTIONS["numbers"]
+    model = parl.networks.for_spaces(VECTOR, space, "batch-normalised", hidden=(8, 8))
+    _written(_with_other_numbers(_agent("CrossQ", model), VECTOR), VECTOR, space, tmp_path / "agent.policy")
+
+
+def test_batch_normalisation_of_images_is_inside(tmp_path: Path) -> None:
+    space, layers = ACTIONS["numbers"], parl.layers
+    model = parl.networks.for_spaces(STACK, space, "policy")
+    model.trunk = type(model)._parts.sequential(layers.conv_2d(4, 2), layers.batch_norm(act="tanh"), layers.fc(2))
+    _written(_with_other_numbers(_agent("PolicyGradient", model), STACK), STACK, space, tmp_path / "agent.policy")
 
 
 @pytest.mark.parametrize("activation", ["elu", "gelu", "leaky_relu", "sigmoid", "silu", "softplus", "softmax"])
@@ -372,9 +394,9 @@ def test_a_file_that_forgets_gets_no_name(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_layer_without_a_numpy_form_is_named(tmp_path: Path) -> None:
     model = parl.networks.QNetwork(3, (8,))
-    model.head = type(model)._parts.sequential(parl.layers.batch_norm(), parl.layers.fc(3))
-    with pytest.raises(ModelContractError, match=r"QNetwork\.head\.0 is BatchNorm"):
-        export(_agent("DQN", model), tmp_path / "agent.policy", partial(Anything, VECTOR, CHOICE))
+    model.trunk = type(model)._parts.sequential(parl.layers.conv_2d(4, 2, groups=2), parl.layers.fc(8))
+    with pytest.raises(ModelContractError, match=r"QNetwork\.trunk\.0 is Conv2d"):
+        export(_agent("DQN", model), tmp_path / "agent.policy", partial(Anything, STACK, CHOICE))
     assert not list(tmp_path.iterdir())
 
 

@@ -483,14 +483,16 @@ class _Tree:
             case layers.Conv2d() if is_known and layer.groups == 1 and not isinstance(layer.padding, str):
                 pairs = {name: _pair(getattr(layer, name)) for name in ("stride", "padding", "dilation")}
                 return {"kind": "conv2d", **self._parameters(layer), **pairs}
+            case layers.BatchNorm() if is_known:
+                return self._normalised_by_statistics(layer)
             case layers.LayerNorm() if is_known:
                 return {"kind": "layer_norm", **self._parameters(layer), "epsilon": layer.epsilon}
             case _ if is_known and isinstance(layer, self._model._parts.sequential):
                 return {"kind": "chain", "layers": self._children(layer)}
         raise ModelContractError(
             f"{type(self._model).__name__}.{self._names.get(id(layer), '?')} is {layer}, which has no numpy form: "
-            "only fc, conv_2d (of one group) and layer_norm of parl.layers have one; export with --to onnx, "
-            "torch-export or paddle-inference"
+            "only fc, conv_2d (of one group), batch_norm and layer_norm of parl.layers have one; export with --to "
+            "onnx, torch-export or paddle-inference"
         )
 
     def _children(self, layer: Any) -> list[Node]:
@@ -509,6 +511,16 @@ class _Tree:
                     choice[2] = self._parameters(next(tables))["weight"]
             parts.append(node)
         return {"kind": "encoder", "parts": parts}
+
+    def _normalised_by_statistics(self, layer: Any) -> Node:
+        """Return the node of batch normalisation in evaluation mode: one scale and one shift of each feature."""
+        name = self._names[id(layer)]
+        keys = {part: f"{name}.{part}" for part in ("weight", "bias", "running_mean", "running_var")}
+        weight, bias, mean, variance = (self._model._array_of(self._tensors[key]) for key in keys.values())
+        scale = weight / np.sqrt(variance.astype(np.float64) + layer.epsilon)
+        self.arrays[keys["weight"]] = scale.astype(weight.dtype)
+        self.arrays[keys["bias"]] = (bias - mean * scale).astype(bias.dtype)
+        return {"kind": "affine", "weight": keys["weight"], "bias": keys["bias"], "act": layer.activation}
 
     def _parameters(self, layer: Any) -> Node:
         found: Node = {"weight": None, "bias": None, "act": layer.activation}

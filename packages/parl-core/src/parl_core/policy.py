@@ -470,6 +470,17 @@ def _conv2d(node: _Node, arrays: _Arrays) -> _Function:
     return run
 
 
+def _affine(node: _Node, arrays: _Arrays) -> _Function:
+    weight, bias, act = arrays[node["weight"]], arrays[node["bias"]], _activation(node["act"])
+
+    def run(values: NDArray[Any]) -> NDArray[Any]:
+        shape = (-1, *(1 for _ in values.shape[2:]))
+        outputs: NDArray[Any] = values * weight.reshape(shape) + bias.reshape(shape)
+        return outputs if act is None else act(outputs)
+
+    return run
+
+
 def _layer_norm(node: _Node, arrays: _Arrays) -> _Function:
     weight, bias = arrays[node["weight"]], arrays[node["bias"]]
     act, epsilon = _activation(node["act"]), float(node["epsilon"])
@@ -610,6 +621,7 @@ def _chosen(choice: NDArray[np.int64], size: int, table: NDArray[Any] | None) ->
 
 _LAYERS: Mapping[str, Callable[[_Node, _Arrays], _Function]] = {
     "activation": _activation_alone,
+    "affine": _affine,
     "cast": _cast,
     "chain": _chain,
     "clip": _clip,
