@@ -85,6 +85,19 @@ def test_runs_that_differ_by_their_seed_become_a_group_when_asked_for(tmp_path: 
     assert (group.name, len(group.runs)) == ("PPO CartPole-v1", 3)
 
 
+def test_runs_of_different_settings_in_a_folder_are_no_group(tmp_path: Path) -> None:
+    for name, other in {"a": {}, "b": {"algorithm": "DQN"}, "c": {"env_options": {"N": 5}}}.items():
+        folder = log(tmp_path / "runs" / name, [1.0, 5.0])
+        asked = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps({**asked, **other}))
+    found = Comparison.read([tmp_path / "runs"])
+    assert [group.name for group in found.groups] == ["runs/a", "runs/b", "runs/c"]
+    assert "interquartile" not in found.table()
+    log(tmp_path / "runs" / "d", [1.0, 5.0], seed=1)
+    grouped = Comparison.read([tmp_path / "runs"], by_settings=True).groups
+    assert [len(group.runs) for group in grouped] == [2, 1, 1]
+
+
 def test_runs_of_one_seed_are_told_because_they_are_not_independent(tmp_path: Path) -> None:
     folders = [log(tmp_path / name, [1.0, 2.0], seed=seed) for name, seed in (("a", 3), ("b", 3), ("c", 4))]
     told = "PPO CartPole-v1: more than one run has the seed 3; such runs are not independent"

@@ -188,7 +188,7 @@ class Comparison:
         """Read runs and groups.
 
         Args:
-            folders: of runs, or of folders that hold the runs of a group.
+            folders: of runs, or of folders that hold several; those are a group if they differ by their seed alone.
             by_settings: single runs that differ by their seed alone become one group.
 
         Raises:
@@ -198,8 +198,12 @@ class Comparison:
         for folder, name in zip(folders, _names(folders), strict=True):
             inside = [] if (folder / JsonLines.NAME).exists() else sorted(folder.glob(f"*/{JsonLines.NAME}"))
             runs = tuple(read_run(path.parent) for path in inside) or (read_run(folder),)
-            key = _without_seed(runs[0]) if by_settings and len(runs) == 1 else ""
-            groups[key or name] = groups.get(key or name, ()) + runs
+            are_alike = len({_without_seed(run) for run in runs} - {""}) <= 1
+            for run in runs:
+                is_single = len(runs) == 1 or not are_alike
+                own = name if are_alike else f"{name}/{run.path.name}"
+                key = (by_settings and is_single and _without_seed(run)) or own
+                groups[key] = (*groups.get(key, ()), run)
         return cls(tuple(RunGroup(name, runs) for name, runs in groups.items()))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -269,10 +273,12 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def _without_seed(run: RunCurve) -> str:
+    """Return what a run was asked for apart from its seed; an empty text if its folder does not say."""
     asked = run.asked
     if "algorithm" not in asked:
         return ""
-    given = ", ".join(f"{name}={value}" for name, value in sorted(dict(asked.get("given") or {}).items()))
+    told = [pair for part in ("given", "env_options") for pair in sorted(dict(asked.get(part) or {}).items())]
+    given = ", ".join(f"{name}={value}" for name, value in told)
     return f"{asked['algorithm']} {asked.get('env', '')}" + (f" ({given})" if given else "")
 
 
