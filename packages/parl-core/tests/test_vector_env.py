@@ -176,6 +176,27 @@ def test_a_failing_constructor_leaves_no_actor_open() -> None:
         make_vector_env(make, 2, actors=actors, envs_per_actor=1)
 
 
+@pytest.mark.parametrize("envs_per_actor", [1, 2, 3])
+def test_attributes_and_methods_of_environments_are_reached_as_in_gymnasiums_vectors(envs_per_actor: int) -> None:
+    reference = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3)
+    with make_vector_env("CartPole-v1", 3, envs_per_actor=envs_per_actor) as envs:
+        found = []
+        for each in (reference, envs):
+            each.reset(seed=0)
+            each.set_attr("gravity", 20.0)
+            each.set_attr("length", [0.5, 1.0, 1.5])
+            _, *rest = each.step(np.array([0, 1, 0]))
+            numbers = (each.get_attr("gravity"), each.get_attr("length"), each.call("gravity"))
+            found.append((*numbers, each.call("has_wrapper_attr", "x"), [one.tolist() for one in rest[:3]]))
+        assert found[0] == found[1]
+        assert [env.unwrapped.gravity for env in reference.envs] == [20.0] * 3
+        with pytest.raises(HyperparameterError, match="2 values of length were given for 3 environments"):
+            envs.set_attr("length", [1.0, 2.0])
+        with pytest.raises(AttributeError, match="no_such"):
+            envs.call("no_such")
+    reference.close()
+
+
 def test_closing_twice_is_harmless_and_a_step_after_close_is_refused() -> None:
     envs = make_vector_env(Countdown, 2)
     envs.reset(seed=0)

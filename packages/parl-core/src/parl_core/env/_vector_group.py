@@ -273,6 +273,19 @@ class EnvGroup:
             self._name_the_culprit(error, "set_state")
             raise
 
+    def call(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Return what a method of each environment returns, or its attribute of that name."""
+        found = []
+        for env in self._envs:
+            value = env.get_wrapper_attr(name)
+            found.append(value(*args, **kwargs) if callable(value) else value)
+        return found
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of each environment, in the wrapper that has it."""
+        for env, value in zip(self._envs, values, strict=True):
+            env.set_wrapper_attr(name, value)
+
     def get_statistics(self) -> list[list[Any]]:
         """Return what each environment keeps beyond an episode."""
         return [kept_beyond(env) for env in self._envs]

@@ -397,6 +397,50 @@ class VectorEnv(ClosedByWith, GymnasiumVectorEnv[Any, Any, Any]):
             infos,
         )
 
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of every environment, as vectors of Gymnasium do; episodes go on.
+
+        Args:
+            name: of a method of the environment or of one of its wrappers, or of an attribute, whose values are
+                returned.
+            args: for the method.
+            kwargs: for the method.
+
+        Returns:
+            One result per environment.
+
+        Raises:
+            Exception: one that an environment raised, AttributeError if it has no such name; `reset` has to follow.
+        """
+        found = self._in_all(
+            lambda group, _start, _stop: group.begin("call", name, args, kwargs), lambda group: group.finish()
+        )
+        return tuple(itertools.chain.from_iterable(found))
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of every environment; errors as of `call`."""
+        return self.call("get_wrapper_attr", name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every environment, in the wrapper that has it; episodes go on.
+
+        Checkpoints of a loop do not contain it; a resumed run sets it again and begins new episodes.
+
+        Args:
+            name: of the attribute.
+            values: a list or tuple with one value per environment, or one value for all.
+
+        Raises:
+            HyperparameterError: there are more or fewer values than environments.
+            Exception: one that an environment raised; `reset` has to follow.
+        """
+        each = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
+        if len(each) != self.num_envs:
+            raise HyperparameterError(f"{len(each)} values of {name} were given for {self.num_envs} environments")
+        self._in_all(
+            lambda group, start, stop: group.begin("set_attr", name, each[start:stop]), lambda group: group.finish()
+        )
+
     def record_episodes(self) -> None:
         """Record the episode of each environment from the next reset on, for `get_state`."""
         self._in_all(lambda group, _start, _stop: group.begin("record"), lambda group: group.finish())
