@@ -37,8 +37,12 @@ def test_an_environment_has_its_own_recipe_or_that_of_all_or_of_its_kind() -> No
     assert find_recipe("DQN", "CartPole", never) is RECIPES["DQN", "CartPole-v1"]
     assert find_recipe("SAC", "Hopper-v5", never) is RECIPES["SAC", "*"]
     assert find_recipe("PPO", "Hopper-v5", lambda: "continuous") is RECIPES["PPO", "continuous"]
-    with pytest.raises(HyperparameterError, match=r"no recipe of DQN for Hopper-v5 \(continuous\); there are some for"):
+    with pytest.raises(
+        HyperparameterError, match=r"DQN learns discrete actions, and those of Hopper-v5 are continuous"
+    ):
         find_recipe("DQN", "Hopper-v5", lambda: "continuous")
+    with pytest.raises(HyperparameterError, match=r"no recipe of QRDQN for ALE/Pong-v5 \(atari\); there are some for"):
+        find_recipe("QRDQN", "ALE/Pong-v5", lambda: "atari")
 
 
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])

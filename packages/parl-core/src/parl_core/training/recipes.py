@@ -246,6 +246,11 @@ def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "dis
             f"there is no recipe of {algorithm}: train it by a program (docs/reference/algorithms has an example), or "
             "choose an algorithm of `parl list`"
         )
+    if found == "continuous" and (algorithm, "discrete") in RECIPES:
+        raise HyperparameterError(
+            f"{algorithm} learns discrete actions, and those of {env} are continuous: choose an algorithm for numbers "
+            "(docs/how-to/one-command.md lists them)"
+        )
     raise HyperparameterError(
         f"there is no recipe of {algorithm} for {env} ({found}); there are some for {', '.join(known)}"
     )
