@@ -21,7 +21,7 @@ class Gate:
 
     Attributes:
         algorithm: name in `parl.algorithms`.
-        env: Gymnasium id.
+        env: Gymnasium id, or a name of `parl.env.make_joint_env`.
         minutes: of CPU that one run takes on torch, which decides how many seeds are reported.
         threshold: mean return to reach; None where it is that of other runs or only reported.
         not_below: another gate, below which this one must not lie by more than `margin`: a one-sided test at 95 % on
@@ -94,6 +94,10 @@ def _locomotion(algorithm: str, task: str, minutes: float, *published: str) -> G
     return Gate(
         algorithm, f"{task}-v5", minutes, steps=300_000, runs=2, published=published, deviations=(_V5, _FEWER_STEPS)
     )
+
+
+def _matrix(algorithm: str, game: str, optimum: int, minutes: float) -> Gate:
+    return Gate(algorithm, game, minutes, steps=12_800, published=(f"the optimum is {optimum}",))
 
 
 GATES: dict[str, Gate] = {
@@ -288,4 +292,16 @@ GATES: dict[str, Gate] = {
     "ppo-asterix": _minatar("PPO", "Asterix", 7.0, _NO_TABLE, _UNSEEN),
     "ppo-freeway": _minatar("PPO", "Freeway", 7.0, _NO_TABLE, _UNSEEN),
     "impala-breakout": _minatar("IMPALA", "Breakout", 12.0, _NO_TABLE),
+    "qmix-two_step": Gate("QMIX", "two_step", 0.2, 8.0, published=("8, the optimum (Rashid et al. 2018, table 1)",)),
+    "vdn-two_step": Gate("VDN", "two_step", 0.2, published=("7 (Rashid et al. 2018, table 1)",)),
+    "qmix-cued_two_step": Gate("QMIX", "cued_two_step", 0.3, 8.0, published=("the optimum is 8, by a memory alone",)),
+    "vdn-cued_two_step": Gate("VDN", "cued_two_step", 0.3, published=("the optimum is 8, by a memory alone",)),
+    "mappo-climbing": _matrix("MAPPO", "climbing", 11, 0.1),
+    "ippo-climbing": _matrix("IPPO", "climbing", 11, 0.1),
+    "coma-climbing": _matrix("COMA", "climbing", 11, 0.2),
+    "mappo-penalty": _matrix("MAPPO", "penalty", 10, 0.1),
+    "ippo-penalty": _matrix("IPPO", "penalty", 10, 0.1),
+    "coma-penalty": _matrix("COMA", "penalty", 10, 0.2),
+    "mappo-simple_spread": Gate("MAPPO", "mpe2:simple_spread_v3", 25.0, above="ippo-simple_spread"),
+    "ippo-simple_spread": Gate("IPPO", "mpe2:simple_spread_v3", 25.0),
 }

@@ -22,6 +22,8 @@ from parl_core.training.evaluation import evaluate
 from parl_core.training.events import Ended
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
+from parl_core.training.recipes import find_recipe
+from parl_core.training.results import measure
 from parl_core.training.run import Run
 
 
@@ -98,6 +100,13 @@ def train(agent: Any, steps: int, make: Any = make_two_step, **options: Any) -> 
     own = options.pop("own", {})
     with make_vector_env(make, 4, actors=options.pop("actors", None), envs_per_actor=2) as envs:
         return train_off_policy(agent, envs, settings(steps, **own), seed=1, **options)
+
+
+def test_a_run_of_a_team_recipe_is_measured_and_repeated() -> None:
+    recipe = find_recipe("QMIX", "two_step").with_steps(80)
+    first, again = (measure("QMIX", "two_step", recipe, 100, episodes=3) for _ in range(2))
+    assert (first.steps, len(first.curve), len(first.returns)) == (80, 20, 3)
+    assert first == again
 
 
 @pytest.mark.slow

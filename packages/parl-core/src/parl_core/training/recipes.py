@@ -109,7 +109,8 @@ class Recipe:
         sizes: arguments of the network: `hidden`, the sizes of the hidden layers, and others of its class.
         network: a class of `parl.networks`, or `module:function`, called with the number of actions and `sizes`; empty:
             that of `NETWORKS`.
-        environment: `module:function` that makes the environment from its id; empty: `gymnasium.make`.
+        environment: `module:function` that makes the environment from its id; empty: `gymnasium.make`, or of a team
+            `make_joint_env`.
         num_envs: environments that are stepped together.
         normalize: observations and rewards are normalised by running statistics; with images and dictionaries, rewards
             alone.
@@ -598,6 +599,11 @@ _QMIX_TWO_STEP = Recipe(
     source="Rashid et al. 2018, appendix: uniform exploration, a learning rate of 5e-4, batches of 32 episodes",
     deviations=("Adam in place of RMSProp", "the target is copied every 100 updates", "a memory of 2,500 episodes"),
 )
+_QMIX_CUED = replace(
+    _QMIX_TWO_STEP,
+    sizes={"memory": "gru", "memory_size": 64},
+    source="as the two-step game's, with agents that have a memory",
+)
 _MADDPG = Recipe(
     OffPolicySettings(
         total_steps=1_000_000, learning_starts=25_600, train_every=100, batch_size=1_024, memory_size=1_000_000
@@ -891,6 +897,8 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ("VDN", "*"): _QMIX,
         ("QMIX", "two_step"): _QMIX_TWO_STEP,
         ("VDN", "two_step"): _QMIX_TWO_STEP,
+        ("QMIX", "cued_two_step"): _QMIX_CUED,
+        ("VDN", "cued_two_step"): _QMIX_CUED,
         ("MADDPG", "discrete"): _MADDPG,
         ("MADDPG", "continuous"): replace(_MADDPG, loop=replace(_MADDPG.loop, exploration={"noise": 0.1})),
         ("PPO", "CartPole-v1"): Recipe(_PPO_CARTPOLE, _PPO, _PPO_SIZES, num_envs=8, goal=475.0),

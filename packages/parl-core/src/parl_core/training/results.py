@@ -24,6 +24,7 @@ import numpy as np
 
 from parl_core import backends
 from parl_core.actors import open_actors
+from parl_core.env.joint import is_joint, make_joint_env
 from parl_core.env.normalize import NormalizeVector, wrap_rms
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, HyperparameterError
@@ -39,6 +40,7 @@ from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.offline import OfflineSettings, evaluate_with_target_return, train_offline
 from parl_core.training.on_policy import train_on_policy
 from parl_core.training.recipes import NETWORKS, EpisodeSettings, Recipe
+from parl_core.training.trained import Trained
 
 __all__ = [
     "REPORT_SEEDS",
@@ -108,7 +110,7 @@ def measure(
 
     Args:
         algorithm: name of its class.
-        env: registered id.
+        env: registered id, or a name of `make_joint_env`.
         recipe: its numbers, with the steps of the run.
         seed: of weights, environments and sampling.
         episodes: of the evaluation after training.
@@ -277,6 +279,9 @@ def _differences(result: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _agent(algorithm: str, env_id: str, recipe: Recipe, seed: int) -> Any:
     backend = backends.current()
+    if getattr(backend.algorithms, algorithm).TEAM:
+        arguments, sizes = dict(recipe.algorithm), dict(recipe.sizes)
+        return Trained(algorithm, env_id, backend.name, arguments=arguments, seed=seed, network=sizes).make_agent()
     env = _maker(env_id, recipe)()
     space, obs_shape = env.action_space, env.observation_space.shape
     env.close()
@@ -301,6 +306,8 @@ def _agent_in_actor(backend: str, algorithm: str, env: str, recipe: Recipe, seed
 def _maker(env_id: str, recipe: Recipe) -> Callable[[], Any]:
     if recipe.environment:
         return partial(_found(recipe.environment), env_id)
+    if is_joint(env_id):
+        return partial(make_joint_env, env_id)
     return partial(gymnasium.make, env_id, disable_env_checker=True)
 
 
