@@ -544,6 +544,38 @@ def test_particle_environments_by_name() -> None:
     assert other.obs_sizes == (3, 11)
 
 
+@pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.parametrize("task", ["simple_spread_v3", "simple_speaker_listener_v4"])
+def test_particles_by_name_play_the_same_and_are_asked_once_for_each_observation(task: str, continuous: bool) -> None:
+    module = pytest.importorskip(f"mpe2.{task}")
+    options = {"max_cycles": 4, "continuous_actions": continuous}
+    lean, usual = make_joint_env(f"mpe2:{task}", **options), JointEnv(module.parallel_env(**options))
+    inner = lean.parallel_env.unwrapped
+    observe, asked = inner.observe, []
+
+    def observed(name: str) -> Any:
+        asked.append(name)
+        return observe(name)
+
+    inner.observe = observed
+    with pytest.raises(ParlError, match="call reset"):
+        lean.step(usual.action_space.sample())
+    usual.action_space.seed(3)
+    for seed in (7, 8):
+        lean.reset(seed=seed)
+        usual.reset(seed=seed)
+        over = False
+        while not over:
+            asked.clear()
+            action = usual.action_space.sample()
+            found, wanted = lean.step(action), usual.step(action)
+            assert found[1:] == wanted[1:]
+            assert asked == list(lean.agents)
+            for name, array in wanted[0].items():
+                np.testing.assert_array_equal(found[0][name], array, err_msg=name)
+            over = found[2] or found[3]
+
+
 def test_agents_that_take_turns_are_converted() -> None:
     pettingzoo = pytest.importorskip("pettingzoo")
 

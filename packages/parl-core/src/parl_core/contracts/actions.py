@@ -62,7 +62,7 @@ def check_mask(
     if array.ndim != 2:
         raise ValueError(f"action_mask must have shape [batch, act_dim], got {array.shape}")
     if array.dtype != np.bool_:
-        if not np.isin(array, (0, 1)).all():
+        if not ((array == 0) | (array == 1)).all():  # np.isin takes six times as long
             raise ValueError(f"action_mask must hold booleans or 0 and 1, got dtype {array.dtype} with other numbers")
         array = array.astype(np.bool_)
     sizes = (array.shape[1],) if sizes is None else sizes
