@@ -320,6 +320,18 @@ def test_whole_numbers_are_not_wrapped(number: int) -> None:
     assert len(memory) == 0
 
 
+@pytest.mark.parametrize(
+    ("act_dim", "act", "first"),
+    [(0, np.float32(0.5), 0.5), (0, np.int64(-1), -1), (0, np.array(300), 300), (2, [1, 0.5], 0.5), (2, [-1, 0], -1)],
+)
+def test_an_action_is_refused_where_another_one_would_be_stored(act_dim: int, act: Any, first: float) -> None:
+    memory = ReplayMemory(9, 2, act_dim, act_dtype=np.uint8)
+    with pytest.raises(ValueError, match=f"with {first} in act, which uint8 cannot hold"):
+        memory.append(np.zeros(2), act, 0.0, np.zeros(2), False)
+    memory.append(np.zeros(2), np.ones(act_dim or ()), 0.0, np.zeros(2), False)
+    assert memory.action[: len(memory)].tolist() == [[1, 1] if act_dim else 1]
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
 def test_a_batch_with_a_reward_that_is_no_number_is_refused_whole(bad: float) -> None:
     memory = ReplayMemory(9, 2, 0)

@@ -138,13 +138,14 @@ class ReplayMemory(SampledRing):
                 not self._flat
                 or len(obs) + len(next_obs) != self._two_rows  # type: ignore[arg-type]
                 or (self._act_len and len(act) != self._act_len)  # type: ignore[arg-type]
-                or isinstance(act, float)  # where the choice is a whole number
                 or not isfinite(reward)
             ):
                 self._check_shapes(obs, act, reward, next_obs)
             self.obs[slot] = obs
             self.next_obs[slot] = next_obs
             self.action[slot] = act
+            if self._one_choice and self.action[slot] != act:
+                raise ValueError("numpy has dropped a fraction, or wrapped")
             self._reward_at[slot] = reward
             self._terminal_at[slot] = terminal
             self._truncated_at[slot] = truncated

@@ -139,7 +139,9 @@ class SampledRing(Ring):
         self._obs_shape = shape_of(obs_dim)
         self._obs_dtype = np.dtype(obs_dtype)
         self._flat = len(self._obs_shape) == 1 != self._obs_shape[0] and len(self._act_shape) <= 1
-        self._flat = self._flat and self._obs_dtype.kind == "f"
+        whole = self.action.dtype.kind in "biu"
+        self._one_choice = whole and not self._act_len
+        self._flat = self._flat and self._obs_dtype.kind == "f" and not (whole and self._act_len)
         self._two_rows = 2 * self._obs_shape[0] if self._flat else 0  # numbers in obs and next_obs
         if seed is None:  # programs of PARL 2.x call np.random.seed
             seed = int.from_bytes(np.random.bytes(16), "little")
