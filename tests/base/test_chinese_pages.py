@@ -28,7 +28,7 @@ _PART = re.compile(
 _KIND = re.compile(rf"{_MARK}| *```.*| {{4}}|")
 _OTHER_LANGUAGE = re.compile(r"\[(English|中文)\]\((\S+)\)")
 _INLINE_CODE = re.compile(r"`([^`]+)`")
-_LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"(?:\]\(|src=\")([^)\s#\"]+)(#[^)\s]*)?[)\"]")
 _FIGURE = re.compile(r"\d(?:[\d.,]*\d)?")
 _WORDS_IN_CODE = re.compile(r'#.*|"""[^"]*"""')
 

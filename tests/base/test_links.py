@@ -20,7 +20,7 @@ WITH_A_HOME_IN_THE_SITE = {
 }
 OF_OTHER_LIBRARIES = {DOCS / "explanation" / "ten-tasks.md"}  # whose files it names
 _FILE = re.compile(r"`((?:benchmarks|docs|examples|packages|tests|tools)/[^`\s<…{]+)`")
-_LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+_LINK = re.compile(r"(?:\]\(|src=\")([^)\s#\"]+)(?:#[^)\s]*)?[)\"]")
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
