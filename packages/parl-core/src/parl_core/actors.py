@@ -3,10 +3,10 @@
     loop ── create(EnvGroup, ...) ──> ActorHandle ── submit("step", actions) ──> ActorFuture ── result()
 
 An actor is an object of an ordinary class that usually runs in another process and executes one call at a time.
-This module has the three protocols, `InProcessActors`, `ThreadActors`, and `open_actors`, which finds the others:
-`subprocess`, which needs nothing but this package, and those that are registered as entry points (group `parl.actors`;
-that of parl-remote is `remote`). `choose_actors` takes the numbers of a command line instead. A `WorkerPool`
-(`parl_core.worker_pool`) replaces actors that are lost.
+This module contains the three protocols, `InProcessActors` and `ThreadActors`. `open_actors` opens these and other
+systems by name: `subprocess`, which needs only this package, and those registered as entry points of the group
+`parl.actors` (parl-remote registers `remote`). `choose_actors` opens a system from the settings of a command line. A
+`WorkerPool` (`parl_core.worker_pool`) replaces lost actors.
 """
 
 import concurrent.futures
@@ -47,7 +47,7 @@ JOIN_TIMEOUT_S = 1.0
 
 
 class ActorFuture(Protocol):
-    """The answer of one call, which may not be there yet; `concurrent.futures.Future` is one."""
+    """The result of one call, which may still be pending; `concurrent.futures.Future` fits."""
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the answer and return it.
@@ -61,7 +61,7 @@ class ActorFuture(Protocol):
         """
 
     def done(self) -> bool:
-        """Say whether `result` would return (or raise) at once."""
+        """Return whether `result` would return or raise at once."""
 
 
 class ActorHandle(Protocol):
@@ -89,7 +89,7 @@ class ActorSystem(Protocol):
 
     @property
     def slots(self) -> int | None:
-        """Maximum number of live actors; None if only the cluster has the number."""
+        """Maximum number of live actors; None if only the cluster knows it."""
 
     def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Construct `cls(*args, **kwargs)` in a new actor; an exception of the constructor is raised here."""
@@ -97,7 +97,8 @@ class ActorSystem(Protocol):
     def put(self, value: Any, /) -> Any:
         """Return an object to pass as an argument instead of a value that several actors receive.
 
-        The actors get the value, whose arrays may be read-only. Where the system can, it is stored once a host.
+        The actors receive the value; its arrays may be read-only. If the system supports it, the value is stored once
+        per host.
         """
 
     def close(self) -> None:
@@ -113,8 +114,8 @@ class ActorSystem(Protocol):
 class InProcessActors(ClosedByWith):
     """Actors that are plain objects of this process: for breakpoints, tests, and where one process is enough.
 
-    A call runs when it is submitted, in the calling thread, so a future is always done. Arguments and results
-    are the very objects, not copies; a class that keeps or changes its arguments behaves differently in another
+    A call runs when it is submitted, in the calling thread, so a future is always done. Arguments and results are the
+    same objects, not copies; a class that keeps or changes its arguments behaves differently in another
     process.
     """
 
@@ -174,7 +175,7 @@ class _InProcessHandle:
 class ThreadActors(ClosedByWith):
     """Actors that are objects of this process, each with a thread: for work that releases the interpreter's lock.
 
-    Arguments and results are the very objects, not copies. A thread cannot be killed: an actor that is closed or killed
+    Arguments and results are the same objects, not copies. A thread cannot be killed: an actor that is closed or killed
     within a call ends after it, and the result is dropped.
 
     Args:
@@ -317,8 +318,8 @@ def choose_actors(count: int, address: str = "") -> ActorSystem:
 
     Args:
         count: actors that the program makes, at least 0.
-        address: of a running cluster, where they are made; empty: in a private one of this machine with slots for
-            `count`, or for 0 in this process.
+        address: of the running cluster that hosts them. Empty: a private cluster of this machine with `count` slots, or
+            this process if `count` is 0.
 
     Raises:
         ImportError: parl-remote is not installed.
@@ -329,15 +330,15 @@ def choose_actors(count: int, address: str = "") -> ActorSystem:
 
 
 def wait_any(futures: Sequence[ActorFuture], timeout_s: float | None = None) -> list[ActorFuture]:
-    """Wait until at least one of some calls is answered.
+    """Wait until at least one of several calls is answered.
 
     Args:
         futures: of calls on actors of one system, at least one.
         timeout_s: seconds to wait at most; None waits as long as it takes.
 
     Returns:
-        those that are done, in the order given; none if the time has passed. Calls of one actor that are given in the
-        order in which they were made are never returned without the earlier ones.
+        the finished ones, in the given order; none after the timeout. If the calls of one actor are given in the order
+        in which they were made, a later one is never returned without the earlier ones.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:

@@ -47,22 +47,23 @@ class Agent:
 
     One observation or a batch: `predict`, `sample` and `value` take either. With `obs_ndim` set, an array of that many
     dimensions is one observation, one of `obs_ndim + 1` a batch. Without it, arrays of 1 or 3 dimensions (a vector, an
-    image) are one observation, arrays of 2 or 4 dimensions a batch of them; anything else is refused. A batch gives one
-    row an observation, one observation gives the row itself. A dictionary of arrays is an observation of several parts:
-    the model gets a dictionary of tensors. Tensors of a framework, such as those of GPU simulators, are passed to the
-    model unchanged (those of another framework by DLPack), and the results are tensors, too.
+    image) are one observation, arrays of 2 or 4 dimensions a batch of them; anything else is refused. For a batch the
+    result has one row per observation, for one observation it is the row itself. A dictionary of arrays is an
+    observation of several parts: the model gets a dictionary of tensors. Tensors of a framework, such as those of GPU
+    simulators, are passed to the model unchanged (those of another framework by DLPack), and the results are tensors,
+    too.
 
     Args:
         algorithm: the algorithm to act and learn with.
-        gpu_id: PARL 1.x's, without effect: pass `device=` to the algorithm.
+        gpu_id: an argument of PARL 1.x, without effect; pass `device=` to the algorithm instead.
         obs_ndim: number of dimensions of one observation; 0 for a `Discrete` space. Of dictionaries, the number of each
             part by name; of tuples the same with the names "0", "1", … Default: that of the model, which those of
             `parl.networks.for_spaces` have.
-        seed: of the generator that draws exploration on the host; default from the operating system.
+        seed: of the generator that draws exploration on the host; default: from the operating system.
 
     Raises:
-        ModelContractError: `algorithm` is not an algorithm, or a model of it keeps layers where the framework does not
-            find them.
+        ModelContractError: `algorithm` is not an algorithm, or one of its models stores layers where the framework does
+            not find them.
     """
 
     BACKEND: ClassVar[str] = ""
@@ -133,13 +134,13 @@ class Agent:
 
     @property
     def takes_batches(self) -> bool:
-        """True if `learn` is that of `parl.Agent` and takes batches; otherwise loops pass the columns one by one."""
+        """True if `learn` is that of `parl.Agent`, which takes batches; else loops pass the columns one by one."""
         return type(self).learn is Agent.learn and self._columns is not None
 
     def predict(self, obs: Any, *args: Any, **options: Any) -> Any:
         """Act greedily.
 
-        The first call lets all layers of the models take their shapes, also those that acting does not run.
+        The first call gives all layers of the models their shapes, including layers that acting does not run.
 
         Args:
             obs: one observation or a batch `[n, ...]`.
@@ -149,11 +150,11 @@ class Agent:
                 observations that are a dictionary, under the key `action_mask`.
 
         Returns:
-            The algorithm's best action: an int or an array `[act_dim]`; for a batch `[n]` or `[n, act_dim]`. Of an
-            algorithm without a rule of its own (`Algorithm.choose`), what its `predict` returns.
+            The algorithm's best action: an int or an array `[act_dim]`; for a batch `[n]` or `[n, act_dim]`. If the
+            algorithm defines no `Algorithm.choose`, the result of its `predict`.
 
         Raises:
-            HyperparameterError: the algorithm chooses from the steps before as well (`Algorithm.NEEDS_HISTORY`).
+            HyperparameterError: the algorithm also needs the previous steps (`Algorithm.NEEDS_HISTORY`).
         """
         self._refuse_unnamed("predict", args)
         batch, single = self._batched(obs)
@@ -175,7 +176,7 @@ class Agent:
             options: settings of the algorithm's exploration, such as `epsilon=` of DQN.
 
         Returns:
-            As `predict`; of actor-critics that learn on-policy `(value, action, log_prob, entropy)`.
+            As `predict`; for on-policy actor-critics `(value, action, log_prob, entropy)`.
         """
         self._refuse_unnamed("sample", args)
         batch, single = self._batched(obs)
@@ -224,7 +225,7 @@ class Agent:
         return _unbatched(self._forward(self._on_policy("explore").explore, batch, **options), single)
 
     def value(self, obs: Any, **state: Any) -> Any:
-        """Return the estimated value of an observation (float) or of a batch (`[n]`), of algorithms that have one.
+        """Return the estimated value of an observation (float) or a batch (`[n]`), if the algorithm has one.
 
         Args:
             obs: one observation or a batch `[n, ...]`.
@@ -236,7 +237,7 @@ class Agent:
         return _unbatched(self._forward(self.alg.value, batch, **state), single)
 
     def logits(self, obs: Any, **state: Any) -> Any:
-        """Return the logits of the policy, `[act_dim]` or `[n, act_dim]`, of algorithms that offer them (IMPALA).
+        """Return the logits of the policy, `[act_dim]` or `[n, act_dim]`, for algorithms that have them (IMPALA).
 
         Args:
             obs: one observation or a batch `[n, ...]`.
@@ -275,17 +276,17 @@ class Agent:
         """Update the algorithm from one batch of arrays.
 
         Args:
-            args: a batch (`Transitions`, `Rollout`, `Fragment`, `Windows`), or its columns one by one, as PARL 1.x and
-                2.x have it; the arguments are those of the algorithm's `learn`, also those of your own algorithm.
+            args: a batch (`Transitions`, `Rollout`, `Fragment`, `Windows`), or its columns one by one, as in PARL 1.x
+                and 2.x; the same arguments as those of the algorithm's `learn`, your own algorithms included.
             kwargs: likewise.
 
         Returns:
             The result of the algorithm, as floats and arrays.
 
         Raises:
-            DivergedError: the loss is NaN or infinite; where a number of the batch is, it is a `SpoiledBatchError`,
-                which names its row.
-            ValueError: arrays do not belong together.
+            DivergedError: the loss is NaN or infinite; if a number of the batch is, a `SpoiledBatchError` that names
+                its row.
+            ValueError: the arrays do not fit together.
         """
         columns = self._columns
         if columns is None:
@@ -306,10 +307,10 @@ class Agent:
 
         Args:
             batch: as in `learn`.
-            settings: those of the algorithm's `learn`, such as learning rates.
+            settings: of the algorithm's `learn`, such as learning rates.
 
         Returns:
-            What the algorithm returns; `read` makes floats and arrays of it, and looks whether they are finite.
+            The algorithm's result; `read` converts it to floats and arrays, and checks that they are finite.
         """
         return self._update(batch, settings)
 
@@ -318,15 +319,15 @@ class Agent:
 
         Args:
             batches: each as in `learn`.
-            settings: those of the algorithm's `learn`, for all of them.
+            settings: of the algorithm's `learn`, for all batches.
 
         Returns:
-            What `learn` returns of each batch.
+            The result of `learn` for each batch.
 
         Raises:
             TypeError: the algorithm's `learn` takes no batches, or an element is not a batch.
-            DivergedError: as in `learn`; the updates after that batch were made all the same.
-            ValueError: arrays do not belong together.
+            DivergedError: as in `learn`; the updates after that batch have still been made.
+            ValueError: the arrays do not fit together.
         """
         if self._columns is None:
             raise TypeError(f"{type(self.alg).__name__}.learn takes no batches; call agent.learn for each update")
@@ -342,8 +343,8 @@ class Agent:
         """Return the result of `learn_unread` as floats and arrays.
 
         Args:
-            figures: of one update.
-            batch: the batch in which the bad row is searched if a loss is not finite.
+            figures: the result of one update.
+            batch: searched for the bad row if a loss is not finite.
 
         Raises:
             DivergedError: as in `learn`.
@@ -447,9 +448,9 @@ class Agent:
         return figures
 
     def train(self) -> None:
-        """Enter training mode, in which learning has dropout and batch statistics; acting and targets never have them.
+        """Enter training mode, in which learning uses dropout and batch statistics; acting and targets never do.
 
-        Agents start in it.
+        Agents start in this mode.
         """
         self.alg.train()
         self.training = True
@@ -478,11 +479,12 @@ class Agent:
         Args:
             save_path: a file (`./model.ckpt`), or a directory (`./model_dir`) that will hold `agent.safetensors`.
             model: save the weights of this model alone.
-            normalization: the environment whose running statistics this agent's observations are normalised by
-                (`NormalizeVector`, or the result of `wrap_rms`), to save them with it: it needs them to act.
+            normalization: the environment whose running statistics normalise this agent's observations
+                (`NormalizeVector`, or the result of `wrap_rms`). They are saved with the agent, which needs them to
+                act.
 
         Raises:
-            TypeError: `normalization` is or wraps no environment with running statistics.
+            TypeError: neither `normalization` nor an environment that it wraps has running statistics.
         """
         statistics = {} if normalization is None else statistics_of(normalization).get_state()
         state = self.alg.get_state() if model is None else AlgorithmState(_prefixed(model.get_weights(portable=True)))
@@ -502,13 +504,13 @@ class Agent:
             save_path: the path that was passed to `save`.
             model: restore only this model's weights.
             map_location: an argument of PARL 2.x, without effect: the weights go to the device of the models.
-            normalization: the environment that takes the statistics that were saved with the agent. Statistics that
-                no environment takes cause a warning.
+            normalization: the environment that receives the statistics saved with the agent. Without one, saved
+                statistics cause a warning.
 
         Raises:
-            CheckpointError: there is no such file, it is damaged, or it does not fit, or it has no statistics and
-                `normalization` was given. The agent and the statistics are as before, except that layers without shapes
-                may have taken some.
+            CheckpointError: there is no such file, it is damaged or does not fit, or it has no statistics although
+                `normalization` was given. The agent and the statistics are unchanged, except that layers without shapes
+                may have received some.
             TypeError: as in `save`.
         """
         environment = None if normalization is None else statistics_of(normalization)

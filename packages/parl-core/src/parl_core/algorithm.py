@@ -131,7 +131,7 @@ class Optimizer(LearningRate):
         eps: added to the root of the second moment.
         max_grad_norm: limit of the gradients' global norm, None for none.
         part: update only the parameters below this attribute of the model, or those that this function lists.
-        compiles: `descend` compiles losses and gradients, where the backend does.
+        compiles: `descend` compiles losses and gradients if the backend does.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Optimizer(LearningRate):
             lr: learning rate of this step; default the constructor's.
 
         Returns:
-            What `loss` returned, detached from the graph.
+            The result of `loss`, detached from the graph.
         """
         raise NotImplementedError
 
@@ -232,8 +232,8 @@ class AlgorithmState:
     Attributes:
         arrays: `<attribute>/<name>` -> array: every model (targets included) and every optimizer of the algorithm.
         counters: whole numbers by attribute, such as the updates since the last target synchronisation.
-        others: by attribute, the state of what else hangs on the algorithm (optimizers, schedulers, generators and
-            modules of the framework, and numbers, arrays and tensors that have changed): `class`, the whole name of its
+        others: by attribute, the state of the algorithm's other objects (optimizers, schedulers, generators and
+            modules of the framework, and numbers, arrays and tensors that have changed): `class`, the full name of its
             class, and `state`, whose arrays and tensors are among `arrays`, below the attribute's name.
     """
 
@@ -270,8 +270,8 @@ class Algorithm:
 
     Raises:
         ModelContractError: the model keeps layers where the framework does not find them.
-        HyperparameterError: the device is unknown or not there, or the backend does not compile, or not compute so; or
-            the model has a memory, and the algorithm does not learn from sequences.
+        HyperparameterError: the device is unknown or missing, the backend does not support `compile` or
+            `compute_dtype`, or the model has a memory and the algorithm does not learn from sequences.
     """
 
     model: Any
@@ -401,10 +401,10 @@ class Algorithm:
         return output
 
     def check_batch(self, batch: Any) -> Any:
-        """Return a batch of arrays that a user gave, with columns that fit this algorithm; here it passes unchanged.
+        """Return a user's batch of arrays with columns that fit this algorithm; here it is unchanged.
 
         Raises:
-            ValueError: they do not fit.
+            ValueError: the columns do not fit.
         """
         return self._fitted(batch)
 
@@ -422,7 +422,7 @@ class Algorithm:
         self._settle_copies()
 
     def take_figures(self) -> dict[str, float]:
-        """Return the means since the last call of the figures that losses named beside the algorithm's own (`NAMED`).
+        """Return the means, since the last call, of the figures that losses add to the algorithm's (`NAMED`).
 
         The loops report them with the losses. They are not in checkpoints.
         """
@@ -460,15 +460,15 @@ class Algorithm:
     def get_state(self) -> AlgorithmState:
         """Return copies of all state that learning changes: models, optimizers, counters, other stateful attributes.
 
-        It is found among the attributes, and in the lists, tuples and dictionaries there. Models of `parl.Model`
-        and optimizers of `parl.optim` have names and layouts that both backends share. The framework's own optimizers,
-        schedulers, generators, modules and tensors that require gradients, numpy's generators, and whatever has
-        `state_dict` and `load_state_dict`, or `get_state` and `set_state`, continue in the same framework alone. So do
-        numbers, arrays and tensors among the attributes themselves that have changed since an agent was made of the
-        algorithm, such as a running mean or a weight that decays.
+        The state is collected from the attributes, and from the lists, tuples and dictionaries among them. Models of
+        `parl.Model` and optimizers of `parl.optim` have names and layouts that both backends share. The framework's own
+        optimizers, schedulers, generators, modules and tensors that require gradients, numpy's generators, and whatever
+        has `state_dict` and `load_state_dict`, or `get_state` and `set_state`, can be restored in the same framework
+        only. The same holds for numbers, arrays and tensors among the attributes that have changed since an agent was
+        made with the algorithm, such as a running mean or a weight that decays.
 
         Raises:
-            CheckpointError: such a state has something in it that no file holds, such as a function.
+            CheckpointError: the state contains something that cannot be saved, such as a function.
         """
         arrays: Weights = {}
         self._settle_copies()
@@ -486,11 +486,11 @@ class Algorithm:
         return AlgorithmState(arrays, {name: int(getattr(self, name)) for name in self.COUNTERS}, others)
 
     def set_state(self, state: AlgorithmState) -> None:
-        """Restore a state that `get_state` returned, also from that of the other backend.
+        """Restore a state that `get_state` of this or of the other backend returned.
 
         Raises:
             WeightsMismatchError: names or shapes do not fit.
-            CheckpointError: a counter is missing, or something of the framework does not take its state.
+            CheckpointError: a counter is missing, or an object of the framework rejects its state.
         """
         parts = _split(state.arrays)
         models, optimizers = self._models(), self._optimizers()

@@ -42,7 +42,7 @@ def atomic_write(
 
     Raises:
         FileExistsError: there is a file of that name, with `replace=False`.
-        OSError: it cannot be written. A file of that name is untouched, and nothing else is left, as with any other
+        OSError: it cannot be written. A file of that name is untouched, and nothing else remains, as after any other
             error in the block.
     """
     final = Path(path)

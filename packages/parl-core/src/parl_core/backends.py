@@ -71,7 +71,7 @@ class Backend:
 
     @property
     def export(self) -> ModuleType:
-        """The module whose `formats()` are those in which agents of this backend are exported."""
+        """The module whose `formats()` returns the formats in which this backend exports agents."""
         return self._module("export")
 
     @property
@@ -81,7 +81,7 @@ class Backend:
 
     @property
     def random_state(self) -> ModuleType:
-        """The module whose `get_random_state()` and `set_random_state()` are those of the framework's generators."""
+        """The module that saves and restores the framework's generators: `get_random_state()`, `set_random_state()`."""
         return self._module("random_state")
 
     def _module(self, name: str) -> ModuleType:
@@ -107,17 +107,17 @@ def installed() -> tuple[str, ...]:
 
 
 def set_backend(name: str) -> None:
-    """Choose the backend that `parl.Model`, `parl.algorithms` and their kind come from.
+    """Choose the backend that `parl.Model`, `parl.algorithms` and the like come from.
 
-    Classes that a program has already taken from another backend stay what they are. `PARL_BACKEND` takes precedence,
-    and a log line says so.
+    Classes that a program has already taken from another backend do not change. `PARL_BACKEND` takes precedence; a log
+    line reports it.
 
     Args:
         name: `torch` or `paddle`, or the name of any installed entry point of the group `parl.backends`.
 
     Raises:
-        UnknownBackend: no distribution is known to offer it.
-        BackendNotInstalled: it is known, and its distribution is not installed.
+        UnknownBackend: no known distribution provides it.
+        BackendNotInstalled: it is known, but its distribution is not installed.
     """
     _require(name)
     forced = _config.backend_choice()
@@ -130,8 +130,8 @@ def current() -> Backend:
     """Return the backend in use, loaded at the first call.
 
     Raises:
-        UnknownBackend: `PARL_BACKEND` names none that is known.
-        BackendNotInstalled: the chosen one, or any at all, is missing; the message is the `pip install` line.
+        UnknownBackend: `PARL_BACKEND` names an unknown backend.
+        BackendNotInstalled: the chosen backend, or every backend, is missing; the message is the `pip install` line.
     """
     name = _config.backend_choice() or _choice.name or _choice.preferred
     if name is None:
@@ -144,7 +144,7 @@ def load(name: str) -> Backend:
     """Return the backend called `name`, loaded once.
 
     Raises:
-        UnknownBackend: no distribution is known to offer it.
+        UnknownBackend: no known distribution provides it.
         BackendNotInstalled: its distribution is not installed.
     """
     if name not in _choice.loaded:
@@ -191,7 +191,7 @@ class Learners(NamedTuple):
 
     @property
     def first(self) -> bool:
-        """Return whether this is the one that evaluates, saves and prints."""
+        """Return whether this is the process that evaluates, saves and prints."""
         return self.rank == 0
 
 

@@ -114,11 +114,11 @@ class CheckpointStore:
         """Write a checkpoint, remove surplus old ones, and return its folder.
 
         Args:
-            step: its name; one that exists is replaced.
+            step: its name; an existing one is replaced.
             state: see `parl_core.checkpoint`.
             save_agent: writes the agent to the file that it is given.
-            backend: of that agent.
-            segments: pieces of replay memory that it needs; they are there already.
+            backend: the agent's backend.
+            segments: the pieces of replay memory that it needs, already written.
 
         Raises:
             OSError: it could not be written; the checkpoints before are untouched.
@@ -179,10 +179,10 @@ class CheckpointStore:
     def read_latest(self, usable: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
         """Read the newest complete checkpoint; None if there is no checkpoint.
 
-        One that a disk has spoiled gets another name, with a line in the log, and the one before it is taken.
+        A checkpoint that was damaged on disk is renamed, with a line in the log, and the previous one is read.
 
         Args:
-            usable: raises CheckpointError where something that belongs to a checkpoint is damaged.
+            usable: raises CheckpointError if something that belongs to a checkpoint is damaged.
 
         Raises:
             CheckpointError: none is complete, or a newer PARL wrote the newest one.
@@ -276,7 +276,7 @@ class Journaled(Protocol):
         """Counters, generator and priorities."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take them back; before `put_rows`."""
+        """Restore them; call it before `put_rows`."""
 
 
 class Journal:
@@ -324,7 +324,7 @@ class Journal:
             names: the pieces.
 
         Raises:
-            CheckpointError: the memory is another one, or a piece is missing or damaged.
+            CheckpointError: the memory is a different one, or a piece is missing or damaged.
         """
         memory.set_state(state)
         for name in names:
@@ -373,7 +373,7 @@ def to_tree(state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
 
 
 def from_tree(tree: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """Return the state that `to_tree` was given.
+    """Return the state that was passed to `to_tree`.
 
     Raises:
         CheckpointError: an array is missing.

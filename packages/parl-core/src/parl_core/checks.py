@@ -129,7 +129,7 @@ def check_all_known(algorithm: str, given: Mapping[str, Any], known: Sequence[st
     """Refuse names in the dictionary `given` that the algorithm does not have.
 
     Raises:
-        HyperparameterError: it names the unknown ones and lists the known ones.
+        HyperparameterError: there are such names; the message lists them, and the known ones.
     """
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -153,7 +153,7 @@ def first_method(model: _Implements, methods: Sequence[str], algo: str, team: st
 
     Args:
         model: the algorithm's model.
-        methods: of which it needs one.
+        methods: names, of which it needs one.
         algo: name of the algorithm.
         team: of an algorithm for several agents, the kind of `parl.networks.for_team` that makes such a model.
 
@@ -202,7 +202,7 @@ def listed_parameters(model: Any, method: str) -> list[Any]:
 
 
 def check_features(layer: str, shape: tuple[int, ...], leading: int) -> None:
-    """Refuse inputs of a layer that have nothing behind their `leading` dimensions.
+    """Refuse inputs of a layer that have no dimension after the `leading` ones.
 
     Raises:
         ModelContractError: the message has the shape.

@@ -78,7 +78,7 @@ def deprecated(
         replace_function: its successor, if there is one.
 
     Raises:
-        TypeError: the decorated object is not called like a function, such as a class or a property.
+        TypeError: the decorated object is not a function or method: a class or a property, for instance.
     """
     advice = f"; use `{replace_function}` instead" if replace_function else ""
     fate = f"deprecated since version {deprecated_in} and will be removed in {removed_in}{advice}"

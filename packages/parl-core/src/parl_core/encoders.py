@@ -43,13 +43,13 @@ class ImageFormat:
     """The form of the images of a Box.
 
     Attributes:
-        frames: images that are stacked along the first axis; 0 where that axis is none of frames.
-        channels: of one image; 0 where images have no axis of channels.
+        frames: number of images stacked along the first axis; 0 if there is no such axis.
+        channels: of one image; 0 if images have no channel axis.
         height: in pixels.
         width: in pixels.
         last: the channels are the last axis.
         low: the smallest value.
-        span: the largest less the smallest value, by which they are divided.
+        span: the largest minus the smallest value; pixels are divided by it.
     """
 
     frames: int
@@ -133,7 +133,7 @@ class SpacePart:
 
     Attributes:
         path: keys that lead to it.
-        image: the form of its images, where it has some.
+        image: the form of its images, if it has any.
         choices: (how many, the first one) of each part of an array of choices; empty for others.
         numbers: how many numbers it has.
     """

@@ -141,8 +141,8 @@ class Format(NamedTuple):
 
     Attributes:
         write: takes pipeline, observations (arrays of several rows by name) and the path.
-        load: program text that defines `run(inputs)` for the file in `sys.argv[1]`: of arrays by name it returns those
-            of each part of the action, and last the scores. It imports what a program that uses the file needs.
+        load: program text that defines `run(inputs)` for the file in `sys.argv[1]`: from arrays by name it returns the
+            arrays of each part of the action, and the scores last. It imports what a program that uses the file needs.
     """
 
     write: Callable[[Pipeline, Mapping[str, NDArray[Any]], Path], None]
@@ -156,8 +156,8 @@ class Exported(NamedTuple):
         path: of the file, or the folder.
         size: in bytes.
         observations: how many were compared.
-        equal: how many of the actions are equal; numbers count so within rounding.
-        difference: the largest one between numbers of actions; 0 where there are choices alone.
+        equal: number of equal actions; numbers count as equal within rounding.
+        difference: the largest between numbers of actions; 0 if all actions are choices.
     """
 
     path: Path
@@ -178,16 +178,16 @@ def export(
     observations: int = 1000,
     seed: int = 0,
 ) -> Exported:
-    """Write a trained agent as a file, which gets its name when a fresh process has acted with it as the agent does.
+    """Write a trained agent as a file, which appears once a fresh process has acted with it as the agent does.
 
         export(agent, "agent.policy", "CartPole-v1")
         export(agent, "agent.onnx", "CartPole-v1", to="onnx")
 
     Args:
         agent: a `parl.Agent`.
-        path: of the file, replaced where there is one; of "paddle-inference" a folder, which must not be there.
+        path: of the file, which is replaced if it exists; for "paddle-inference" of a folder that must not exist.
         env: a registered id, or a function that returns an environment: what the agent was trained in, without
-            wrappers that normalise. It is played for the observations.
+            wrappers that normalise. Episodes in it supply the observations.
         to: "numpy", whose files `parl_core.policy.load` reads; "onnx" or "torch-export" of agents on torch,
             "paddle-inference" of those on paddle.
         env_kwargs: passed to `gymnasium.make` or to the function.
@@ -199,7 +199,7 @@ def export(
     Raises:
         HyperparameterError: there is no such format, or it belongs to the other backend.
         ModelContractError: the model, or a layer of it, has no form in this format.
-        ExportError: the file acts otherwise than the agent, or cannot be run.
+        ExportError: the file acts differently from the agent, or cannot be run.
         FileExistsError: there is a folder of that name.
         ImportError: a package that the format needs is missing; the message names it.
     """
@@ -282,7 +282,7 @@ def export_run(
         run: the folder.
         to: the format.
         path: of the file; default: `agent.policy`, `agent.onnx`, `agent.pt2` or `agent-paddle` in the folder.
-        last: the agent as it was at the end, not the best one.
+        last: write the agent at the end of the run, not the best one.
         observations: how many are compared.
         seed: of the episodes that are played for them.
 

@@ -1,4 +1,4 @@
-"""This machine's address, free ports and accelerators. Nothing is connected to and no framework is imported.
+"""This machine's address, free ports and accelerators. No connection is made and no framework is imported.
 
 The answers come from the operating system: routing table and interfaces (Linux), device files, the environment.
 """
@@ -29,8 +29,8 @@ def get_ip_address() -> str:
     """Return the IPv4 address under which other hosts most likely reach this one.
 
     That is the address of the interface with the default route, else of another real one; interfaces of tunnels,
-    bridges and containers come last. A machine without network answers `"127.0.0.1"`. On a machine with several
-    networks pass the address by hand: which one is meant cannot be known.
+    bridges and containers come last. On a machine without a network the result is `"127.0.0.1"`. On a machine with
+    several networks, pass the address yourself.
     """
     addresses = {name: address for _, name in socket.if_nameindex() if (address := _address_of(name))}
     routed = _default_route()
@@ -44,7 +44,7 @@ def get_ip_address() -> str:
 def get_free_tcp_port() -> int:
     """Return a TCP port that is free at this moment.
 
-    Another program may take it before you do: where you can, bind port 0 yourself and ask the socket for its number.
+    Another program may take it first: if possible, bind port 0 yourself and ask the socket for its number.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))

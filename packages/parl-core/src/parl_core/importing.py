@@ -54,7 +54,7 @@ class Imported(NamedTuple):
     Attributes:
         folder: with `agent.json` and `best.ckpt`.
         algorithm: name of its class.
-        parameters: how many numbers were taken.
+        parameters: number of imported weights.
     """
 
     folder: Path
@@ -121,8 +121,8 @@ def restore(agent: Any, path: str | os.PathLike[str], model: Any = None) -> None
             2.x's `agent.save(path, model)`; default the agent's model.
 
     Raises:
-        CheckpointError: there is no such file, it is damaged or of another kind, or it does not fit; the agent is as
-            before.
+        CheckpointError: there is no such file, it is damaged or of another kind, or it does not fit; the agent is
+            unchanged.
     """
     file = Path(path).expanduser()
     weights = read_weights(file)
@@ -166,8 +166,8 @@ def import_run(
         env: id of the environment that the agent acts in.
         folder: of the run; a new one, or an empty one.
         algorithm: name of the class; needed for PARL 2.x, whose files do not contain it.
-        activation: after each hidden layer of a model of PARL 2.x; default tanh of PPO, A2C and PolicyGradient, relu of
-            the others, as its examples have.
+        activation: after each hidden layer of a model of PARL 2.x; default: tanh for PPO, A2C and PolicyGradient, relu
+            for the others, as in its examples.
         normalization: a file of Stable-Baselines3's `VecNormalize.save`, by which observations were normalised.
         module: imported first, because it registers the environment.
         seed: of sampling.

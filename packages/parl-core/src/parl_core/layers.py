@@ -153,7 +153,7 @@ class LazyLayer:
         raise NotImplementedError
 
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:
-        """Return how one parameter or buffer starts."""
+        """Return the initial values of one parameter or buffer."""
         raise NotImplementedError
 
     # Backend hooks
@@ -177,7 +177,7 @@ class Fc(LazyLayer):
         num_flatten_dims: leading dimensions that are kept; the others are flattened into the input features.
         bias_attr: False for a layer without bias.
         act: activation of the output, such as `"relu"`, `"tanh"`, `"softmax"`.
-        initial_weight: how the weight starts instead.
+        initial_weight: other initial values of the weight.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Fc(LazyLayer):
         return len(shapes["weight"]) == 2 and shapes["weight"][1 if self.TRANSPOSED else 0] == self.size
 
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:
-        """Return how one parameter starts."""
+        """Return the initial values of one parameter."""
         return Constant(0.0) if name == "bias" else self.initial_weight or Uniform.glorot(shape)
 
     def extra_repr(self) -> str:
@@ -254,7 +254,7 @@ class NoisyFc(Fc):
         super().materialise(shapes)
 
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:  # noqa: ARG002 - the inputs count for all
-        """Return how one parameter starts."""
+        """Return the initial values of one parameter."""
         root = math.sqrt(self._inputs)
         return Constant(self.sigma / root) if name.endswith("_sigma") else Uniform(1.0 / root)
 
@@ -273,7 +273,7 @@ class Conv2d(LazyLayer):
         groups: number of groups of channels that are convolved separately; default 1.
         bias_attr: False for a layer without bias.
         act: activation of the output.
-        initial_weight: how the weight starts instead.
+        initial_weight: other initial values of the weight.
     """
 
     def __init__(
@@ -307,7 +307,7 @@ class Conv2d(LazyLayer):
         return len(weight) == 4 and (weight[0], *weight[2:]) == (self.num_filters, *self.filter_size)
 
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:
-        """Return how one parameter starts."""
+        """Return the initial values of one parameter."""
         if name == "bias":
             return Constant(0.0)
         return self.initial_weight or Normal(math.sqrt(2.0 / math.prod(shape[1:])))
@@ -336,7 +336,7 @@ class Embedding(LazyLayer):
         self.materialise({"weight": self.table})
 
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:  # noqa: ARG002 - there is one
-        """Return how the table starts."""
+        """Return the initial values of the table."""
         return Uniform.glorot(shape)
 
 
@@ -345,7 +345,7 @@ class BatchNorm(LazyLayer):
 
     Args:
         act: activation of the output.
-        momentum: how much of the running statistics stays at each batch, in [0, 1].
+        momentum: share of the running statistics that is kept at each batch, in [0, 1].
         epsilon: added to the variance.
     """
 
@@ -365,7 +365,7 @@ class BatchNorm(LazyLayer):
         return len(set(shapes.values())) == 1 and len(shapes["weight"]) == 1
 
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:  # noqa: ARG002 - all start from constants
-        """Return how one parameter or buffer starts."""
+        """Return the initial values of one parameter or buffer."""
         return Constant(1.0 if name in ("weight", "running_var") else 0.0)
 
 
@@ -390,7 +390,7 @@ class LayerNorm(LazyLayer):
         return len(set(shapes.values())) == 1 and len(shapes["weight"]) == 1
 
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:  # noqa: ARG002 - both start from constants
-        """Return how one parameter starts."""
+        """Return the initial values of one parameter."""
         return Constant(1.0 if name == "weight" else 0.0)
 
 
@@ -405,7 +405,7 @@ def activation(name: str | None, own: Mapping[str, Callable[[Any], Any]], functi
 
     Args:
         name: one of `ACTIVATIONS`.
-        own: functions that the backend prefers to the framework's of that name.
+        own: functions of the backend, used instead of the framework's of the same name.
         functional: the framework's module of functions.
 
     Raises:

@@ -179,7 +179,7 @@ warn = warning
 
 
 def set_level(level: int | str) -> None:
-    """Show messages from this level on: `logger.DEBUG`, `"WARNING"`, ... The start is INFO."""
+    """Show messages from this level on: `logger.DEBUG`, `"WARNING"`, ... The default is INFO."""
     _run.ready().setLevel(level)
 
 

@@ -163,12 +163,12 @@ _LEARNED = re.compile(r"loss|cost|^kl$|^entropy$")  # names of single numbers th
 
 @dataclass(frozen=True, order=True)
 class Edit:
-    """Text that takes the place of a part of a line.
+    """Text that replaces a part of a line.
 
     Attributes:
         line: number from 1.
         start, end: columns in the line's UTF-8 form; `end` is behind the last.
-        text: what comes there.
+        text: the replacement.
     """
 
     line: int
@@ -184,7 +184,7 @@ class Finding:
     Attributes:
         line: number from 1.
         message: what to write instead.
-        mechanical: whether `rewrite` does it.
+        mechanical: whether `rewrite` makes the change.
     """
 
     line: int
@@ -198,7 +198,7 @@ class Program:
 
     Attributes:
         source: its text.
-        findings: what has to change in it, whatever the others do.
+        findings: changes that it needs whatever the other programs do.
         edits: the mechanical ones of them.
         makes: edits that put `CompatWrapper` around the calls of `gym.make` and `MAenv` that have none, outside of
             Gymnasium's own wrappers.
@@ -224,7 +224,7 @@ def read(path: str, source: str) -> Program:
 
     Args:
         path: for messages.
-        source: Python's.
+        source: of the program.
 
     Raises:
         SyntaxError: it is not Python 3.
@@ -273,7 +273,7 @@ def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, l
 
 
 def rewrite(programs: Sequence[Program]) -> dict[str, str]:
-    """Return the new text of the programs that change, by path: that of all mechanical findings of `report`."""
+    """Return the new text of each program that changes, by path, with all mechanical findings of `report` applied."""
     sources = {program.path: program.source for program in programs}
     return {path: _applied(sources[path], edits) for path, edits in _edits(programs).items() if edits}
 

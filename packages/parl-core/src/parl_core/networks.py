@@ -85,7 +85,7 @@ class MLP(Layer):
         act: activation after each layer.
         orthogonal: start from orthogonal weights of gain sqrt(2) instead of Glorot's uniform ones.
         normalised: layer normalisation before each activation.
-        noisy: the sigma of `parl.layers.noisy_fc`, of which the layers are then; None: they have no noise.
+        noisy: sigma of the layers, which are then `parl.layers.noisy_fc`; None for layers without noise.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class MLP(Layer):
 class SimBa(Layer):
     """Residual blocks of layer normalisation and two layers, and a last normalisation (Lee et al. 2024).
 
-    arXiv:2410.09754, section 4.1; the layer inside of a block is four times as wide. Its normalisation of observations
-    is the environment's business: `parl.env.NormalizeVector`.
+    arXiv:2410.09754, section 4.1; the layer inside of a block is four times as wide. The paper's normalisation of
+    observations is left to the environment: `parl.env.NormalizeVector`.
 
     Args:
-        sizes: width of each block, all equal; their number is that of the blocks.
+        sizes: width of each block; all are equal.
         act: activation inside of the blocks.
 
     Raises:
@@ -173,12 +173,12 @@ class NatureCNN(Layer):
 class CriticTrunk(Layer):
     """Hidden layers of a critic, with measures against overfitting.
 
-    Each is a layer, dropout, layer normalisation and the activation, as Hiraoka et al. 2022 have it (arXiv:2110.02034).
+    Each is a layer, dropout, layer normalisation and the activation, as in Hiraoka et al. 2022 (arXiv:2110.02034).
 
     Args:
         sizes: outputs of each layer.
         act: activation after each layer.
-        dropout: share of the units that a training pass leaves out; 0 for none.
+        dropout: share of the units that is dropped in training; 0 for none.
     """
 
     _dropout: ClassVar[Callable[..., Any]]
@@ -193,9 +193,9 @@ class CriticTrunk(Layer):
 
 
 class BatchNormMLP(Layer):
-    """Fully connected layers with batch normalisation of the inputs and behind each activation.
+    """Fully connected layers with batch normalisation of the inputs and after each activation.
 
-    As Bhatt et al. 2024 have it (arXiv:1902.05605); running statistics keep 0.99 of themselves at each batch.
+    As in Bhatt et al. 2024 (arXiv:1902.05605); running statistics keep 0.99 of their values at each batch.
 
     Args:
         sizes: outputs of each layer.
@@ -215,7 +215,7 @@ class DuelingHead(Layer):
 
     Args:
         act_dim: number of actions.
-        atoms: of distributions of returns, the number of logits of each action (Hessel et al. 2018, section 3).
+        atoms: number of logits of each action, for distributions of returns (Hessel et al. 2018, section 3).
         noisy: as in `MLP`.
     """
 
@@ -282,9 +282,9 @@ class Body:
         orthogonal: start from orthogonal weights.
         normalised: layer normalisation before each activation.
         simba: residual blocks instead of plain layers.
-        noisy: of plain layers and of the heads of action values, the sigma of their noise (`parl.layers.noisy_fc`);
-            None: they have none.
-        observed: arrays of which observations consist; None: they are vectors, and need no encoder.
+        noisy: sigma of the noise of plain layers and of the heads of action values (`parl.layers.noisy_fc`); None for
+            no noise.
+        observed: the arrays of an observation; None for vectors, which need no encoder.
     """
 
     hidden: Sequence[int]
@@ -339,8 +339,8 @@ class QNetwork(_Network):
         hidden: sizes of the hidden layers (ReLU).
         dueling: separate value and advantage.
         noisy: sigma of the noise on the weights of all layers, by which it explores (`parl.layers.noisy_fc`; 0.5 in
-            Fortunato et al. 2018); None: there is none.
-        body: instead of `hidden` and `noisy`, with more to choose.
+            Fortunato et al. 2018); None for no noise.
+        body: replaces `hidden` and `noisy`, with more options.
     """
 
     def __init__(
@@ -359,7 +359,7 @@ class QNetwork(_Network):
         self.head = self._values_of(act_dim, None, body, dueling=dueling)
 
     def value(self, obs: Any) -> Any:
-        """Action values."""
+        """Return the action values `[batch, act_dim]`."""
         return self.head(self.trunk(obs))
 
 
@@ -384,7 +384,7 @@ class QuantileNetwork(_Network):
         quantiles: number of quantiles; 200 in Dabney et al. 2018.
         hidden: sizes of the hidden layers (ReLU).
         noisy: as in `QNetwork`.
-        body: instead of `hidden` and `noisy`, with more to choose.
+        body: replaces `hidden` and `noisy`, with more options.
     """
 
     def __init__(
@@ -414,9 +414,9 @@ class CategoricalNetwork(_Network):
         act_dim: number of actions.
         atoms: number of values; 51 in Bellemare et al. 2017.
         hidden: sizes of the hidden layers (ReLU).
-        dueling: separate logits of value and advantage, as Rainbow has them.
+        dueling: separate logits of value and advantage, as in Rainbow.
         noisy: as in `QNetwork`.
-        body: instead of `hidden` and `noisy`, with more to choose.
+        body: replaces `hidden` and `noisy`, with more options.
     """
 
     def __init__(
@@ -461,14 +461,15 @@ class _Policy(_Network):
 
 
 class ActorCritic(_Policy):
-    """Policy and value of observation vectors, with a trunk each.
+    """Policy and value of observation vectors, each with its own trunk.
 
     Args:
         act_dim: number of actions, or of action dimensions.
         hidden: sizes of the hidden layers (tanh) of each trunk.
-        continuous: the policy is a Gaussian with a standard deviation of its own a dimension, 1 at the start.
-        numbers: of actions that have choices and numbers, how many of the `act_dim` outputs, the last ones, are means.
-        body: instead of `hidden`, with more to choose.
+        continuous: the policy is a Gaussian with one standard deviation per dimension, initially 1.
+        numbers: for actions with choices and numbers, how many of the `act_dim` outputs are means; they are the last
+            ones.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(
@@ -490,11 +491,11 @@ class ActorCritic(_Policy):
         self._set_std(act_dim, continuous, numbers)
 
     def policy(self, obs: Any) -> Any:
-        """Logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, standard deviation `[act_dim]`), or all three."""
+        """Return logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, deviation `[act_dim]`), or all three."""
         return self._distributed(self.policy_head(self.policy_trunk(obs)))
 
     def value(self, obs: Any) -> Any:
-        """Values `[batch, 1]`."""
+        """Return the values `[batch, 1]`."""
         return self.value_head(self.value_trunk(obs))
 
 
@@ -506,7 +507,7 @@ class SharedActorCritic(_Policy):
         hidden: sizes of the hidden layers (tanh).
         continuous: the policy is a Gaussian.
         numbers: number of outputs that are means.
-        body: instead of `hidden`, with more to choose.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(
@@ -529,16 +530,16 @@ class SharedActorCritic(_Policy):
         return self._trunk(body)
 
     def policy_and_value(self, obs: Any) -> tuple[Any, Any]:
-        """(result of `policy`, values `[batch, 1]`) in one pass through the trunk."""
+        """Return (result of `policy`, values `[batch, 1]`) from one pass through the trunk."""
         features = self.trunk(obs)
         return self._distributed(self.policy_head(features)), self.value_head(features)
 
     def policy(self, obs: Any) -> Any:
-        """Logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, standard deviation `[act_dim]`), or all three."""
+        """Return logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, deviation `[act_dim]`), or all three."""
         return self.policy_and_value(obs)[0]  # with the value's head, so that one pass makes all weights
 
     def value(self, obs: Any) -> Any:
-        """Values `[batch, 1]`."""
+        """Return the values `[batch, 1]`."""
         return self.value_head(self.trunk(obs))
 
 
@@ -605,7 +606,7 @@ class RecurrentActorCritic(_Remembering, _Policy):
         continuous: the policy is a Gaussian.
         numbers: number of outputs that are means.
         memory_options: further arguments of the memory: `reach`, `blocks` and `heads` of the transformer.
-        body: instead of `hidden`, with more to choose.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(
@@ -628,16 +629,16 @@ class RecurrentActorCritic(_Remembering, _Policy):
         self._set_std(act_dim, continuous, numbers)
 
     def policy_and_value(self, features: Any) -> tuple[Any, Any]:
-        """(result of `policy`, values `[batch, 1]`) for the features that `remember` returns."""
+        """Return (result of `policy`, values `[batch, 1]`) for the features that `remember` returns."""
         array = _of_memory(features)
         return self._distributed(self.policy_head(array)), self.value_head(array)
 
     def policy(self, features: Any) -> Any:
-        """Logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, standard deviation `[act_dim]`), or all three."""
+        """Return logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, deviation `[act_dim]`), or all three."""
         return self.policy_and_value(features)[0]  # with the value's head, so that one pass makes all weights
 
     def value(self, features: Any) -> Any:
-        """Values `[batch, 1]` of the features that `remember` returns."""
+        """Return the values `[batch, 1]` of the features that `remember` returns."""
         return self.value_head(_of_memory(features))
 
 
@@ -652,7 +653,7 @@ class RecurrentQNetwork(_Remembering):
         dueling: separate value and advantage.
         noisy: as in `QNetwork`; the memory itself has no noise.
         memory_options: further arguments of the memory.
-        body: instead of `hidden` and `noisy`, with more to choose.
+        body: replaces `hidden` and `noisy`, with more options.
     """
 
     def __init__(
@@ -674,7 +675,7 @@ class RecurrentQNetwork(_Remembering):
         self.head = self._values_of(act_dim, None, body, dueling=dueling)
 
     def value(self, features: Any) -> Any:
-        """Action values `[batch, act_dim]` of the features that `remember` returns."""
+        """Return the action values `[batch, act_dim]` of the features that `remember` returns."""
         return self.head(_of_memory(features))
 
 
@@ -684,9 +685,9 @@ class PolicyNetwork(_Policy):
     Args:
         act_dim: number of actions, or of action dimensions.
         hidden: sizes of the hidden layers (tanh).
-        continuous: the policy is a Gaussian with a standard deviation of its own a dimension, 1 at the start.
-        nvec: of multi-discrete actions, the number of choices of each part.
-        body: instead of `hidden`, with more to choose.
+        continuous: the policy is a Gaussian with one standard deviation per dimension, initially 1.
+        nvec: for multi-discrete actions, the number of choices of each part.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(
@@ -706,7 +707,7 @@ class PolicyNetwork(_Policy):
         self._set_std(act_dim, continuous, None)
 
     def forward(self, obs: Any) -> Any:
-        """Probabilities `[batch, act_dim]`, those of each part side by side; or (mean, standard deviation)."""
+        """Return probabilities `[batch, act_dim]`, those of each part side by side; or (mean, standard deviation)."""
         output = self.head(self.trunk(obs))
         if self.log_std is not None:
             return self._distributed(output)
@@ -720,9 +721,9 @@ class NoveltyNetwork(_Network):
     """A random network, one that predicts it, and the value of novelty; they share nothing.
 
     Args:
-        features: of the random network.
+        features: number of outputs of the random network.
         hidden: sizes of the hidden layers (ReLU) of each.
-        body: instead of `hidden`, with more to choose.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(self, features: int = 64, hidden: Sequence[int] = (64, 64), *, body: Body | None = None) -> None:
@@ -808,18 +809,18 @@ class DeterministicActorCritic(_Continuous):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of actor and critic each.
-        body: instead of `hidden`, with more to choose.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
         super().__init__(act_dim, body or Body(hidden), 1, act_dim)
 
     def policy(self, obs: Any) -> Any:
-        """Actions `[batch, act_dim]` in [-1, 1]."""
+        """Return actions `[batch, act_dim]` in [-1, 1]."""
         return self.actor_model(obs).tanh()
 
     def value(self, obs: Any, action: Any) -> Any:
-        """Values `[batch]`."""
+        """Return the values `[batch]`."""
         return self._critics(obs, action, 1)[0]
 
 
@@ -829,14 +830,14 @@ class TwinActorCritic(_Continuous):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: instead of `hidden`, with more to choose.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
         super().__init__(act_dim, body or Body(hidden), 2, act_dim)
 
     def policy(self, obs: Any) -> Any:
-        """Actions `[batch, act_dim]` in [-1, 1]."""
+        """Return actions `[batch, act_dim]` in [-1, 1]."""
         return self.actor_model(obs).tanh()
 
     def value(self, obs: Any, action: Any) -> tuple[Any, Any]:
@@ -845,7 +846,7 @@ class TwinActorCritic(_Continuous):
         return q1, q2
 
     def Q1(self, obs: Any, action: Any) -> Any:  # noqa: N802 - the name that PARL's TD3 asks for
-        """Values `[batch]` of the first critic."""
+        """Return the values `[batch]` of the first critic."""
         return self._critics(obs, action, 1)[0]
 
 
@@ -855,7 +856,7 @@ class NormalisedTwinActorCritic(TwinActorCritic):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: instead of `hidden`, with more to choose.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -870,14 +871,14 @@ class SquashedActorCritic(_Continuous):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: instead of `hidden`, with more to choose.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
         super().__init__(act_dim, body or Body(hidden), 2, 2 * act_dim)
 
     def policy(self, obs: Any) -> tuple[Any, Any]:
-        """(mean, log std) before the tanh, each `[batch, act_dim]`."""
+        """Return (mean, log std) before the tanh, each `[batch, act_dim]`."""
         output = self.actor_model(obs)
         return output[..., : self.act_dim], output[..., self.act_dim :].clip(-20.0, 2.0)
 
@@ -893,7 +894,7 @@ class BatchNormActorCritic(SquashedActorCritic):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: instead of `hidden`; its sizes and activation count.
+        body: replaces `hidden`; only its sizes and activation are used.
     """
 
     def _chain(self, body: Body, outputs: int, *, encoded: bool = False) -> Any:
@@ -911,7 +912,7 @@ class QuantileActorCritic(SquashedActorCritic):
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
         critics: number of critics; 5 in Kuznetsov et al. 2020.
         quantiles: of each; 25 in Kuznetsov et al. 2020.
-        body: instead of `hidden`, with more to choose.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(
@@ -939,9 +940,9 @@ class EnsembleActorCritic(SquashedActorCritic):
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
         critics: number of critics; 10 in Chen et al. 2021.
-        dropout: of critics with layer normalisation, the share of units that a training pass leaves out; 0.01 in
-            Hiraoka et al. 2022. None: critics are plain.
-        body: instead of `hidden`, with more to choose.
+        dropout: share of the units that is dropped in training, for critics with layer normalisation; 0.01 in Hiraoka
+            et al. 2022. None for plain critics.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(
@@ -967,11 +968,11 @@ class GaussianActorCritic(SquashedActorCritic):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: instead of `hidden`, with more to choose.
+        body: replaces `hidden`, with more options.
     """
 
     def policy(self, obs: Any) -> tuple[Any, Any]:
-        """(mean in [-1, 1], log std in [-5, 2]), each `[batch, act_dim]`."""
+        """Return (mean in [-1, 1], log std in [-5, 2]), each `[batch, act_dim]`."""
         output = self.actor_model(obs)
         return output[..., : self.act_dim].tanh(), output[..., self.act_dim :].clip(-5.0, 2.0)
 
@@ -982,7 +983,7 @@ class DiscreteActorCritic(_Separate):
     Args:
         act_dim: number of actions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: instead of `hidden`, with more to choose.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -1007,7 +1008,7 @@ class ImplicitActorCritic(_Continuous):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor, each critic and the state's value.
-        body: instead of `hidden`, with more to choose.
+        body: replaces `hidden`, with more options.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -1024,7 +1025,7 @@ class ImplicitActorCritic(_Continuous):
         return list(self.value_model.parameters())
 
     def policy(self, obs: Any) -> tuple[Any, Any]:
-        """(mean `[batch, act_dim]` in [-1, 1], log std `[act_dim]`)."""
+        """Return (mean `[batch, act_dim]` in [-1, 1], log std `[act_dim]`)."""
         return self.actor_model(obs).tanh(), self.log_std.clip(-5.0, 2.0)
 
     def value(self, obs: Any) -> Any:

@@ -77,7 +77,7 @@ class OfflineDataset:
 
         Args:
             arrays: `obs`, `action`, `reward`, `next_obs` and `terminal`, as the class describes them (numbers a row
-                may also be `[n, 1]`); where it is there, `truncated`.
+                may also be `[n, 1]`), and optionally `truncated`.
             source: for messages.
 
         Raises:
@@ -461,7 +461,7 @@ def padded_window(
 
     Args:
         obs: `[n, t, *obs]`, of all steps so far, the one to act on last.
-        action: `[n, t, act_dim]`, the last one not yet known: zeros.
+        action: `[n, t, act_dim]`; the last one, which is not known yet, is zeros.
         return_to_go: `[n, t, 1]`, already scaled.
         context: steps of a window.
         first_step: number of the first of these steps in its episode.

@@ -72,7 +72,7 @@ class Policy:
         description: as given.
 
     Raises:
-        CheckpointError: they do not belong together, or have a part that is not known here.
+        CheckpointError: they do not fit together, or have an unknown part.
     """
 
     def __init__(self, description: Mapping[str, Any], arrays: _Arrays) -> None:
@@ -98,10 +98,10 @@ class Policy:
             raise CheckpointError(f"the description of the policy does not fit its arrays: {error!r}") from error
 
     def initial_state(self, rows: int | None = None) -> dict[str, NDArray[np.float32]]:
-        """Return the state before the first step of an episode: zeros by name; nothing of a policy without a memory.
+        """Return the state before the first step of an episode: zeros by name; empty for a policy without a memory.
 
         Args:
-            rows: of a batch; None: of one observation.
+            rows: number of observations of a batch; None for one observation.
         """
         shapes = {} if self._memory is None else self._memory.shapes
         lead = () if rows is None else (rows,)
@@ -127,16 +127,16 @@ class Policy:
         return self._act(observation, action_mask, state)
 
     def sample(self, observation: Any, rng: np.random.Generator, *, action_mask: Any = None, state: Any = None) -> Any:
-        """Draw an action: each in proportion to the exponential of its score, as PPO and A2C explore.
+        """Draw an action with a probability in proportion to the exponential of its score, as PPO and A2C explore.
 
         Args:
-            observation: as of a call.
-            rng: draws.
-            action_mask: as of a call.
-            state: as of a call.
+            observation: as in a call.
+            rng: the generator to draw from.
+            action_mask: as in a call.
+            state: as in a call.
 
         Raises:
-            ValueError: as of a call, or actions are not one choice each.
+            ValueError: as in a call, or an action is not a single choice.
         """
         if len(self._sizes) != 1 or self._columns != self._edges[-1]:
             raise ValueError(
@@ -149,7 +149,7 @@ class Policy:
         return type(self), (self.description, self._arrays)
 
     def to_bytes(self) -> bytes:
-        """Return the content of a file, which `from_bytes` and, once it is written, `load` read."""
+        """Return the content of a file, which `from_bytes` reads, and `load` once it is written."""
         return pack(self.description, self._arrays)
 
     @classmethod
@@ -157,7 +157,7 @@ class Policy:
         """Return the policy of a file's content.
 
         Raises:
-            CheckpointError: it is damaged, no policy, or of a version that is not known here.
+            CheckpointError: it is damaged, not a policy, or of an unknown version.
         """
         return cls(*_unpacked(content))
 
@@ -254,7 +254,7 @@ def load(path: str | os.PathLike[str]) -> Policy:
     """Return the policy of a file.
 
     Raises:
-        CheckpointError: there is no such file, it is damaged, no policy, or of a version that is not known here; the
+        CheckpointError: there is no such file, it is damaged, not a policy, or of an unknown version; the
             message names the file.
     """
     name = os.fspath(path)

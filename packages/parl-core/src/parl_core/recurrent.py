@@ -11,11 +11,11 @@ take the features that `remember` returns instead of observations:
 
 `obs` are T steps of each of `rows` sequences, one sequence's steps after another's: `[rows * T, ...]`. `begins`, bool
 `[rows * T]` or None, is true where a step is the first one of its episode; the state before it is all zeros, exactly,
-whatever it was. The features of a dictionary with an `action_mask` are a dictionary that has it, too.
+whatever it was. If observations are a dictionary with an `action_mask`, so are the features.
 
 A state is a dictionary of float32 arrays with one row per environment: arrays of numpy outside of an algorithm, tensors
 inside. Agents and models keep none: agents take and return it, loops hold it (`parl_core.training.acting.Acting`), and
-batches have the one before the first step of each of their sequences.
+batches contain the one before the first step of each sequence.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ def has_memory(model: Any) -> bool:
 
 
 def zeros_of(shapes: Mapping[str, tuple[int, ...]], rows: int) -> dict[str, NDArray[np.float32]]:
-    """Return the state before the first step of an episode, for so many environments."""
+    """Return the state before the first step of an episode, for a number of environments."""
     return {name: np.zeros((rows, *shape), np.float32) for name, shape in shapes.items()}
 
 
@@ -117,7 +117,7 @@ class GRU(_Recurrent):
     """A layer of `size` units, and a gated recurrent unit over it (Cho et al. 2014, arXiv:1406.1078).
 
     Args:
-        size: of the layer, of the state and of the outputs.
+        size: of the layer, the state and the outputs.
         act: activation of the layer.
     """
 
@@ -128,7 +128,7 @@ class LSTM(_Recurrent):
     """A layer of `size` units, and a long short-term memory over it (Hochreiter & Schmidhuber 1997; Gers et al. 2000).
 
     Args:
-        size: of the layer, of both parts of the state and of the outputs.
+        size: of the layer, both parts of the state, and the outputs.
         act: activation of the layer.
     """
 
@@ -193,11 +193,11 @@ class CausalTransformer(Memory):
         size: of features and outputs, a multiple of `heads`.
         act: activation of the wide layer of each block.
         reach: steps before the present one that a block attends to.
-        blocks: how many.
-        heads: of attention.
+        blocks: number of blocks.
+        heads: number of attention heads.
 
     Raises:
-        HyperparameterError: the size cannot be shared among the heads.
+        HyperparameterError: `size` is not a multiple of `heads`.
     """
 
     _layer_list: ClassVar[Callable[..., Any]]

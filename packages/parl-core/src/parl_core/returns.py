@@ -1,4 +1,4 @@
-"""Returns and advantages out of rewards and values, in numpy; time is the first axis, environments the second.
+"""Returns and advantages from rewards and values, in numpy; time is the first axis, environments the second.
 
                        r_t        terminated_t  truncated_t
     arrays `[T, N]`:   V(s_t)     ── the value of the observation that was acted on
@@ -6,7 +6,7 @@
                                      not that after the reset
 
 A terminated step does not bootstrap. A truncated step (time limit) bootstraps from V(s_t+1), which stands for the
-rewards that were cut off. After either, nothing of the next episode enters. Arrays may be `[T]` or `[T, N]`.
+rewards that were cut off. Neither uses anything of the next episode. Arrays may be `[T]` or `[T, N]`.
 """
 
 from typing import Any, NamedTuple
@@ -55,7 +55,7 @@ def gae(
     Args:
         rewards: `[T, N]` or `[T]`, like all others.
         values: V(s_t).
-        next_values: V(s_t+1); see the head of this module about ends of episodes.
+        next_values: V(s_t+1); see this module's description for the ends of episodes.
         terminated: bool.
         truncated: bool.
         gamma: discount of the next step, in [0, 1].

@@ -78,7 +78,7 @@ def stages_of(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule as JSON has it: its kind, and its stages as pairs of a step and a value.
 
     Raises:
-        HyperparameterError: it is a function that this module has not made.
+        HyperparameterError: it is a function from outside this module.
     """
     if isinstance(schedule, _Constant):
         return {"schedule": "constant", "stages": [[0, schedule.value]]}
@@ -117,7 +117,7 @@ def stretched(value: Scheduled, factor: float) -> Scheduled:
 
 
 def read_schedule(written: Mapping[str, Any]) -> Schedule:
-    """Return the schedule that `stages_of` has written.
+    """Return the schedule that `stages_of` described.
 
     Raises:
         HyperparameterError: it does not describe a schedule.

@@ -95,7 +95,7 @@ def seed_everything(seed: int) -> np.random.Generator:
     matter whether this is called before or after the first use of `parl.Model`.
 
     The same seed gives the same numbers on the same machine with the same versions; on a GPU some operations of the
-    frameworks are not deterministic all the same.
+    frameworks are still not deterministic.
 
     Args:
         seed: in [0, 2**32).

@@ -133,12 +133,12 @@ def for_spaces(
         normalisation: "layer" for layer normalisation before each activation.
         blocks: "simba" for residual blocks, as many as `hidden` has sizes, which are equal.
         shared: one trunk for policy and value of an actor-critic; default: where there are images.
-        dueling: of the kinds "q" and "categorical", separate value and advantage.
-        quantiles: how many, of the kind "quantile" (default 200) and of each critic of "quantile-critics" (25).
-        critics: how many, of the kinds "quantile-critics" (default 5) and "ensemble" (10).
-        dropout: of "ensemble", the share of units that a critic's training pass leaves out; it has layer normalisation
-            then, as DroQ needs it (0.01). None: plain critics.
-        atoms: how many, of the kind "categorical".
+        dueling: for the kinds "q" and "categorical", separate value and advantage.
+        quantiles: their number for the kind "quantile" (default 200), and for each critic of "quantile-critics" (25).
+        critics: their number for the kinds "quantile-critics" (default 5) and "ensemble" (10).
+        dropout: for "ensemble", the share of units that critics drop in training; they then have layer normalisation,
+            as in DroQ (0.01). None for plain critics.
+        atoms: their number for the kind "categorical".
         noisy: for "q", "quantile" and "categorical", the sigma of noise on the weights of the hidden layers and the
             head, by which they explore without epsilon; 0.5 in Fortunato et al. 2018. Encoders, memories and SimBa's
             blocks have no noise.
@@ -152,8 +152,8 @@ def for_spaces(
         networks: the backend's networks; default those of the current backend.
 
     Raises:
-        HyperparameterError: a space has a part of which no network is made, the kind does not act in the action space,
-            a mask has another size than the actions, or an option is unknown.
+        HyperparameterError: a space has a part for which there is no network, the kind does not support the action
+            space, a mask and the actions differ in size, or an option is unknown.
     """
     networks = networks or backends.current().networks
     if kind not in (*_ON_POLICY, *_CHOOSING, *_CONTINUOUS):

@@ -74,7 +74,8 @@ def require_several_agents(who: str, space: Any) -> None:
     """Refuse observations of one agent.
 
     Raises:
-        HyperparameterError: they are; the message explains how to join several agents, and names algorithms for one.
+        HyperparameterError: they are of one agent; the message explains how to join several agents, and names
+            algorithms for one.
     """
     if not has_agents(space):
         raise HyperparameterError(
@@ -93,7 +94,7 @@ def kind_of(space: Any) -> ActionKind:
     """Return the kind of a policy's actions in a space.
 
     Raises:
-        HyperparameterError: it has a part in which no policy chooses, such as a text or a box of whole numbers.
+        HyperparameterError: it has a part that no policy supports, such as a text or a box of whole numbers.
     """
     if isinstance(space, gymnasium.spaces.Discrete):
         return ActionKind()
@@ -111,7 +112,7 @@ def split_action(space: Any, actions: NDArray[Any]) -> Any:
     """Return a policy's actions `[n, columns]` as the parts of a space: a dictionary or tuple of `[n, *part]`.
 
     Raises:
-        HyperparameterError: there is another number of columns than the space's parts need.
+        HyperparameterError: the number of columns does not match the space's parts.
     """
     choices = sum(len(_choices(leaf)) for leaf in _leaves(space))
     columns = choices + action_size(space)
@@ -147,7 +148,7 @@ def one_each(space: Any, actions: Any) -> list[Any]:
 
 
 def blank_observations(space: Any, n: int) -> Any:
-    """Return `n` equal observations of which networks take the shapes: zeros, first choices, all actions possible."""
+    """Return `n` equal observations that give networks their shapes: zeros, first choices, all actions possible."""
     return _begun(space, create_empty_array(space, n, fn=np.zeros))
 
 
@@ -161,7 +162,7 @@ def _begun(space: Any, zeros: Any) -> Any:
 
 
 def dimensions_of(space: Any) -> Any:
-    """Return the number of dimensions of one observation, of a `Dict` or `Tuple` those of each part by name."""
+    """Return the number of dimensions of one observation; for a `Dict` or `Tuple`, that of each part by name."""
     if isinstance(space, _COMPOSITE):
         return {key: dimensions_of(part) for key, part in named_space(space).spaces.items()}
     return None if space.shape is None else len(space.shape)
@@ -186,7 +187,7 @@ def named(space: Any, observation: Any) -> Any:
 
 
 def unnamed(space: Any, observation: Any) -> Any:
-    """Return the observations of a space of which `named` made the given ones."""
+    """Return the observations of a space from those that `named` returned."""
     if isinstance(space, gymnasium.spaces.Tuple):
         return tuple(unnamed(part, observation[str(i)]) for i, part in enumerate(space))
     if isinstance(space, gymnasium.spaces.Dict):
@@ -207,7 +208,7 @@ class NamedParts(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 class NamedPartsVector(VectorWrapper):
-    """The same for a vector of environments."""
+    """A vector of environments whose observations have a dictionary instead of every tuple."""
 
     def __init__(self, envs: Any) -> None:
         super().__init__(envs)

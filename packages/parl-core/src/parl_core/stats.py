@@ -144,7 +144,7 @@ class RunningMeanStd:
         self.count = epsilon
 
     def update(self, x: ArrayLike) -> None:
-        """Add samples `[n, *shape]`; none changes nothing.
+        """Add samples `[n, *shape]`; without any, nothing changes.
 
         Raises:
             ValueError: the samples have another shape.
@@ -172,7 +172,7 @@ class RunningMeanStd:
         """Continue from what `state_dict` returned.
 
         Raises:
-            ValueError: it is of another shape.
+            ValueError: it has another shape.
         """
         mean, var = np.array(state["mean"], np.float64), np.array(state["var"], np.float64)
         if mean.shape != self.mean.shape or var.shape != self.var.shape:
@@ -209,7 +209,7 @@ class SavedStatistics:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `get_state` returned, of environments with the same observations.
 
-        A wrapper that leaves rewards alone takes the statistics of observations alone.
+        A wrapper that does not normalise rewards restores only the statistics of observations.
 
         Raises:
             CheckpointError: statistics are missing, of another shape, or not finite; nothing was changed.
@@ -237,7 +237,7 @@ class SavedStatistics:
         """Continue from a file of `save`, of this or of another wrapper.
 
         Raises:
-            CheckpointError: it is missing, damaged, or of other observations.
+            CheckpointError: it is missing, damaged, or belongs to other observations.
         """
         state = read_snapshot(path, set())
         try:
@@ -310,7 +310,7 @@ def bootstrap_interval(values: Scores, confidence: float = 0.95, resamples: int 
         values: final scores.
         confidence: share of resamples inside.
         resamples: how many are drawn.
-        seed: of the draws, so that a table stays the same.
+        seed: of the draws, so that a table can be made again.
 
     Raises:
         HyperparameterError: there are no values, one is not finite, or a number is out of range.
@@ -325,7 +325,7 @@ def bootstrap_interval(values: Scores, confidence: float = 0.95, resamples: int 
 def bootstrap_difference(
     ours: ArrayLike, theirs: ArrayLike, confidence: float = 0.95, resamples: int = 20_000, seed: int = 0
 ) -> Interval:
-    """Percentile bootstrap interval of the difference of two interquartile means, ours less theirs.
+    """Percentile bootstrap interval of the difference of two interquartile means, ours minus theirs.
 
     Both are resampled independently of each other, so that more variance makes the interval wider. For a one-sided test
     of "not below by more than a margin" at 95 %, check whether the lower bound of the 90 % interval reaches -margin.
@@ -335,7 +335,7 @@ def bootstrap_difference(
         theirs: `[their seeds]`.
         confidence: share of resamples inside.
         resamples: how many are drawn.
-        seed: of the draws, so that a table stays the same.
+        seed: of the draws, so that a table can be made again.
 
     Raises:
         HyperparameterError: there are no values, or a number is out of range.
@@ -370,7 +370,7 @@ def probability_of_improvement(
 
     Args:
         ours: final scores of the first algorithm; higher is better.
-        theirs: those of the second on the same tasks, of as many seeds or others.
+        theirs: those of the second on the same tasks; the number of seeds may differ.
         confidence: share of resamples inside the interval.
         resamples: how many are drawn, of both algorithms, stratified by task.
         seed: of the draws.

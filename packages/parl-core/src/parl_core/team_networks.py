@@ -60,7 +60,7 @@ def groups_of(groups: Any, agents: int) -> tuple[int, ...]:
     """Return the number of the group of each agent.
 
     Raises:
-        HyperparameterError: it is no such choice, or numbers of groups are not one per agent, counted from 0.
+        HyperparameterError: the choice is unknown, or the numbers of groups are not one per agent, counted from 0.
     """
     if groups == "shared":
         return (0,) * agents
@@ -77,7 +77,7 @@ def groups_of(groups: Any, agents: int) -> tuple[int, ...]:
 
 
 class PerAgent(Layer):
-    """A layer of each group of agents, applied to that group's rows.
+    """One layer for each group of agents, applied to the group's rows.
 
     Args:
         groups: the number of the group of each agent, counted from 0, such as `(0, 0, 1)`.
@@ -160,9 +160,9 @@ class PerAgent(Layer):
 
 
 class PerAgentMemory(PerAgent):
-    """A layer that remembers (`parl_core.recurrent`) of each group of agents.
+    """One layer with a memory (`parl_core.recurrent`) for each group of agents.
 
-    Its state has one more axis than theirs: `[rows, agents, ...]` by name.
+    The state has one more axis than that of a layer: `[rows, agents, ...]` by name.
     """
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -244,8 +244,8 @@ class TeamQNetwork(_TeamNetwork):
     """Each agent's action values `[batch, agents, act_dim]` of joint observations.
 
     Args:
-        agents: how many.
-        act_dim: number of actions, of the agent that has most.
+        agents: number of agents.
+        act_dim: largest number of actions of an agent.
         hidden: sizes of the hidden layers (ReLU).
         groups: which agents share their weights.
     """
@@ -259,7 +259,7 @@ class TeamQNetwork(_TeamNetwork):
         self.values = self._per_agent(groups_of(groups, check_int("agents", agents)), make)
 
     def value(self, obs: Any) -> Any:
-        """Action values."""
+        """Return the action values `[batch, agents, act_dim]`."""
         return self.values(self._seen(obs))
 
 
@@ -277,8 +277,8 @@ class RecurrentTeamQNetwork(_OfOneMemory, _TeamNetwork):
     """Each agent's action values over a memory of its own observations.
 
     Args:
-        agents: how many.
-        act_dim: number of actions, of the agent that has most.
+        agents: number of agents.
+        act_dim: largest number of actions of an agent.
         memory: "gru" or "lstm".
         memory_size: units of the memory, and of the layer in front of it.
         groups: which agents share their weights.
@@ -311,7 +311,7 @@ class RecurrentTeamQNetwork(_OfOneMemory, _TeamNetwork):
         return ({**obs, "obs": features} if isinstance(obs, Mapping) else features), after
 
     def value(self, features: Any) -> Any:
-        """Action values of the features that `remember` returns."""
+        """Return the action values of the features that `remember` returns."""
         return self.values(features["obs"] if isinstance(features, Mapping) else features)
 
 
@@ -321,12 +321,12 @@ class QMixer(_TeamNetwork):
     Two layers whose weights, kept positive by their absolute value, are computed from the global state.
 
     Args:
-        agents: how many.
+        agents: number of agents.
         embed: units of the mixing layer; 32 in the paper.
         hypernet: units of a hidden layer of the networks that compute its weights; 0, as in the paper, for none.
 
     Attributes:
-        n_agents: how many.
+        n_agents: number of agents.
     """
 
     def __init__(self, agents: int, embed: int = 32, hypernet: int = 0) -> None:
@@ -364,7 +364,7 @@ class VDNMixer(_TeamNetwork):
         agents: number of agents; the sum does not depend on it.
 
     Attributes:
-        n_agents: how many.
+        n_agents: number of agents.
     """
 
     def __init__(self, agents: int | None = None) -> None:
@@ -380,13 +380,13 @@ class TeamActorCritic(_TeamNetwork):
     """Each agent's policy of its own observation, and its critic of all observations and all actions.
 
     Args:
-        agents: how many.
-        act_dim: number of actions or of an action's numbers, of the agent that has most.
+        agents: number of agents.
+        act_dim: largest number of actions, or of an action's numbers, of an agent.
         hidden: sizes of the hidden layers (ReLU) of policies and critics.
         continuous: actions are numbers in [-1, 1], else logits of choices.
         groups: which agents share their weights.
-        used: bool `[agents, act_dim]`, False where a number of an agent's action is padding: policies give 0 there, and
-            critics do not get it. Default: all are used.
+        used: bool `[agents, act_dim]`, False where a number of an agent's action is padding: policies return 0 there,
+            and critics do not receive it. Default: all are used.
     """
 
     def __init__(
@@ -408,7 +408,7 @@ class TeamActorCritic(_TeamNetwork):
         self.critic = self._per_agent(made, self._mlp_of(hidden, 1))
 
     def policy(self, obs: Any) -> Any:
-        """Logits `[batch, agents, act_dim]`, or actions in [-1, 1]."""
+        """Return logits `[batch, agents, act_dim]`, or actions in [-1, 1]."""
         output = self.actor(self._seen(obs))
         return self._without_padding(self._parts.layers.tanh(output)) if self._continuous else output
 
@@ -452,12 +452,12 @@ class CentralActorCritic(_TeamNetwork, _Policy):
     """Each agent's policy of its own observation, and its value of the global state beside it.
 
     Args:
-        agents: how many.
-        act_dim: number of actions or of an action's numbers, of the agent that has most.
+        agents: number of agents.
+        act_dim: largest number of actions, or of an action's numbers, of an agent.
         hidden: sizes of the hidden layers (tanh, orthogonal) of policies and critics.
         continuous: policies are Gaussians, with standard deviations that all agents share, 1 at the start.
         groups: which agents share their weights.
-        central: whether critics get the global state; if not, they get the observations of their agents alone.
+        central: whether critics get the global state; if not, each gets only its agent's observations.
     """
 
     def __init__(
@@ -481,11 +481,11 @@ class CentralActorCritic(_TeamNetwork, _Policy):
         self._set_std(act_dim, continuous, None)
 
     def policy(self, obs: Any) -> Any:
-        """Logits `[batch, agents, act_dim]`, or (mean `[batch, agents, act_dim]`, standard deviation `[act_dim]`)."""
+        """Return logits `[batch, agents, act_dim]`, or (mean of that shape, standard deviation `[act_dim]`)."""
         return self._distributed(self.policy_head(self.policy_trunk(self._seen(obs))))
 
     def value(self, obs: Any) -> Any:
-        """Values `[batch, agents, 1]`."""
+        """Return the values `[batch, agents, 1]`."""
         return self.value_head(self.value_trunk(self._seen_by_critics(obs)))
 
     def _seen_by_critics(self, obs: Any) -> Any:
@@ -494,10 +494,10 @@ class CentralActorCritic(_TeamNetwork, _Policy):
 
 
 class RecurrentCentralActorCritic(CentralActorCritic):
-    """The same with two memories of each agent: one of its observations for the policy, one of its critic's inputs.
+    """`CentralActorCritic` with two memories per agent: one of its observations, one of its critic's inputs.
 
     Args:
-        agents: how many.
+        agents: number of agents.
         act_dim: as in `CentralActorCritic`, like the others.
         memory: "gru" or "lstm".
         memory_size: units of each memory, and of the layer in front of it.
@@ -552,11 +552,11 @@ class RecurrentCentralActorCritic(CentralActorCritic):
         return {**features, **({"action_mask": obs["action_mask"]} if "action_mask" in obs else {})}, after
 
     def policy(self, features: Any) -> Any:
-        """Logits or Gaussians of the features that `remember` returns."""
+        """Return logits or Gaussians of the features that `remember` returns."""
         return self._distributed(self.policy_head(features["policy"]))
 
     def value(self, features: Any) -> Any:
-        """Values `[batch, agents, 1]` of the features that `remember` returns."""
+        """Return the values `[batch, agents, 1]` of the features that `remember` returns."""
         return self.value_head(features["value"])
 
 
@@ -564,8 +564,8 @@ class CounterfactualActorCritic(_TeamNetwork):
     """Each agent's policy of its own observation, and the values of its actions given those of the others.
 
     Args:
-        agents: how many.
-        act_dim: number of actions, of the agent that has most.
+        agents: number of agents.
+        act_dim: largest number of actions of an agent.
         hidden: sizes of the hidden layers (ReLU) of policies and critics.
         groups: which agents share their weights.
     """
@@ -582,7 +582,7 @@ class CounterfactualActorCritic(_TeamNetwork):
         self._of_others = 1.0 - blocks[None]  # [1, agents, agents * act_dim]
 
     def policy(self, obs: Any) -> Any:
-        """Logits `[batch, agents, act_dim]`."""
+        """Return logits `[batch, agents, act_dim]`."""
         return self.actor(self._seen(obs))
 
     def values(self, obs: Any, action: Any) -> Any:
@@ -607,11 +607,11 @@ class CounterfactualActorCritic(_TeamNetwork):
 
 
 class RecurrentCounterfactualActorCritic(_OfOneMemory, CounterfactualActorCritic):
-    """The same with a memory of each agent's own observations for its policy; critics get the global state alone.
+    """`CounterfactualActorCritic` with a memory of each agent for its policy; critics get only the global state.
 
     Args:
-        agents: how many.
-        act_dim: number of actions, of the agent that has most.
+        agents: number of agents.
+        act_dim: largest number of actions of an agent.
         memory: "gru" or "lstm".
         memory_size: units of the memory, of the layer in front of it, and of the critics' two hidden layers.
         groups: which agents share their weights.
@@ -643,7 +643,7 @@ class RecurrentCounterfactualActorCritic(_OfOneMemory, CounterfactualActorCritic
         return {**obs, "features": features}, after
 
     def policy(self, obs: Any) -> Any:
-        """Logits `[batch, agents, act_dim]` for the result of `remember`."""
+        """Return logits `[batch, agents, act_dim]` for the result of `remember`."""
         return self.actor(obs["features"])
 
     def get_actor_params(self) -> list[Any]:
@@ -680,12 +680,12 @@ def for_team(
             `"counterfactual"` for COMA.
         hidden: sizes of the hidden layers; without effect with a memory.
         groups: which agents share their weights; default `"independent"` of `"actor-critic"`, else `"shared"`.
-        memory: `"gru"` or `"lstm"`, of every kind but `"actor-critic"`.
+        memory: `"gru"` or `"lstm"`, for every kind but `"actor-critic"`.
         memory_size: units of the memory, and of the layer in front of it.
-        networks: those of which backend; default the current one's.
+        networks: the backend's networks; default: those of the current backend.
 
     Raises:
-        HyperparameterError: they are not spaces of a team, or the kind does not act in the action space, or has no
+        HyperparameterError: the spaces are not those of a team, or the kind does not support the action space or a
             memory.
     """
     networks = networks or backends.current().networks

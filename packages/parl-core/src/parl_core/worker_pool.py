@@ -219,7 +219,7 @@ class WorkerPool:
         self._slots[work.slot].submit(work)
 
     def replace(self, slot: int) -> None:
-        """End a worker and spawn another one; this counts as no loss, and the worker's pending work is dropped."""
+        """End a worker and spawn another; this is not counted as a loss, and the pending work is dropped."""
         place = self._slots[slot]
         place.calls.clear()
         if place.handle is not None:
@@ -237,12 +237,12 @@ class WorkerPool:
         """Wait for answers.
 
         Args:
-            timeout_s: how long at most; None waits as long as it takes.
+            timeout_s: longest time to wait; None waits as long as it takes.
             or_spawned: whether to return, perhaps without answers, when a worker has come.
 
         Returns:
-            at least one, unless the time has passed or nothing is in progress. When a worker was lost, all that it had
-            not answered has failed, with a `LostActor`.
+            at least one, unless the time has passed or nothing is in progress. If a worker was lost, all its unanswered
+            work has failed with a `LostActor`.
 
         Raises:
             Exception: one that the policy raises.
