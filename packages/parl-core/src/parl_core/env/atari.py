@@ -2,7 +2,7 @@
 
 Order, from the game outwards:
 
-    MonitorEnv      returns of whole games, as the screen shows them
+    MonitorEnv      returns of whole games, as shown on the screen
     NoopResetEnv    up to 30 no-ops at the start
     MaxAndSkipEnv   each action four times
     EpisodicLifeEnv a lost life ends the episode, but not the game
@@ -12,8 +12,8 @@ Order, from the game outwards:
     FrameStack      the last four frames
     TestEnv         for evaluation: reports when a number of whole games is over
 
-With `whole_games=True`, for evaluations that play an episode at a time, `WholeGameEnv` after `FireResetEnv` puts a
-game's lives together again, and rewards stay what the game gives. `make_atari` makes the game as well.
+With `whole_games=True`, for evaluations that play an episode at a time, `WholeGameEnv` after `FireResetEnv` joins the
+lives of a game again, and rewards are not clipped. `make_atari` makes the game as well.
 
 V. Mnih et al.: Human-level control through deep reinforcement learning, Nature 518 (2015), methods section.
 """
@@ -233,7 +233,7 @@ class EpisodicLifeEnv(ApiWrapper):
         return {"was_real_done": self.was_real_done}
 
     def restore_checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Restore that state, also where this wrapper was reset before."""
+        """Restore that state, also if this wrapper was reset before."""
         self.was_real_done = bool(state["was_real_done"])
 
     def _lives(self) -> int:
@@ -276,7 +276,7 @@ class ClipRewardEnv(ApiWrapper):
 class WholeGameEnv(ApiWrapper):
     """Starts the next life of a game automatically, so that an episode is a whole game.
 
-    Rewards while the next life begins (fire, a no-op) are not counted; games give none there.
+    Rewards while the next life begins (fire, a no-op) are not counted; games have none there.
 
     Args:
         env: with an `EpisodicLifeEnv` inside, and a `MonitorEnv` inside of that.
@@ -352,7 +352,7 @@ def wrap_deepmind(
     *,
     whole_games: bool = False,
 ) -> ApiWrapper:
-    """Wrap an Atari game as in the head of this module.
+    """Wrap an Atari game as this module's description shows.
 
     Frames are skipped here when the game itself does not: ids with `NoFrameskip`, or made with `frameskip=1`.
     (`ALE/...-v5` skip four by themselves, without the maximum, and repeat an action with a probability of 25 %.)
@@ -364,7 +364,7 @@ def wrap_deepmind(
         obs_format: order of a stack's axes: `"NHWC"`, or `"NCHW"` for torch, paddle and `FrameReplayMemory`.
         test: whether it is for evaluation: adds `TestEnv`.
         test_episodes: number of games of one evaluation.
-        whole_games: whether an episode is a whole game, with rewards as it gives them.
+        whole_games: whether an episode is a whole game, with its own rewards.
 
     Raises:
         HyperparameterError: the environment is not an Atari game, or the format is unknown.
@@ -392,7 +392,7 @@ def make_atari(
 
     Args:
         env_id: of ale-py, such as `"ALE/Pong-v5"`.
-        whole_games: for evaluations: an episode is a whole game, with rewards as it gives them. In training a life is
+        whole_games: for evaluations: an episode is a whole game, with its own rewards. In training a life is
             an episode, and rewards are -1, 0 or 1.
         render_mode: as in `gymnasium.make`.
         options: of the game, such as its difficulty.

@@ -70,7 +70,7 @@ def seeds_of(seed: Seeds, count: int) -> list[int | None]:
     """Return one seed for each of `count` environments, as plain ints.
 
     Raises:
-        HyperparameterError: another number of seeds, or one that is not a whole number of at least 0.
+        HyperparameterError: the number of seeds is wrong, or one is not a whole number of at least 0.
     """
     given: Any = seed
     if given is None:

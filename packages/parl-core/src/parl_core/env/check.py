@@ -40,7 +40,7 @@ def check_env(env: Any, *, steps: int = 200, seed: int = 0, env_kwargs: Mapping[
         env_kwargs: arguments for an id or function.
 
     Returns:
-        Advice: things that work, but could go better.
+        Advice: sentences on what works, but could be better.
 
     Raises:
         EnvironmentContractError: the environment breaks Gymnasium's rules; the message lists all findings.

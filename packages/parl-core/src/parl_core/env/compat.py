@@ -59,8 +59,8 @@ def _numbers(version: str) -> list[int]:
 def api_of(env: Any) -> Api:
     """Return the name of the API of an environment.
 
-    That is its attribute `api` where it has one, of a wrapper that of what it wraps; of other Gymnasium environments
-    whose `reset` takes a `seed`, and of those of gym 0.26, "gymnasium"; of everything else "gym".
+    If the environment, or what it wraps, has an attribute `api`, that is the name. Other Gymnasium environments whose
+    `reset` takes a `seed`, and those of gym 0.26, have the API "gymnasium"; all others have "gym".
 
     Raises:
         ValueError: the attribute is something else.
@@ -91,8 +91,8 @@ def _takes_seed(reset: Callable[..., Any]) -> bool:
 def as_gymnasium(env: Any) -> AnyEnv:
     """Return an environment with Gymnasium's API: the given one if it has it, otherwise a view of it.
 
-    In gym's API an episode that a time limit ends has `info["TimeLimit.truncated"]`: that is truncated, and every other
-    end is terminated.
+    In gym's API `info["TimeLimit.truncated"]` marks an episode that a time limit ended: it counts as truncated, and
+    every other end as terminated.
 
     Raises:
         TypeError: it is not an environment: it lacks `reset` or `step`.
@@ -107,9 +107,9 @@ def as_gymnasium(env: Any) -> AnyEnv:
 
 
 class ApiWrapper(AnyWrapper):
-    """Base of wrappers with the API of the wrapped environment; their own code is written for Gymnasium's.
+    """Base of wrappers with the API of the wrapped environment; their own code uses Gymnasium's.
 
-    Subclasses override `_reset` and `_step`, whose forms are Gymnasium's whatever the API, as are those of `self.env`.
+    Subclasses override `_reset` and `_step`. These and `self.env` always have Gymnasium's forms.
 
     Args:
         env: of either API.
@@ -141,7 +141,7 @@ class ApiWrapper(AnyWrapper):
         """Take a step.
 
         Returns:
-            observation, reward, terminated, truncated, info; in gym's API the two ends are one, `done`, and
+            observation, reward, terminated, truncated, info; in gym's API one flag, `done`, replaces the two, and
             `info["TimeLimit.truncated"]` of the last step is true if a limit ended the episode.
         """
         if self.api == "gymnasium":
@@ -200,12 +200,12 @@ class CompatWrapper(ApiWrapper):
         obs = env.reset()
         obs, reward, done, info = env.step(action)
 
-    PARL's wrapper of this name lost what a time limit means, so that it taught agents that the world ends there:
-    `info["TimeLimit.truncated"]` of the last step marks it here. A seed is used once, not at each reset.
+    PARL's wrapper of this name did not mark time limits, so agents learned that nothing follows them. Here
+    `info["TimeLimit.truncated"]` of the last step marks a time limit. A seed is used once, not at each reset.
 
     Args:
-        env: of either API; of a `ParallelAgents` or `MAenv` `reset` and `step` return lists with an entry for each
-            agent, with one list of ends.
+        env: of either API. For a `ParallelAgents` or `MAenv`, `reset` and `step` return lists with one entry per agent,
+            and `step` one list of `done` flags.
     """
 
     api: Api = "gym"

@@ -1,4 +1,4 @@
-"""Environments of other packages that need only their id: their registration, and the view that an agent gets.
+"""Environments of other packages, by their id: their registration, and their preprocessing for an agent.
 
     MinAtar/Breakout-v1               minatar    as they are: images of 10 x 10, one plane for each kind of thing
     MiniGrid-Empty-5x5-v0             minigrid   the visible part of the grid, and the direction; no mission text
@@ -44,7 +44,7 @@ _FAMILIES: Mapping[str, _Family] = MappingProxyType(
 
 
 def register(env_id: str) -> None:
-    """Register the environments of the package to which an id belongs; ids of no such package are left alone.
+    """Register the environments of the package to which an id belongs; other ids have no effect.
 
     Raises:
         ImportError: the package is not installed; the message is the `pip install` line.

@@ -1,6 +1,6 @@
 """Two small environments with goals, which are hard without hindsight: `parl_core.replay.HindsightReplayMemory`.
 
-As Gymnasium's GoalEnv has it, an observation is a dictionary, and rewards can be computed for any goal:
+As in Gymnasium's GoalEnv, an observation is a dictionary, and rewards can be computed for any goal:
 
     observation     the state of the task
     achieved_goal   where that is, as a goal
@@ -78,11 +78,11 @@ class _GoalEnv(gymnasium.Env[Any, Any]):
 class BitFlipping(_GoalEnv):
     """Bits to match to a goal by flipping one per step (Andrychowicz et al. 2017, section 3.1).
 
-    A step costs 1 until the goal is reached, where the episode ends. An episode of as many steps as bits, as
-    `BitFlipping-v0` has it, can always reach it, and the best mean return is about -bits / 2 + 1.
+    A step costs 1 until the goal is reached, which ends the episode. In as many steps as bits, the limit of
+    `BitFlipping-v0`, the goal can always be reached; the best mean return is about -bits / 2 + 1.
 
     Args:
-        bits: how many, at least 1.
+        bits: number of bits, at least 1.
     """
 
     def __init__(self, bits: int = 10) -> None:
@@ -106,7 +106,7 @@ class BitFlipping(_GoalEnv):
 class PointReach(_GoalEnv):
     """A point in the square [-1, 1]^2 that moves to a goal, at most `speed` a step in each direction.
 
-    A step costs 1 until the point is within `radius` of the goal, where the episode ends. `PointReach-v0` has episodes
+    A step costs 1 until the point is within `radius` of the goal, which ends the episode. `PointReach-v0` has episodes
     of 30 steps, enough for any goal; the best mean return is about -8.
 
     Args:

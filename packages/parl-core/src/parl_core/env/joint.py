@@ -16,8 +16,8 @@ is a dictionary:
 
 The reward of `step` is the team's: the mean or the sum of the rewards of the agents that acted. An agent that leaves in
 the middle of an episode keeps its row: at the step in which it leaves, `obs` has its last observation and `alive` is 0,
-and its returns bootstrap from that observation unless `terminated` is 1. If the environment returns no observation of
-an agent that acted, its previous observation and mask stay. The episode terminates when all agents have
+and its returns bootstrap from that observation unless `terminated` is 1. If the environment returns no observation for
+an agent that acted, the agent keeps its previous observation and mask. The episode terminates when all agents have
 terminated; it is truncated when all have left and one of them was truncated.
 
 Observations and actions that are smaller than the largest are padded: observations with zeros, choices with ones that
@@ -60,15 +60,15 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
     """An environment of PettingZoo's parallel or AEC API as a Gymnasium environment of the whole team.
 
     `action_space` is `MultiDiscrete`, one choice per agent, or a `Box` `[n, act_dim]`, whose bounds are 0 where it pads
-    actions with fewer numbers. Actions of absent agents are ignored. An episode follows from the seed of `reset` and
-    the actions, also that of a `reset` without a seed.
+    actions with fewer numbers. Actions of absent agents are ignored. The seed of `reset` and the actions determine an
+    episode, also after a `reset` without a seed.
 
     Args:
         env: of PettingZoo's parallel API or, with agents that take turns, of its AEC API, which PettingZoo's own
             conversions make parallel. It has `possible_agents`, `observation_space(agent)`, `action_space(agent)`,
             `reset` and `step`.
-        team_reward: the team's reward: `"mean"` of those of the agents that acted, which is the common reward where
-            all have one; or their `"sum"`.
+        team_reward: the team's reward: the `"mean"` of the rewards of the agents that acted, which is the common reward
+            if they share one; or their `"sum"`.
         state: where the global state comes from: `"env"`, its `state()`; `"obs"`, all observations side by side;
             `"auto"`, `"env"` if the environment has a `state_space`.
 
@@ -79,9 +79,9 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         act_sizes: choices of each agent, or numbers in its action, before padding.
 
     Raises:
-        HyperparameterError: it is no such environment, or has agents with discrete and with continuous actions, or
-            actions of another kind, or an argument is unknown.
-        ImportError: agents take turns, and pettingzoo, which converts that, is not installed.
+        HyperparameterError: it is not such an environment, mixes discrete and continuous actions, has actions of
+            another kind, or an argument is unknown.
+        ImportError: agents take turns, and pettingzoo, which is needed to convert that, is not installed.
     """
 
     action_space: Any
@@ -158,10 +158,10 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             action: `[n]` choices counted from 0, or numbers `[n, act_dim]`.
 
         Raises:
-            HyperparameterError: there is another number of actions than of agents, or an agent does not have a choice.
-            EnvironmentContractError: the environment gave no reward of an agent that acted, or does not say whether
-                one that is still there has ended, or has an unknown agent; or a reward is not a number, or an
-                observation, a state or a mask does not fit its spaces.
+            HyperparameterError: the numbers of actions and agents differ, or an agent does not have the chosen action.
+            EnvironmentContractError: the environment returned no reward for an agent that acted, no flags for one that
+                remains, or an unknown agent; or a reward is not a number, or an observation, a state or a mask does not
+                fit its spaces.
             ParlError: no episode is running.
         """
         if not self._running:
@@ -350,7 +350,7 @@ def parallel_of(env: Any) -> Any:
     """Return an environment of PettingZoo's parallel API, converted where agents take turns (AEC).
 
     Raises:
-        HyperparameterError: it is of neither API.
+        HyperparameterError: it has neither API.
         ImportError: agents take turns, and pettingzoo is not installed.
     """
     if hasattr(env, "agent_iter") and hasattr(env, "last"):

@@ -99,7 +99,7 @@ class MatrixGame(_TeamGame):
         payoffs: array with one axis per agent, at least two.
 
     Raises:
-        HyperparameterError: it has less than two axes.
+        HyperparameterError: it has fewer than two axes.
     """
 
     def __init__(self, payoffs: ArrayLike) -> None:
@@ -126,10 +126,10 @@ class TwoStepGame(_TeamGame):
         game A: 7 whatever they do      game B: 0 1
                                                 1 8
 
-    Additive values (VDN) fit at most 6.5 to the 8, so the team that has them chooses game A.
+    Additive values (VDN) can represent the 8 as at most 6.5, so such a team chooses game A.
 
     Args:
-        cued: a first step shows to the first agent alone which of its actions will lead to game B, drawn anew in each
+        cued: a first step shows only the first agent which of its actions will lead to game B, drawn anew in each
             episode; later observations do not contain it. A team without a memory reaches 7.5, one with a
             memory and additive values 7.
     """
@@ -143,7 +143,7 @@ class TwoStepGame(_TeamGame):
         self._at, self._cue = 0, 1
 
     def state(self) -> NDArray[np.float32]:
-        """Return one-hot where the game is (before the choice, A, B, over), `[4]`; with a cue also that, `[6]`."""
+        """Return the stage of the game (before the choice, A, B, over) one-hot, `[4]`; with the cue `[6]`."""
         found = np.zeros(self.state_space.shape, np.float32)
         if self._at >= 0:
             found[self._at] = 1.0

@@ -56,11 +56,11 @@ class ParallelAgents:
         agents_name: their names, in the order of all lists.
         observation_space: one per agent.
         action_space: one per agent.
-        obs_shape_n: size of each agent's observation where it is a vector, else its shape.
-        act_shape_n: number of each agent's actions where they are discrete, else of its action's numbers.
+        obs_shape_n: size of each agent's observation if it is a vector, else its shape.
+        act_shape_n: number of each agent's actions if they are discrete, else of the numbers in its action.
 
     Raises:
-        HyperparameterError: it is no such environment.
+        HyperparameterError: it is not such an environment.
     """
 
     api: Api = "gymnasium"
@@ -94,8 +94,8 @@ class ParallelAgents:
         """Take one step of all agents; actions of agents that have left are ignored.
 
         Args:
-            actions: one per agent; for discrete actions the index, or the scores of all, of which the highest counts
-                (as MADDPG acts).
+            actions: one per agent; for discrete actions the index, or the scores of all actions, of which the highest
+                is taken (as MADDPG acts).
 
         Returns:
             observations, rewards, terminated, truncated, infos.

@@ -145,7 +145,7 @@ class AleVectorEnv(NativeVectorEnv):
         """Begin an episode in every environment, or in some; as in `parl_core.env.vector`.
 
         Raises:
-            HyperparameterError: another number of seeds, one that is none of ALE's, or a mask of another form.
+            HyperparameterError: the number of seeds is wrong, ALE does not accept one, or the mask has another form.
         """
         chosen = chosen_by((options or {}).get("reset_mask"), self.num_envs)
         seeds = np.array([_GOES_ON if one is None else one for one in seeds_of(seed, self.num_envs)])
@@ -213,11 +213,11 @@ class EnvPoolVectorEnv(NativeVectorEnv):
 
         Args:
             seed: makes a new pool; not together with a mask.
-            options: nothing but `"reset_mask"`: bool `[num_envs]`, which of them to reset; the others continue.
+            options: only `"reset_mask"`, bool `[num_envs]`: which of them to reset; the others continue.
 
         Raises:
-            HyperparameterError: there are other options, which EnvPool's environments do not take, or the mask has
-                another form, or some are to be reset before all were.
+            HyperparameterError: there are other options, which EnvPool does not accept, the mask has another form, or
+                some environments are to be reset before all have been.
         """
         passed = dict(options or {})
         chosen = chosen_by(passed.pop("reset_mask", None), self.num_envs)

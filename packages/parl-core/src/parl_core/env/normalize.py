@@ -84,7 +84,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The environment's, and under `running_statistics` the name of this class while they change."""
+        """The environment's metadata; `running_statistics` is the name of this class while the statistics change."""
         changing = self.training and (self.ob_rms is not None or self.ret_rms is not None)
         found: dict[str, Any] = super().metadata
         return {**found, "running_statistics": type(self).__name__} if changing else found
@@ -110,7 +110,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
         return self._normalized(obs), scaled, terminated, truncated, info
 
     def train(self) -> None:
-        """Update the statistics at each step, as from the start."""
+        """Update the statistics at each step, which is the default."""
         self.training = True
 
     def eval(self) -> None:
@@ -118,7 +118,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
         self.training = False
 
     def get_ob_rms(self) -> RunningMeanStd | None:
-        """Return the statistics of observations themselves, not a copy: two environments may share them."""
+        """Return the statistics of observations, not a copy of them: two environments may share them."""
         return self.ob_rms
 
     def set_ob_rms(self, ob_rms: RunningMeanStd | None) -> None:
@@ -178,15 +178,15 @@ def wrap_rms(
 ) -> VecNormalizeEnv:
     """Wrap a continuous-control environment for training or evaluation.
 
-    Marks truncated steps, keeps episode returns as the environment gives them in `info["episode"]`, and normalises
+    Marks truncated steps, keeps the environment's own episode returns in `info["episode"]`, and normalises
     observations and, in training, rewards; both are cut to [-10, 10].
 
     Args:
         env: its observation space is a `Box`.
         gamma: discount for scaling rewards; not used when testing.
-        test: whether to leave rewards and statistics alone.
+        test: whether to leave rewards and statistics unchanged.
         ob_rms: statistics of the environment that was trained on (`get_ob_rms`), for testing. Without them observations
-            stay what they are until some are restored: `restore(path)`, or `agent.restore(path, normalization=env)`.
+            are unchanged until some are restored: `restore(path)`, or `agent.restore(path, normalization=env)`.
 
     Raises:
         HyperparameterError: the observation space is not a `Box`, or gamma is missing.
@@ -222,15 +222,16 @@ class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
         gamma: discount of the sums whose spread scales the rewards, in [0, 1]: the algorithm's.
         epsilon: added to variances before the division.
 
-    Replay memories hold what the environments gave: `train_off_policy` stores `raw_obs`, `raw_reward` and
-    `raw_final_obs`, and normalises a batch when it is drawn, with the statistics of that moment.
+    Replay memories hold unscaled values: `train_off_policy` stores `raw_obs`, `raw_reward` and `raw_final_obs`, and
+    normalises a batch when it is drawn, with the statistics at that time.
 
     Attributes:
-        raw_obs: observations of the last step or reset as the environments gave them.
+        raw_obs: observations of the last step or reset, not normalised.
         raw_reward: rewards of the last step, likewise.
-        raw_final_obs: last observations of the episodes that ended in it, as `infos["final_obs"]` has them; else None.
-        ob_rms: statistics of observations; None where they are not normalised. Evaluation environments may share them.
-        ret_rms: statistics of the discounted sums; None where rewards are not scaled.
+        raw_final_obs: last observations of the episodes that ended in it, in the form of `infos["final_obs"]`; else
+            None.
+        ob_rms: statistics of observations; None if they are not normalised. Evaluation environments may share them.
+        ret_rms: statistics of the discounted sums; None if rewards are not scaled.
         training: whether observations and rewards update the statistics.
 
     Raises:
@@ -314,11 +315,11 @@ class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
         return cut(scaled, self.clip_obs).astype(np.float32)
 
     def normalize_reward(self, rewards: Any, steps: float = 1.0) -> Any:
-        """Return rewards as the agent learns from them, by the statistics of now; they are not counted.
+        """Return rewards in the scale that the agent learns from, by the present statistics, without counting them.
 
         Args:
             rewards: of any shape.
-            steps: of rewards that are sums over several steps, the sum of the weights of these; what is cut is wider.
+            steps: for rewards that are sums over several steps, the sum of the steps' weights, which widens the limits.
         """
         if self.ret_rms is None:
             return rewards
@@ -331,7 +332,7 @@ class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
         return found
 
     def as_seen(self, env: AnyEnv) -> AnyEnv:
-        """Return one environment whose observations are normalised in the same way, for evaluations: its rewards stay.
+        """Return one environment with observations normalised in the same way, for evaluations; rewards do not change.
 
         It uses the present statistics of this wrapper, and does not update them.
         """
@@ -343,7 +344,7 @@ class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
         return seen
 
     def train(self) -> None:
-        """Update the statistics at each step, as from the start."""
+        """Update the statistics at each step, which is the default."""
         self.training = True
 
     def eval(self) -> None:

@@ -14,14 +14,14 @@ _MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
 class SparseGrid(gymnasium.Env[Any, Any]):
-    """An open square, from one corner of which the opposite one has to be found.
+    """An open square, in which the corner opposite to the start has to be found.
 
     Observations are the row and the column, one-hot, side by side, float32 `[2 * size]`. Actions are up, down, left and
-    right; walls cannot be crossed. The reward is 1 in the far corner, where the episode ends, and 0 elsewhere; after
-    `4 * size` steps it is cut.
+    right; walls cannot be crossed. The reward is 1 in the far corner, where the episode ends, and 0 elsewhere. The
+    episode is truncated after `4 * size` steps.
 
     Args:
-        size: of the grid, at least 2.
+        size: rows and columns of the grid, at least 2.
 
     Raises:
         HyperparameterError: it is smaller.

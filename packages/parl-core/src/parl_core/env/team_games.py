@@ -71,7 +71,7 @@ class SMACGame:
         seed: int | None = None,
         options: Mapping[str, Any] | None = None,  # noqa: ARG002 - PettingZoo's
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Begin an episode; a seed is set where the environment has one to set (`seed` of SMACv2)."""
+        """Begin an episode; a seed is set if the environment has a method for it (`seed` of SMACv2)."""
         if seed is not None and callable(getattr(self.env, "seed", None)):
             with contextlib.suppress(TypeError):  # StarCraft2Env's own returns the seed that it was made with
                 self.env.seed(seed)
@@ -119,7 +119,7 @@ class SMACGame:
 
 
 class TupleGame:
-    """A Gymnasium environment with one entry an agent in its observations, actions and rewards, as LBF and RWARE are.
+    """A Gymnasium environment whose observations, actions and rewards have one entry per agent, as LBF and RWARE.
 
     Args:
         env: its spaces are `Tuple`s of equal length.
@@ -185,7 +185,7 @@ class TupleGame:
 
 
 def tuple_maker(env_id: str) -> Callable[..., Any] | None:
-    """Return a function that makes a `TupleGame` of a registered environment, `package:Id`; None if there is none."""
+    """Return a function that makes a `TupleGame` from a registered environment, `package:Id`; None if there is none."""
     package, _, name = env_id.partition(":")
     if find_spec(package.partition(".")[0]) is None:
         return None

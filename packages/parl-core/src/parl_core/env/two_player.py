@@ -61,7 +61,7 @@ class TurnGame:
         agents: those that have not left; they leave one after the other when the game is over.
         agent_selection: the player to move.
         rewards: of the last step, by player.
-        terminations, truncations: whether the game is over, by player; none is truncated.
+        terminations, truncations: whether the game is over, by player; games are never truncated.
         infos: empty, by player.
     """
 
@@ -140,11 +140,11 @@ class TurnGame:
             yield self.agent_selection
 
     def step(self, action: Any) -> None:
-        """Play an action of the player to move; None if its game is over: the player leaves.
+        """Play an action of the player to move; None if the game is over, so that the player leaves.
 
         Raises:
             ParlError: `reset` was never called, or all players have left.
-            ValueError: the action is not possible now, or one is given after the end.
+            ValueError: the action is not possible now, or the game is over.
         """
         if not self.agents:
             raise ParlError("call reset() before step(): no game is running")
@@ -260,7 +260,7 @@ class MatrixGame(TurnGame):
         payoff: of player 0, `[actions, actions]`; player 1 gets its negative.
 
     Raises:
-        HyperparameterError: the matrix is not square, or holds what is not finite.
+        HyperparameterError: the matrix is not square, or a number is not finite.
     """
 
     metadata = {**TurnGame.metadata, "name": "matrix_game"}  # noqa: RUF012
@@ -299,12 +299,13 @@ def rock_paper_scissors(
     """Return the matrix of rock, paper and scissors with given prizes, and its only equilibrium.
 
     Args:
-        paper: what paper wins over rock, above 0.
-        rock: what rock wins over scissors, above 0.
-        scissors: what scissors win over paper, above 0.
+        paper: the prize of paper over rock, above 0.
+        rock: the prize of rock over scissors, above 0.
+        scissors: the prize of scissors over paper, above 0.
 
     Returns:
-        payoff `[3, 3]`, and probabilities `[3]` in proportion to (scissors, rock, paper), that give each action 0.
+        payoff `[3, 3]`, and probabilities `[3]` in proportion to (scissors, rock, paper), against which each action is
+        worth 0.
 
     Raises:
         HyperparameterError: a prize is not above 0.
@@ -347,7 +348,7 @@ class ConnectFourBoards:
         """Return the positions after a move in each, from the other player's side.
 
         Args:
-            columns: `[n]`, which have room; that is not checked.
+            columns: `[n]`; each must have a free cell, which is not checked.
         """
         bottoms = _BOTTOMS[np.asarray(columns)]
         return ConnectFourBoards(self.own ^ self.taken, self.taken | (self.taken + bottoms))

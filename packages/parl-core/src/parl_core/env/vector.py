@@ -1,16 +1,16 @@
-"""Vector environments for training: several environments an actor, one call per step.
+"""Vector environments for training: several environments per actor, one call per step.
 
                          ┌─ submit step ─> actor 0: EnvGroup of environments 0..3 ─┐
     VectorEnv.step(a) ───┤                                                         ├─ gather ─> arrays [n, ...]
                          └─ submit step ─> actor 1: EnvGroup of environments 4..7 ─┘
 
 All calls are sent before the first answer is awaited. Without an actor system there is one group in this process.
-Environment i is seeded with `seed + i` and continues with its own generator, so results do not depend on how many
-actors there are, nor on where they live.
+Environment i is seeded with `seed + i` and continues with its own generator, so results do not depend on the number of
+actors, or on where they run.
 
-A group is reached in one of two ways. Both promise the same: what is begun is finished by the next `finish`, in which
-every error of the group is raised. An exception such as Ctrl-C may end any of this anywhere: the next `begin` settles
-what was in progress.
+A link to a group has one of two forms with the same contract: `finish` completes what `begin` started, and raises every
+error of the group. An exception such as Ctrl-C may interrupt this anywhere; the next `begin` settles what was in
+progress.
 
     _CallLink    every step is a call: actions in the message, arrays in the answer; between hosts, and in this process
     _SharedLink  the group's actor stays in one call, `EnvGroup.serve`, and each step is a byte there and a byte back
@@ -249,11 +249,11 @@ def make_vector_env(
         envs_per_actor: how many share an actor and one call per step; default: `num_envs` split evenly over the
             slots of `actors`.
         env_kwargs: passed to `gymnasium.make` or to the function.
-        with_infos: whether `step` returns the infos of ordinary steps. Off by default, because a dictionary an
-            environment and step costs more than a small environment's step. Infos of `reset` and of an
-            episode's last step always come.
-        autoreset_mode: when an environment that ended is reset, as Gymnasium calls it; the training loops want the
-            default, and make it of others by `parl_core.env.autoreset`.
+        with_infos: whether `step` returns the infos of ordinary steps. Off by default, because one dictionary per
+            environment and step costs more than a small environment's step. Infos of `reset` and of an episode's last
+            step are always returned.
+        autoreset_mode: Gymnasium's name for when an environment that ended is reset. The training loops need the
+            default, and adapt other modes with `parl_core.env.autoreset`.
 
     Raises:
         HyperparameterError: a number is out of its range, the mode is unknown, or the system's slots are unknown.
@@ -323,15 +323,15 @@ class VectorEnv(ClosedByWith, GymnasiumVectorEnv[Any, Any, Any]):
 
         Args:
             seed: environment i gets `seed + i`; or one seed per environment; None continues with their generators.
-            options: handed to every environment's `reset`, without `"reset_mask"`: bool `[num_envs]`, which of them
-                to reset; the others continue.
+            options: passed to every environment's `reset`, except `"reset_mask"`, bool `[num_envs]`: which of them to
+                reset; the others continue.
 
         Returns:
             observations `[num_envs, *obs]`, the newest ones of those that continue, and infos.
 
         Raises:
-            HyperparameterError: another number of seeds, one that is not a whole number, or a mask of another form.
-            ParlError: some are to be reset before all were.
+            HyperparameterError: the number of seeds is wrong, one is not a whole number, or the mask has another form.
+            ParlError: some environments are to be reset before all have been.
         """
         seeds = seeds_of(seed, self.num_envs)
         passed = dict(options or {})
@@ -447,7 +447,7 @@ class VectorEnv(ClosedByWith, GymnasiumVectorEnv[Any, Any, Any]):
         self._awaits_reset = True
 
     def get_state(self) -> dict[str, Any]:
-        """Return where every environment is, as `parl_core.env._recorded` knows it; `record_episodes` comes before.
+        """Return the position of every environment in its episode; call `record_episodes` first.
 
         Raises:
             CheckpointError: an environment cannot be saved.
@@ -456,7 +456,7 @@ class VectorEnv(ClosedByWith, GymnasiumVectorEnv[Any, Any, Any]):
         return {"environments": list(itertools.chain.from_iterable(found)), "over": self._over.copy()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the saved position of every environment; they must be reset before, and may be in other actors.
+        """Restore the saved position of every environment; they must have been reset, and may be in other actors.
 
         Raises:
             CheckpointError: the number of environments differs, or one did not come to the same observation.
@@ -477,7 +477,7 @@ class VectorEnv(ClosedByWith, GymnasiumVectorEnv[Any, Any, Any]):
         return list(itertools.chain.from_iterable(found))
 
     def set_statistics(self, saved: Sequence[list[Any]]) -> None:
-        """Restore the result of `get_statistics`, from the next reset on, which has to follow.
+        """Restore the result of `get_statistics`; it takes effect at the next reset, which has to follow.
 
         Raises:
             CheckpointError: an environment has other wrappers.

@@ -45,7 +45,7 @@ def get_wrapper_by_cls(env: AnyEnv, cls: type[W]) -> W | None:
 class ActionMappingWrapper(ApiWrapper):
     """Lets a policy act in [-1, 1]; each dimension is mapped linearly to its own [low, high].
 
-    For a box of whole numbers the nearest one is taken. `step` raises a ValueError for an action that is outside of
+    In a box of whole numbers, actions are rounded. `step` raises a ValueError for an action that is outside of
     [-1, 1] by more than rounding, or not a number.
 
     Args:
@@ -82,8 +82,8 @@ class ActionMappingWrapper(ApiWrapper):
 class MonitorEnv(ApiWrapper):
     """Keeps the return and the length of every finished episode.
 
-    The last step of an episode has them in `info["episode"]`: `r` the undiscounted return, `l` the steps, `t` the
-    seconds since the wrapper was made. An episode that is abandoned by `reset` does not count.
+    The last step of an episode returns them in `info["episode"]`: `r` is the undiscounted return, `l` the number of
+    steps, `t` the seconds since the wrapper was made. An episode that `reset` cuts short does not count.
     """
 
     def __init__(self, env: Any) -> None:
@@ -134,7 +134,7 @@ class VectorEnv:
     """Steps a list of environments in turn, and begins a new episode where one has ended.
 
     Arguments and results are lists with one entry for each environment, so that observations may be anything.
-    `parl_core.env.vector` has the one for training: arrays, and environments in other processes.
+    `parl_core.env.vector` has the one for training, with arrays, and environments in other processes.
 
     Args:
         envs: at least one, all of the same API.
@@ -240,8 +240,8 @@ class PreviousStep(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: with actions that can be flattened to a vector.
 
     Raises:
-        HyperparameterError: actions are of no fixed length, observations have goals, with which hindsight would have to
-            change the rewards as well, or an entry has the name of a new one.
+        HyperparameterError: actions have no fixed length, observations have goals (hindsight would have to change the
+            added rewards as well), or an entry has the name of a new one.
     """
 
     def __init__(self, env: Any) -> None:
