@@ -4,9 +4,9 @@
     frames of one env     ... f_t-3 f_t-2 f_t-1 f_t f_t+1 ...      a ring of its own
     transition t          position of f_t, a_t, r_t, flags
 
-An ordinary memory writes 8 frames for a transition of 4-frame stacks, this one writes 1. An episode costs 4 frames
-more: its first observation is written whole, so that whatever the wrapper pads it with comes out again, and its last
-observation is kept for bootstrapping after truncation.
+An ordinary memory writes 8 frames for a transition of 4-frame stacks, this one writes 1. An episode costs 4 more
+frames: its first observation is written whole, whatever the wrapper pads it with, and its last observation is kept for
+bootstrapping after truncation.
 """
 
 import os
@@ -33,8 +33,8 @@ class FrameReplayMemory(SampledRing):
 
         memory = FrameReplayMemory(1_000_000, (4, 84, 84), act_dim=0)      # 7.3 GB, not 56
 
-    The observation an episode's transition starts from must be the one the transition before it ended at, as loops
-    produce it; after a transition that was `terminal` or `truncated` a new episode starts. `batch.obs` and
+    Within an episode, each transition must start from the observation that the previous one ended with, as in a loop;
+    after a transition that was `terminal` or `truncated` a new episode starts. `batch.obs` and
     `batch.next_obs` are overlapping views of the same frames (channels first, rows not adjacent): read them, do not
     change them.
 
@@ -46,7 +46,7 @@ class FrameReplayMemory(SampledRing):
         frame_stack: number of frames in an observation, at least 2; default `obs_dim[0]`.
         obs_dtype: dtype of the frames.
         act_dtype: dtype of actions; default float32, or int32 when `act_dim` is 0.
-        n_envs: how many environments take turns, always in the same order.
+        n_envs: number of environments that take turns, always in the same order.
         n_step: sum rewards over so many steps when sampling (1: one-step transitions).
         gamma: discount per step, in [0, 1]; needed when `n_step` is above 1.
         sampling: `Prioritized(...)`, or None for uniform sampling.
@@ -117,17 +117,17 @@ class FrameReplayMemory(SampledRing):
         """Store one transition; with several environments, call it for each of them in turn.
 
         Args:
-            obs: `[*obs_dim]`, the observation that was acted on. It is looked at only where an episode starts.
+            obs: `[*obs_dim]`, the observation that was acted on. It is used only at the start of an episode.
             act: the action.
-            reward: what it gave.
+            reward: the reward of the action.
             next_obs: `[*obs_dim]`, the observation after it; at the end of an episode the final one.
             terminal: the episode ended for good (Gymnasium's `terminated`).
-            truncated: the episode was cut, by a time limit for instance.
+            truncated: the episode was cut short, by a time limit for instance.
 
         Raises:
-            ValueError: obs, next_obs or act has not the memory's shape, or fractions where whole numbers are stored,
-                the reward is NaN or infinite, or, where an episode starts, next_obs does not go on with the frames of
-                obs. Nothing is stored, but a full memory may have lost its oldest transition.
+            ValueError: obs, next_obs or act does not have the memory's shape, or has numbers that the memory cannot
+                store, the reward is NaN or infinite, or, at the start of an episode, next_obs does not continue the
+                frames of obs. Nothing is stored, but a full memory may have lost its oldest transition.
         """
         slot = self._end % self.max_size
         env = slot % self.n_envs

@@ -4,16 +4,16 @@
 
     memory.sample(n).index ──> BootstrapMasks.of ──> mask [n, heads] ──> BootstrappedDDPG.learn(..., mask=mask)
 
-A mask belongs to a slot of the memory, so it stays with its transition for as long as that is held. What overwrites the
-slot takes over its mask, which is as random for it as a new one: masks are drawn without a look at transitions.
+A mask belongs to a slot of the memory, so it stays with its transition for as long as that is held. A transition that
+overwrites the slot gets the same mask, which is as random as a new one: masks do not depend on transitions.
 
-`HindsightReplayMemory` draws transitions as if they had been meant to reach what was reached later:
+`HindsightReplayMemory` draws transitions as if their goal had been what was reached later:
 
     steps of one episode   t   t+1   t+2   ...   T
     drawn                  ^
     its goal becomes       what one of these steps has achieved, drawn uniformly (the strategy "future")
 
-Rewards are computed anew for the new goal, and flags of termination where the environment says how.
+Rewards are computed again for the new goal, and so are flags of termination if the environment can.
 """
 
 import os
@@ -58,15 +58,15 @@ class ReplayMemory(SampledRing):
         act_dim: size or shape of one action; `0` for a single discrete one.
         obs_dtype: dtype in which observations are stored and returned, such as `numpy.uint8` for images.
         act_dtype: dtype of actions; default float32, or int32 when `act_dim` is 0.
-        n_envs: how many environments take turns: with n-step sampling every `append_batch` brings one transition of
+        n_envs: number of environments that take turns: with n-step sampling, every `append_batch` has one transition of
             each, always in the same order.
         n_step: sum rewards over so many steps when sampling (1: one-step transitions).
         gamma: discount per step, in [0, 1]; needed when `n_step` is above 1.
         sampling: `Prioritized(...)`, or None for uniform sampling.
         seed: of the draws; or a generator to share. None draws the seed from numpy's global generator, so that
             `np.random.seed` before this call fixes all draws.
-        directory: keep the arrays in memory-mapped files there instead of in memory. `close()` the memory, and a
-            later program with the same arguments continues with what is there.
+        directory: keep the arrays in memory-mapped files there instead of in memory. After `close()`, a later program
+            with the same arguments continues with the contents.
 
     Raises:
         HyperparameterError: an argument is out of its range.
@@ -119,14 +119,14 @@ class ReplayMemory(SampledRing):
         Args:
             obs: the observation that was acted on.
             act: the action.
-            reward: what it gave.
+            reward: the reward of the action.
             next_obs: the observation after it; at the end of an episode the final one, not that after the reset.
             terminal: the episode ended for good (Gymnasium's `terminated`).
-            truncated: the episode was cut, by a time limit for instance.
+            truncated: the episode was cut short, by a time limit for instance.
 
         Raises:
-            ValueError: obs, next_obs or act has not the memory's shape, or fractions where whole numbers are stored,
-                or the reward is NaN or infinite. Nothing is stored, but a full memory may have lost its oldest
+            ValueError: obs, next_obs or act does not have the memory's shape, or has numbers that the memory cannot
+                store, or the reward is NaN or infinite. Nothing is stored, but a full memory may have lost its oldest
                 transition.
         """
         end = self._end
@@ -174,9 +174,9 @@ class ReplayMemory(SampledRing):
             truncated: `[n]` bool; None means none was.
 
         Raises:
-            ValueError: the arrays have different lengths or none that `n_envs` divides, a shape does not fit, there
-                are fractions where whole numbers are stored, or a reward is NaN or infinite; nothing is stored. Where
-                there is anything but numbers, a full memory may have lost its oldest transitions.
+            ValueError: the arrays have different lengths, `n_envs` does not divide the length, a shape does not fit,
+                the memory cannot store a number, or a reward is NaN or infinite; nothing is stored. If an array holds
+                anything but numbers, a full memory may have lost its oldest transitions.
         """
         self._append_columns((obs, next_obs, act, reward, terminal), truncated, {})
 
@@ -195,15 +195,15 @@ class ReplayMemory(SampledRing):
         """Replace the contents by a dataset of D4RL's form.
 
         Args:
-            dataset: arrays `observations`, `next_observations`, `actions`, `rewards`, `terminals`, and where it has
-                them `timeouts`, which become the truncation flags. They are copied: appending continues as usual.
+            dataset: arrays `observations`, `next_observations`, `actions`, `rewards`, `terminals`, and optionally
+                `timeouts`, which become the truncation flags. They are copied; appending continues as usual.
 
         Raises:
             HyperparameterError: the dataset has more rows than `max_size`.
             KeyError: one of the arrays is missing.
             ValueError: a shape does not fit, or a reward is NaN or infinite.
 
-        The contents stay as they are where the dataset is refused.
+        If the dataset is refused, the contents do not change.
         """
         keys = ("observations", "actions", "rewards", "next_observations", "terminals")
         if missing := [key for key in keys if key not in dataset]:
@@ -224,7 +224,7 @@ class ReplayMemory(SampledRing):
         """Write everything to one `.npz` file, under its name only when it is complete.
 
         The file has PARL's arrays `obs`, `action`, `reward`, `terminal`, `next_obs` and `other` (size and position),
-        and beside them what PARL had not: `truncated`, the random generator and the priorities.
+        and in addition to PARL's `truncated`, the random generator and the priorities.
 
         Raises:
             OSError: it cannot be written; an older file of that name is untouched.
@@ -237,11 +237,11 @@ class ReplayMemory(SampledRing):
     def load(self, pathname: str | os.PathLike[str]) -> None:
         """Replace the contents by those of a file that `save`, here or in PARL, wrote.
 
-        With the same `max_size` everything is as it was, the coming draws included; a smaller memory takes the newest
+        With the same `max_size` everything is restored, including the draws to come; a smaller memory takes the newest
         transitions.
 
         Raises:
-            CheckpointError: the file is missing, damaged, or of other shapes or dtypes; the contents stay as they are.
+            CheckpointError: the file is missing, damaged, or has other shapes or dtypes; the contents do not change.
         """
         data = read_snapshot(pathname, PARL_KEYS)
         check_same_rows(pathname, data, ("obs", "action", "reward", "terminal", "next_obs"))
@@ -273,9 +273,9 @@ class BootstrapMasks:
 
     Args:
         max_size: slots of the memory.
-        heads: how many heads there are.
-        share: of `"bernoulli"` the probability that a head learns from a transition, in (0, 1]; of `"poisson"` the mean
-            of how often it does, above 0, with 1 for the bootstrap (sampling with replacement) of a stream.
+        heads: number of heads.
+        share: for `"bernoulli"` the probability that a head learns from a transition, in (0, 1]; for `"poisson"` the
+            mean number of times, above 0; 1 is the bootstrap (sampling with replacement) of a stream.
         distribution: `"bernoulli"` or `"poisson"`.
         seed: of the draws; or a generator to share.
 
@@ -329,10 +329,10 @@ _MAY_DIFFER = 0.1  # of the rows looked at: goals stored as float32 may lie on t
 
 
 def outcome_of(env: Any) -> Outcome:
-    """Return what computes an environment's rewards and terminations for goals, by the methods of Gymnasium's GoalEnv.
+    """Return a function of an environment's rewards and terminations for goals, by the methods of Gymnasium's GoalEnv.
 
-    These are `compute_reward(achieved_goal, desired_goal, info)` and, if it has it, `compute_terminated(...)` likewise;
-    `info` is an empty dictionary. One that does not take arrays of goals is asked for each goal.
+    These are `compute_reward(achieved_goal, desired_goal, info)` and, if there is one, `compute_terminated(...)`;
+    `info` is an empty dictionary. A method that does not take arrays of goals is called for each goal.
 
     Raises:
         HyperparameterError: the environment has no `compute_reward`.
@@ -380,8 +380,8 @@ def _of_each(compute: Callable[..., Any], achieved: NDArray[Any], desired: NDArr
 class HindsightReplayMemory(ReplayMemory):
     """A memory with hindsight experience replay (Andrychowicz et al. 2017, arXiv:1707.01495, section 3).
 
-    Deviations from the paper: which goal a transition gets is decided when it is drawn, not when it is stored, so that
-    one transition gets many; episodes that still run give goals, too.
+    Deviations from the paper: the goal of a transition is chosen when it is drawn, not when it is stored, so that one
+    transition can have many; running episodes also supply goals.
 
     Args:
         max_size: as in `ReplayMemory`, like `act_dim`, `n_envs` and `seed`.
@@ -389,8 +389,8 @@ class HindsightReplayMemory(ReplayMemory):
         act_dim: likewise.
         obs_dtype: a record with the fields `observation`, `achieved_goal` and `desired_goal`, as
             `parl_core.training.off_policy.storage_of` makes it of a space.
-        outcome: computes rewards of goals, as the environment does.
-        share: of the drawn transitions that get another goal, in [0, 1]; default 0.8 (paper, k = 4 of 5).
+        outcome: computes rewards for goals, as the environment does.
+        share: fraction of the drawn transitions that get another goal, in [0, 1]; default 0.8 (paper, k = 4 of 5).
         n_envs: likewise.
         seed: likewise.
 

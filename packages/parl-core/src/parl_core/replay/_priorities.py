@@ -110,7 +110,7 @@ class Prioritized:
     """Settings of prioritised sampling; the defaults are the paper's for the proportional variant.
 
     Attributes:
-        alpha: how strongly priorities count, in [0, 1]; 0 is uniform sampling.
+        alpha: exponent of the priorities, in [0, 1]; 0 is uniform sampling.
         beta: how far the importance-sampling weights correct for it, in [0, 1]. The paper raises it linearly to 1 at
             the end of training: pass `beta=` to `sample` for that.
         epsilon: added to each |TD error| so that every transition can be drawn again, above 0.

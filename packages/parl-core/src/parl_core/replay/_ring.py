@@ -109,7 +109,7 @@ class Ring:
     def cut_episodes(self) -> dict[str, Any]:
         """Mark the newest transition of every environment as truncated, where its episode is not over.
 
-        For programs that reset environments in the middle of an episode: what is appended next belongs to another one.
+        For programs that reset environments in the middle of an episode: the next transitions belong to another one.
 
         Returns:
             a `place()` for `rows_since` that has the marked transitions after it.
@@ -189,9 +189,10 @@ class Ring:
         self._folder.flush()
 
     def close(self) -> None:
-        """Leave a memory with a `directory` for a later program to continue with; without one, do nothing.
+        """Close a memory with a `directory`, so that a later program can continue with it; without one, do nothing.
 
-        Priorities are not part of it: there every transition starts again with the largest. Do not append afterwards.
+        Priorities are not kept: in the later program, every transition starts with the largest. Do not append
+        afterwards.
         """
         self._folder.end(self._place())
 

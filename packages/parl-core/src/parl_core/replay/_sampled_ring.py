@@ -1,6 +1,6 @@
 """Batches drawn from a ring: uniformly or by priority, one step or several, into buffers that are reused.
 
-n-step returns are computed out of one-step transitions when a batch is drawn:
+n-step returns are computed from one-step transitions when a batch is drawn:
 
     R = r_t + gamma r_t+1 + ... + gamma^(m-1) r_t+m-1,   bootstrap with gamma^m V(s_t+m),   m <= n
 
@@ -80,8 +80,8 @@ def n_step_windows(
 class ReplayBatch:
     """`n` transitions (s_t, a_t, r, s_t+m) with what is needed to bootstrap from them.
 
-    With one-step sampling m is 1. With n-step sampling m is n, or less where the episode (or what has been
-    recorded of it) ends earlier; `reward` is then the discounted sum and `discount` is gamma**m.
+    With one-step sampling m is 1. With n-step sampling m is n, or less if the episode (or its recorded part) ends
+    earlier; `reward` is then the discounted sum and `discount` is gamma**m.
 
     The arrays are buffers of the memory: they are valid until its next `sample` of the same size.
     """
@@ -106,7 +106,7 @@ class ReplayBatch:
     """`[n]` in (0, 1], importance-sampling weights; None with uniform sampling."""
 
     def copy(self) -> "ReplayBatch":
-        """Return the batch in arrays of its own, which later sampling leaves alone."""
+        """Return a copy of the batch, which later sampling does not change."""
         arrays = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: array.copy() for name, array in arrays.items() if array is not None})
 
@@ -170,7 +170,8 @@ class SampledRing(Ring):
     def sample(self, batch_size: int, *, beta: float | None = None) -> ReplayBatch:
         """Draw a batch into buffers that the next call with the same `batch_size` overwrites.
 
-        Large arrays are allocated by the first call only, so later ones cause no page faults; `.copy()` what must last.
+        Large arrays are allocated by the first call only, so later ones cause no page faults; `.copy()` a batch that
+        you keep.
 
         Args:
             batch_size: number of transitions, drawn with replacement.

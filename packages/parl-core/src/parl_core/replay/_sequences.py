@@ -4,12 +4,12 @@
                                     ^ state     learned from                bootstrapped from
 
 A sequence may begin at any step and continue over the ends of episodes, behind which the state is reset. A step whose
-n-step return would go beyond a truncation is not learned from, because the state there is not known.
+n-step return would reach beyond a truncation is not learned from, because the state there is unknown.
 
     whole episodes              | learned from ... | last observation | padding ... |
                                 ^ zeros              bootstrapped from where it was truncated
 
-`EpisodeReplayMemory` draws whole episodes instead of pieces, with the state of zeros before each, as QMIX has it.
+`EpisodeReplayMemory` draws whole episodes instead of pieces, each from a state of zeros, as in QMIX.
 """
 
 import os
@@ -67,8 +67,9 @@ class _SequenceMemory(ReplayMemory):
 class SequenceReplayMemory(_SequenceMemory):
     """The newest `max_size` transitions with the state before each, and sequences drawn from them.
 
-    After R2D2 (Kapturowski et al. 2019, section 3): the state is that of the weights which acted, and `burn_in` steps
-    bring it up to date. Deviations: sequences are drawn uniformly, begin at any step, and may hold several episodes.
+    After R2D2 (Kapturowski et al. 2019, section 3): the stored state is that of the weights that acted, and `burn_in`
+    steps bring it up to date. Deviations: sequences are drawn uniformly, begin at any step, and may hold several
+    episodes.
 
     Args:
         max_size: as in `ReplayMemory`, like `obs_dim`, `act_dim`, `obs_dtype`, `n_envs` and `seed`.
@@ -113,7 +114,7 @@ class SequenceReplayMemory(_SequenceMemory):
 
     @property
     def is_ready(self) -> bool:
-        """Return whether every environment has steps enough for a sequence."""
+        """Return whether every environment has enough steps for a sequence."""
         return self._possible() > 0
 
     def count_for(self, batch_size: int) -> int:
@@ -126,10 +127,10 @@ class SequenceReplayMemory(_SequenceMemory):
         Observations are as they are stored. A sequence has `length + n_step` rows.
 
         Args:
-            count: how many, with replacement.
+            count: number of sequences, drawn with replacement.
 
         Raises:
-            ValueError: no environment has steps enough.
+            ValueError: no environment has enough steps.
         """
         n, burn_in, length, ahead = self.n_envs, self.burn_in, self.length, self._ahead
         possible, rows = self._possible(), length + ahead
@@ -194,8 +195,8 @@ class SequenceReplayMemory(_SequenceMemory):
 class EpisodeReplayMemory(_SequenceMemory):
     """The newest `max_size` transitions, and whole episodes drawn from them, padded to the longest one of a draw.
 
-    Only episodes that have ended, and of which no step was dropped, are drawn, each at most once. After the last step
-    comes its last observation, from which a truncated episode is bootstrapped.
+    Only complete episodes, of which no step was dropped, are drawn, each at most once. After the last step comes the
+    last observation, from which a truncated episode is bootstrapped.
 
     Args:
         max_size: as in `ReplayMemory`, like `obs_dim`, `act_dim`, `obs_dtype`, `act_dtype`, `n_envs` and `seed`.
@@ -241,16 +242,16 @@ class EpisodeReplayMemory(_SequenceMemory):
         return bool(self._episodes())
 
     def count_for(self, batch_size: int) -> int:
-        """Return how many episodes are drawn for a batch: `batch_size` is their number."""
+        """Return the number of episodes of a batch, which is `batch_size`."""
         return batch_size
 
     def sample_sequences(self, count: int) -> dict[str, Any]:
         """Draw episodes, as the columns of `parl_core.contracts.batches.Sequences`, in new arrays.
 
-        A sequence has one row more than the longest of them has steps. `weights` are 0 in rows that are no steps.
+        A sequence has one more row than the longest episode has steps. `weights` are 0 in rows that are not steps.
 
         Args:
-            count: how many; as many as there are, where there are less.
+            count: number of episodes; all of them if there are fewer.
 
         Raises:
             ValueError: no episode has ended.
