@@ -1,4 +1,4 @@
-"""The contract of A2C and A3C: a policy gradient with the advantages of a value function, one step a batch."""
+"""The contract of A2C and A3C: a policy gradient with the advantages of a value function, one step per batch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -33,20 +33,21 @@ class A2C(OnPolicy):
         loss = policy loss + vf_loss_coeff * value loss + entropy_coeff * sum(entropy)
 
     Deviations from the paper, as in PARL: Adam instead of RMSProp, and the gradients' global norm is clipped. Losses
-    are sums, as in the paper: with another batch size, another `max_grad_norm` fits. `entropy_coeff` keeps PARL's sign:
+    are sums, as in the paper, so `max_grad_norm` depends on the batch size. `entropy_coeff` keeps PARL's sign:
     it multiplies the entropy in the loss, so a bonus is *negative*.
 
     The model has `policy(obs)` and `value(obs)`, or `policy_and_value(obs)` with the pair of both in one pass: values
     `[batch, 1]` or `[batch]`; policy logits `[batch, act_dim]`, with `nvec` those of all parts side by side, or with
     `continuous_action` the pair (mean, std) of a Gaussian. Masks of actions are as in PPO.
 
-    Documented forms: PARL 1.x's `A3C(model, hyperparas=None, vf_loss_coeff=None)`; PARL 2.x's
-    `A2C(model, config)`, a dictionary of which `vf_loss_coeff`, `learning_rate`, `entropy_coeff` and `max_grad_norm`
-    count, and `A2C(model, vf_loss_coeff=0.5)`. All have the same methods.
+    Documented forms: PARL 1.x's `A3C(model, hyperparas=None, vf_loss_coeff=None)`; PARL 2.x's `A2C(model, config)`, a
+    dictionary of which `vf_loss_coeff`, `learning_rate`, `entropy_coeff` and `max_grad_norm` are used, and `A2C(model,
+    vf_loss_coeff=0.5)`. All have the same methods.
 
     Args:
         model: policy and value networks.
-        vf_loss_coeff: weight of the value loss, at least 0; default 0.5. In this place also PARL 2.x's `config`.
+        vf_loss_coeff: weight of the value loss, at least 0; default 0.5. PARL 2.x's `config` may be passed in its
+            place.
         learning_rate: of Adam, above 0; default 1e-3 (PARL).
         entropy_coeff: weight of the entropy in the loss, at most 0 for a bonus; default -0.01.
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (PARL).
@@ -255,9 +256,9 @@ class A2C(OnPolicy):
 class A3C(A2C):
     """Asynchronous advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, algorithm S3): the learner's part.
 
-    Its step is that of `A2C`, whose arguments and methods it has; what is asynchronous is how a program collects
-    batches: each actor acts with the weights it was last given, and the learner takes batches as they come. PARL 1.x
-    makes it with `A3C(model, vf_loss_coeff=0.5)`.
+    It has the step, the arguments and the methods of `A2C`. Only the collection of batches is asynchronous: each actor
+    acts with the weights that it received last, and the learner takes batches as they arrive. PARL 1.x's form is
+    `A3C(model, vf_loss_coeff=0.5)`.
     """
 
 

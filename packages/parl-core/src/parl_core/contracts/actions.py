@@ -34,7 +34,7 @@ def unit_line(low: Any, high: Any) -> tuple[NDArray[np.float64], NDArray[np.floa
 
     Args:
         low: the lower bounds of a box.
-        high: the upper ones. Where either bound is infinite, numbers stay what they are: scale 1 and shift 0.
+        high: the upper ones. Where either bound is infinite, numbers do not change: scale 1 and shift 0.
     """
     bounded = np.isfinite(low) & np.isfinite(high)
     bottom, top = (np.where(bounded, bound, 0.0).astype(np.float64) for bound in (low, high))  # nothing infinite
@@ -53,7 +53,7 @@ def check_mask(
         unless: bool `[batch]`, rows that may have no action.
 
     Raises:
-        ValueError: another shape or other numbers, or a row that leaves no action.
+        ValueError: the shape is wrong, there are other numbers, or a row allows no action.
     """
     array = np.asarray(mask)
     if array.ndim == 3 and sizes is None:
@@ -82,7 +82,7 @@ def check_mask(
 
 
 def check_possible(action: NDArray[np.int64], mask: NDArray[np.bool_], sizes: tuple[int, ...] | None = None) -> None:
-    """Refuse actions that could not be taken: their probability is 0, and its logarithm spoils all weights.
+    """Refuse impossible actions: their probability is 0, and its logarithm would spoil all weights.
 
     Args:
         action: `[batch]`, or of multi-discrete actions `[batch, len(sizes)]`.
@@ -119,8 +119,8 @@ class ActionKind:
     Attributes:
         continuous: actions are real numbers, drawn from a Gaussian.
         nvec: number of choices of each part of a multi-discrete action (`gymnasium.spaces.MultiDiscrete.nvec`).
-        used: of a team, `[agents, act_dim]`, False where a number or a choice of an agent is padding, because another
-            agent has more; None: all are used.
+        used: for a team, `[agents, act_dim]`, False where a number or a choice of an agent is padding, because another
+            agent has more; None if all are used.
     """
 
     continuous: bool = False
@@ -134,7 +134,7 @@ class ActionKind:
         Args:
             continuous_action: as in the algorithm.
             nvec: likewise.
-            model: may have the attribute `action_kind`, as those of `parl.networks.for_spaces` have.
+            model: its attribute `action_kind`, which models of `parl.networks.for_spaces` have, is the default.
 
         Raises:
             HyperparameterError: both are given, or a number of choices is below 1.
@@ -200,7 +200,7 @@ class ActionKind:
 
         Args:
             values: the mask that was given.
-            obs: observations that may bring one.
+            obs: observations that may contain one.
             action: the result of `column`, if the actions taken are known.
 
         Raises:

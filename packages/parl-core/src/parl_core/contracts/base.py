@@ -35,13 +35,13 @@ __all__ = [
 def merge(
     algorithm: str, hyperparas: Mapping[str, Any] | None, given: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Settle every setting in `defaults`.
+    """Determine every setting in `defaults`.
 
     Args:
         algorithm: name, for messages.
         hyperparas: PARL 1.x's dictionary, or None.
-        given: arguments; None means not given. A dictionary in the place of the first of them is PARL 1.x's, too,
-            whose manual has it there.
+        given: arguments; None means not given. A dictionary in the place of the first one counts as `hyperparas`, as in
+            PARL 1.x's manual.
         defaults: value of each setting that neither names.
 
     Raises:
@@ -154,15 +154,15 @@ class CountingUpdates(Algorithm):
 
 
 class RolloutSettings(TypedDict, total=False):
-    """Keywords of `OnPolicy.learn_rollout`; None, as a keyword that is left out, is the algorithm's own.
+    """Keywords of `OnPolicy.learn_rollout`; None, or a missing keyword, is the algorithm's default.
 
     Attributes:
         epochs: Passes over the rollout.
-        minibatch_size: Rows a step.
+        minibatch_size: Rows per step.
         lr: Learning rate.
         clip: Clip range.
         entropy_coef: Weight of the entropy *bonus*, at least 0.
-        target_kl: End early when the policy has moved this far.
+        target_kl: KL divergence from the old policy at which to stop early.
     """
 
     epochs: int | None
@@ -177,15 +177,15 @@ _OF_ONE_AGENT = frozenset({"normalize", "n_step", "prioritized", "hindsight"})
 
 
 def unused_settings(algorithm: type[Algorithm]) -> frozenset[str]:
-    """Return the settings of loops and recipes that an algorithm has no use for.
+    """Return the settings of loops and recipes that an algorithm does not use.
 
-    Those of a team are learned from as they were observed, drawn uniformly and one step after another.
+    A team learns from transitions as they were observed, drawn uniformly and one step at a time.
     """
     return algorithm.UNUSED if algorithm.TEAM is None else algorithm.UNUSED | _OF_ONE_AGENT
 
 
 def refuse_unused(algorithm: Algorithm, **given: Any) -> None:
-    """Refuse settings of `learn_rollout` that an algorithm has no use for, rather than do something else silently.
+    """Refuse settings of `learn_rollout` that an algorithm does not use, instead of ignoring them silently.
 
     Raises:
         HyperparameterError: one of them is not None.
@@ -239,18 +239,18 @@ class OnPolicy(CountingUpdates):
             Losses by name, means over the steps taken; and `steps`.
 
         Raises:
-            HyperparameterError: the algorithm has no use for a value that was given.
+            HyperparameterError: the algorithm does not use a given value.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define learn_rollout()")
 
     def check_policy(self, obs: Any) -> None:
-        """Refuse a policy for continuous actions whose Gaussians are none.
+        """Refuse a policy for continuous actions that does not return valid Gaussians.
 
         Args:
             obs: `[n, ...]`, or a dictionary of such.
 
         Raises:
-            ModelContractError: it names the model's method and what it has to return.
+            ModelContractError: it does not; the message names the method and what it has to return.
         """
         if self.actions.continuous:
             self._require_gaussians(self._acts_with, obs, after=int(self.actions.nvec is not None))

@@ -2,9 +2,9 @@
 
     memory, loop, program ──> Transitions, Rollout, Fragment, Windows ──> the same of tensors ──> algorithm.learn(batch)
 
-A batch checks the shapes and kinds of its columns once, where it is made; what this library makes itself it does not
-check again (`Batch.made`). Values are looked at when a loss is not finite: `Batch.first_strange` names the row. Columns
-of your own (goals, hidden states, several rewards) are in `extra` and go all the way: `batch.goal`.
+A batch checks the shapes and kinds of its columns once, when it is made. Batches made by this library are not checked
+again (`Batch.made`). Values are checked only if a loss is not finite: `Batch.first_strange` names the row. Your own
+columns (goals, hidden states, several rewards) are in `extra` and reach the algorithm: `batch.goal`.
 
 `Columns` turns the positional forms of PARL 1.x and 2.x, `learn(obs, action, reward, ...)`, into batches, for
 `Agent.learn` and `Algorithm.learn` alike.
@@ -53,15 +53,15 @@ def observations(values: Any) -> Observations:
 
 
 def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArray[np.int64]:
-    """Return discrete actions as int64 `[n]`, from `[n]` or `[n, 1]`; floats that are whole numbers pass, too.
+    """Return discrete actions as int64 `[n]`, from `[n]` or `[n, 1]`; floats may be whole numbers.
 
     Args:
         name: the argument's name, for messages.
         values: action indices.
-        act_dim: number of actions; where given, larger indices are refused, which on a GPU would end the process.
+        act_dim: number of actions; if given, larger indices, which would end the process on a GPU, are refused.
 
     Raises:
-        ValueError: another shape, numbers that are not whole, or indices that are not actions.
+        ValueError: the shape is wrong, a number is not whole, or an index is not an action.
     """
     given = np.asarray(values)
     if given.ndim == 2 and given.shape[1] > 1:
@@ -85,10 +85,10 @@ def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArra
 
 
 def floats_column(name: str, values: Any) -> NDArray[Any]:
-    """Return numbers or flags as floats `[n]`, from `[n]` or `[n, 1]`; float32 and float64 stay what they are.
+    """Return numbers or flags as floats `[n]`, from `[n]` or `[n, 1]`; float32 and float64 do not change.
 
     Raises:
-        ValueError: another shape, or no numbers.
+        ValueError: the shape is wrong, or they are not numbers.
     """
     found: NDArray[Any] = _numbers(name, np.asarray(values))
     return found
@@ -103,10 +103,10 @@ def _column(name: str, array: NDArray[Any]) -> NDArray[Any]:
 
 
 class Batch:
-    """Columns with one row per entry, arrays or tensors of a framework; None for a column that is not there.
+    """Columns with one row per entry, arrays or tensors of a framework; None for a missing column.
 
     Attributes:
-        extra: further columns by name, which `batch.<name>` finds, too; arrays `[n, ...]`, or dictionaries of such.
+        extra: further columns by name, also available as `batch.<name>`; arrays `[n, ...]`, or dictionaries of such.
 
     Raises:
         ValueError: columns differ in length, the batch is empty, or a column has another shape or kind.
@@ -196,7 +196,7 @@ class Batch:
         )
 
     def rows(self, index: Any) -> Self:
-        """Return the batch of some rows: a slice, or whole numbers of the columns' kind."""
+        """Return the batch of some rows, selected by a slice, or by whole numbers of the columns' kind."""
         return self.map(lambda column: column[index])
 
     @property
@@ -205,7 +205,7 @@ class Batch:
         return int(next(iter(self.__dict__["state"].values())).shape[0])
 
     def sequences(self, index: Any) -> Self:
-        """Return the batch of some of its sequences, of a batch with a `state`: one before each sequence.
+        """Return some sequences of a batch with a `state`, which has one entry before each sequence.
 
         Args:
             index: whole numbers of the columns' kind, counted in sequences.
@@ -221,7 +221,7 @@ class Batch:
         return self.made(**{name: map_nested(taken, column) for name, column in found.items()}, state=state)
 
     def named(self) -> dict[str, Any]:
-        """Return the columns that there are, also the extra ones, by name."""
+        """Return the existing columns by name, including the extra ones."""
         found = {name: value for name, value in self.__dict__.items() if value is not None and name != "checked"}
         extra: Mapping[str, Any] = found.pop("extra", {})
         return {**found, **extra}
@@ -332,14 +332,14 @@ class Transitions(Batch):
 class Sequences(Batch):
     """Sequences of replayed steps, one after the other, as DQN learns from them with a model that has a memory.
 
-    Each of the n sequences has S rows; the last ones are there for others to bootstrap from.
+    Each of the n sequences has S rows; the last ones only serve to bootstrap from.
 
     Attributes:
         obs: `[n * S, ...]`, or a dictionary of such.
         action: int64 `[n * S]`.
         reward: float `[n * S]`; with n-step returns their discounted sum.
-        discount: float `[n * S]`, of what is bootstrapped from: 0 where the episode terminated before.
-        ahead: int64 `[n * S]`, the row that each one bootstraps from.
+        discount: float `[n * S]`, of the bootstrapped value: 0 where the episode terminated before.
+        ahead: int64 `[n * S]`, the row that each row bootstraps from.
         weights: float `[n * S]`, of each row in the loss; 0 where nothing can be learned.
         begins: bool `[n * S]`, True where a row is the first of its episode.
         state: before the first row of each sequence, or of what is before it, `[n, ...]` by name.
@@ -380,7 +380,7 @@ class Rollout(Batch):
             observations have it.
         begins: bool `[n]`, of a model with a memory: True where a row is the first of its episode.
         state: of a model with a memory, that before each sequence, `[sequences, ...]` by name. The rows of a sequence
-            follow each other, and all have equally many.
+            follow each other, and all sequences have the same number.
         extra: further columns.
     """
 
@@ -501,11 +501,11 @@ class Windows(Batch):
 
 @dataclass(frozen=True)
 class Columns:
-    """The positional form of an algorithm's `learn`, and the batch that it means.
+    """The positional form of an algorithm's `learn`, and the batch that it stands for.
 
     Attributes:
         kind: of the batch.
-        names: the columns' names as arguments, in their order, and as the batch calls them.
+        names: the columns' names as arguments, in their order, and their names in the batch.
         settings: further arguments by place or name, such as learning rates.
         keywords: further arguments by name: settings, and columns of the batch that need not be given.
         extra: those of the keywords that are extra columns.
@@ -527,12 +527,12 @@ class Columns:
         return inspect.Signature(parameters)
 
     def batch(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, recording: bool = False) -> tuple[Any, Any]:
-        """Return the batch that arguments mean, and the settings among them.
+        """Return the batch that arguments stand for, and the settings among them.
 
         Args:
             args: a batch and settings, or columns and settings.
             kwargs: the others.
-            recording: they are placeholders of a program, which only get their shape.
+            recording: the arguments are placeholders of a program; only their shapes are set.
 
         Raises:
             TypeError: an argument is missing or unknown.
@@ -565,7 +565,7 @@ class Columns:
         return self.kind.made(**columns), given
 
     def as_called(self, error: ValueError, args: tuple[Any, ...]) -> ValueError:
-        """Return an error about a column with the name of the argument that it was given as."""
+        """Return an error about a column, with the name of the column's argument."""
         text = str(error)
         if args and isinstance(args[0], Batch):
             return error
@@ -583,7 +583,7 @@ def learns_from(
     keywords: Sequence[str] = (),
     extra: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let `learn(self, batch, ...)` take the columns of the batch one by one as well, as PARL 1.x and 2.x have it.
+    """Let `learn(self, batch, ...)` take the columns of the batch one by one as well, as in PARL 1.x and 2.x.
 
     Args:
         kind: of the batch.

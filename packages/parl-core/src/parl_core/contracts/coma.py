@@ -1,4 +1,4 @@
-"""The contract of COMA: actors whose advantages compare each agent's action with the others' kept as they were."""
+"""The contract of COMA: actors whose advantages compare each agent's action while the others' are kept fixed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -26,8 +26,8 @@ class COMA(OnPolicy):
         policy loss = -mean(A^a log pi^a(u^a | o^a)) - entropy_coef * entropy
         critic loss = mean((Q(s, u) - y)**2),   y = TD(lambda) of the target critic              (section 4)
 
-    with means over agents that acted. Each rollout is learned from once: `critic_updates` steps of the critic, then one
-    of the actors by the new critic.
+    with means over agents that acted. Each rollout is used once: `critic_updates` steps of the critic, then one step of
+    the actors with the new critic.
 
     Deviations from the paper: each step of the critic takes the whole rollout, not one time step after the other from
     the last; rollouts are of a fixed number of steps, which may cut episodes (the rest is bootstrapped); actors
@@ -46,7 +46,7 @@ class COMA(OnPolicy):
 
     Args:
         model: actors and critic.
-        n_actions: number of actions, of the agent that has most.
+        n_actions: largest number of actions of an agent.
         n_agents: number of agents.
         grad_norm_clip: limit of the gradients' global norm, of actors and of the critic; default 10 (PyMARL).
         actor_lr: learning rate of Adam; default 5e-4 (PyMARL).
@@ -202,7 +202,7 @@ class COMA(OnPolicy):
             batch: the rollout, a `TeamRollout` of arrays.
             epochs: refused, because COMA takes one step; likewise minibatch_size, lr, clip and target_kl.
             minibatch_size: refused.
-            rng: without use.
+            rng: not used.
             lr: refused.
             clip: refused.
             entropy_coef: for this call; default the constructor's.
@@ -224,7 +224,7 @@ class COMA(OnPolicy):
         raise NotImplementedError
 
     def sync_target(self, decay: float = 0.0) -> None:
-        """Copy the critic to the target, of which `decay` is kept."""
+        """Move the target to the critic: target = decay * target + (1 - decay) * critic."""
         self.model.sync_weights_to(self.target_model, decay)
         self._until_sync = self.target_update_interval
 
@@ -232,7 +232,7 @@ class COMA(OnPolicy):
         """Return a batch of arrays with actions and masks that fit, and `active` where it was left out.
 
         Raises:
-            ValueError: they do not fit.
+            ValueError: actions or masks do not fit.
         """
         batch = self._fitted(batch)
         action = np.asarray(batch.action)

@@ -1,7 +1,7 @@
 """The base of DDPG, TD3, SAC and OAC: actor and critic with a learning rate each, a target that follows slowly.
 
-Actions lie in [-1, 1] in every dimension; the loops and `parl.env.ActionMappingWrapper` map them to the bounds of an
-environment, whichever finite ones it has.
+Actions lie in [-1, 1] in every dimension; the loops and `parl.env.ActionMappingWrapper` map them to the finite bounds
+of an environment.
 
     model.policy(obs)               described in the algorithm's class
     model.value(obs, action)        `[batch]` or `[batch, 1]`; of twin critics a pair of such
@@ -226,11 +226,11 @@ class NoisyActorCritic(ContinuousActorCritic):
     def choose(
         self, output: Any, *, rng: np.random.Generator | None = None, noise: float = 0.1, **options: Any
     ) -> NDArray[Any]:
-        """Return the actor's actions; with `rng` Gaussian noise is added, and what leaves [-1, 1] is clipped.
+        """Return the actor's actions; `rng` adds Gaussian noise, and actions are clipped to [-1, 1].
 
         Args:
             output: actions `[batch, act_dim]`.
-            rng: explore with it.
+            rng: the generator to explore with.
             noise: standard deviation, at least 0; default 0.1 (Fujimoto et al. 2018, section 6.1).
             options: none.
 
@@ -242,7 +242,7 @@ class NoisyActorCritic(ContinuousActorCritic):
 
 
 def noisy(action: NDArray[Any], noise: float, rng: np.random.Generator) -> NDArray[Any]:
-    """Actions `[batch, act_dim]` in [-1, 1] with Gaussian noise of standard deviation `noise`, kept inside.
+    """Return actions `[batch, act_dim]` with Gaussian noise of standard deviation `noise`, clipped to [-1, 1].
 
     Raises:
         HyperparameterError: `noise` is negative.
@@ -252,10 +252,10 @@ def noisy(action: NDArray[Any], noise: float, rng: np.random.Generator) -> NDArr
 
 
 def unit_box(name: str, values: Any) -> NDArray[Any]:
-    """Continuous actions as floats `[n, act_dim]` in [-1, 1].
+    """Return continuous actions as floats `[n, act_dim]` in [-1, 1].
 
     Raises:
-        ValueError: another shape, or numbers outside.
+        ValueError: the shape is wrong, or a number lies outside.
     """
     action = np.asarray(values)
     if action.ndim != 2 or action.dtype.kind not in "fiu":

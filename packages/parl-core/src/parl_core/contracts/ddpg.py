@@ -38,9 +38,9 @@ class DDPG(NoisyActorCritic):
         tau: how far the target moves to the model in each step, in (0, 1]; default 0.005 (TD3's; the paper has 0.001).
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4
             (Fujimoto's later code; the paper has 1e-4).
-        critic_lr: the same of the critic; default 3e-4 (the paper has 1e-3).
+        critic_lr: the same for the critic; default 3e-4 (the paper has 1e-3).
         optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
-            parameters that the model lists for it; default Adam. One keeps its own learning rate unless that is given
+            parameters that the model lists for it; default Adam. Each keeps its own learning rate unless one is given
             here or in a call.
         hyperparas: PARL 1.x's dictionary of these settings.
         device, compile: see `parl.Algorithm`.
@@ -72,14 +72,14 @@ class BootstrappedDDPG(ContinuousActorCritic):
         actor loss_k  = -mean(mask_k * Q_k(obs, mu_k(obs)))
         model'        = (1 - tau) * model' + tau * model
 
-    Losses are means over the heads, so that features which heads share take the mean of the heads' gradients. One head
-    acts for a whole episode, which explores further ahead than noise in each step; without exploration all of them do:
+    Losses are means over the heads, so shared features receive the mean of the heads' gradients. One head acts for a
+    whole episode, which explores further than noise in each step; without exploration all of them act:
 
         "mean"   the mean of the heads' actions
         "vote"   the head's action that the critics value most: argmax_k of mean_j Q_j(obs, mu_k(obs))
 
-    Deviations from Osband et al.: the mask also weights the actors' losses, which are none of DQN's; the usual ones of
-    DDPG are named there.
+    Deviations from Osband et al.: the mask also weights the actors' losses, which DQN does not have; those of `DDPG`
+    apply as well.
 
     The model has `policy(obs)`, actions `[batch, heads, act_dim]` in [-1, 1] (end in tanh); `value(obs, action)`,
     `[batch, heads]`, of actions `[batch, heads, act_dim]`, one for each head; `get_actor_params()`; and where actors
@@ -90,8 +90,8 @@ class BootstrappedDDPG(ContinuousActorCritic):
         gamma: discount of one step, in [0, 1]; default 0.99.
         tau: how far the target moves to the model in each step, in (0, 1]; default 0.005.
         actor_lr: learning rate of the actors' Adam, above 0, or a schedule of the updates taken; default 3e-4.
-        critic_lr: the same of the critics; default 3e-4.
-        ensemble: how `predict` makes one action of the heads': `"mean"` or `"vote"`; the latter takes a pass through
+        critic_lr: the same for the critics; default 3e-4.
+        ensemble: how `predict` combines the heads' actions: `"mean"` or `"vote"`; the latter takes a pass through
             all critics for each head.
         optimizer, hyperparas: as DDPG's.
         device, compile: see `parl.Algorithm`.
@@ -120,11 +120,11 @@ class BootstrappedDDPG(ContinuousActorCritic):
         super().__init__(model, gamma, tau, actor_lr, critic_lr, **settings)
 
     def sample(self, obs: Any, *, head: Any = None, noise: float = 0.1) -> Any:
-        """Act as one head does, with Gaussian noise; what leaves [-1, 1] is clipped.
+        """Return the actions of one head, with Gaussian noise, clipped to [-1, 1].
 
         Args:
             obs: `[batch, ...]`, or a dictionary of such.
-            head: which, from 0, for all rows or `[batch]`; default: drawn for each row. Keep one for an episode.
+            head: its index, from 0, for all rows or `[batch]`; default: drawn for each row. Keep one for an episode.
             noise: standard deviation, at least 0; default 0.1.
 
         Returns:

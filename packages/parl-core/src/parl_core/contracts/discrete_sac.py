@@ -41,16 +41,17 @@ class DiscreteSAC(SAC):
         alpha: temperature, at least 0; default: learned, from 1 on.
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
             appendix).
-        critic_lr: the same of the critics.
-        alpha_lr: the same of a learned temperature; default that of the actor.
-        target_entropy: of a learned temperature, in nats; default 0.98 * log(number of possible actions) (paper,
-            appendix), which keeps actions close to random. Choose less where the policy should become deterministic.
+        critic_lr: the same for the critics.
+        alpha_lr: the same for a learned temperature; default: that of the actor.
+        target_entropy: for a learned temperature, in nats; default 0.98 * log(number of possible actions) (paper,
+            appendix), which keeps actions close to random. Choose a smaller value if the policy should become
+            deterministic.
         optimizer: as in `SAC`.
         hyperparas: as in `SAC`.
         device, compile: see `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, given twice, or of no use with a fixed temperature.
+        HyperparameterError: a setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
         ModelContractError: the model lacks one of its methods.
     """
 
@@ -77,7 +78,7 @@ class DiscreteSAC(SAC):
             return self._of(self.model.policy(obs), obs, action_mask).sample()
 
     def sample_actions(self, obs: Any, action_mask: Any = None) -> Any:
-        """Return what `sample` does."""
+        """Return the same as `sample`."""
         return self.sample(obs, action_mask)
 
     @learns_from(
@@ -90,8 +91,8 @@ class DiscreteSAC(SAC):
 
         Args:
             batch: tensors; actions int64 `[batch]`. Its extra columns `action_mask` and `next_action_mask`, bool
-                `[batch, act_dim]`, are True where an action is possible in `obs` and `next_obs`; default: what these
-                have under `action_mask`, else all are.
+                `[batch, act_dim]`, are True where an action is possible in `obs` and `next_obs`; default: their entry
+                `action_mask`, else all are.
             actor_lr: learning rate of the actor for this step; default the constructor's.
             critic_lr: learning rate of the critics for this step; default the constructor's.
 
@@ -105,7 +106,7 @@ class DiscreteSAC(SAC):
         """Return a batch of arrays with actions that the model has, and masks as booleans.
 
         Raises:
-            ValueError: an action is none, or a mask leaves no action where one is chosen.
+            ValueError: an action is invalid, or a mask allows no action where one is chosen.
         """
         if self._choices is None:
             self._choices = self._output_size("policy", batch.obs)

@@ -72,7 +72,7 @@ class C51(DistributionalDQN):
 
     It acts by Q as DQN does: exploration, masks, n-step returns and targets are those of `DQN`. With `weights`, `learn`
     returns KL(m || p) of each row instead of a TD error, by which Rainbow draws (Hessel et al. 2018, section 3).
-    Deviations from the paper: none but when the target moves.
+    Deviations from the paper: only when the target moves.
 
     The model's `atoms(obs)` returns logits `[batch, N, act_dim]`; `parl.networks.for_spaces(..., "categorical")` makes
     one.
@@ -81,14 +81,14 @@ class C51(DistributionalDQN):
         model: the network; a target network is copied from it.
         gamma: discount of one step, in [0, 1]; default 0.99 (paper).
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 2.5e-4 (paper, section 5).
-        v_min: the smallest return that is told apart; default -10 (paper, of rewards in [-1, 1]).
-        v_max: the largest one, above `v_min`; default 10. Returns beyond count as these.
+        v_min: the smallest value of a return; default -10 (paper, for rewards in [-1, 1]).
+        v_max: the largest value, above `v_min`; default 10. Returns outside count as the nearest of the two.
         act_dim: number of actions; only checked against the model's output.
         double: pick the next action by the trained network.
         sync_every: as in `DQN` (paper 10,000).
         tau: as in `DQN`.
         eps: epsilon of Adam, above 0; default 0.01 / 32 (paper).
-        max_grad_norm: clip the gradients' global norm, above 0; by default they are not.
+        max_grad_norm: limit of the gradients' global norm, above 0; default: no limit.
         optimizer: as in `DQN`.
         hyperparas: as in `DQN`.
         device, compile, compute_dtype: see `parl.Algorithm`.
@@ -133,7 +133,7 @@ class QRDQN(DistributionalDQN):
                           u_ij = target_j - theta_i(obs, action), L_kappa the Huber loss              (equation 10)
 
     It acts by Q as DQN does: exploration, masks, n-step returns, prioritised replay and targets are those of `DQN`; the
-    TD error of a row is mean_j target_j - Q(obs, action). Deviations from the paper: none but when the target moves.
+    TD error of a row is mean_j target_j - Q(obs, action). Deviations from the paper: only when the target moves.
 
     The model's `quantiles(obs)` returns `[batch, N, act_dim]`; `parl.networks.for_spaces(..., "quantile")` makes one.
 
@@ -147,7 +147,7 @@ class QRDQN(DistributionalDQN):
         tau: as in `DQN`.
         kappa: error from which the loss grows linearly, above 0; default 1 (paper, QR-DQN-1).
         eps: epsilon of Adam, above 0; default 0.01 / 32 (paper).
-        max_grad_norm: clip the gradients' global norm, above 0; by default they are not.
+        max_grad_norm: limit of the gradients' global norm, above 0; default: no limit.
         optimizer: as in `DQN`.
         device, compile, compute_dtype: see `parl.Algorithm`.
 
@@ -186,8 +186,8 @@ class Rainbow(C51):
         dueling networks          of the model: `parl.networks.CategoricalNetwork(..., dueling=True)`
         noisy networks            of the model: `noisy=0.5`; it explores by them, and `epsilon` is 0
 
-    The recipes of `parl train rainbow` have all of them. The loss is that of `C51` with these defaults; one part less
-    is another setting of the same, such as `double=False` or a model without noise (with an `epsilon` then).
+    The recipes of `parl train rainbow` have all of them. The loss is that of `C51` with these defaults; to leave out a
+    part, change its setting, for example `double=False`, or a model without noise and an `epsilon`.
 
     The model's `atoms(obs)` returns logits `[batch, N, act_dim]`.
 
@@ -202,7 +202,7 @@ class Rainbow(C51):
         sync_every: as in `DQN` (paper 32,000 frames, which are 2,000 updates).
         tau: as in `DQN`.
         eps: epsilon of Adam, above 0; default 1.5e-4 (paper, table 1).
-        max_grad_norm: clip the gradients' global norm, above 0; by default they are not.
+        max_grad_norm: limit of the gradients' global norm, above 0; default: no limit.
         optimizer: as in `DQN`.
         hyperparas: as in `DQN`.
         device, compile, compute_dtype: see `parl.Algorithm`.
@@ -253,5 +253,5 @@ class Rainbow(C51):
         action_mask: Any = None,
         **options: Any,
     ) -> NDArray[np.int64]:
-        """Return the best action of each row, as `DQN.choose`; `epsilon` is 0 by default, the network explores."""
+        """Return the best action of each row, as `DQN.choose`; `epsilon` is 0 by default: the network explores."""
         return super().choose(output, rng=rng, epsilon=epsilon, action_mask=action_mask, **options)

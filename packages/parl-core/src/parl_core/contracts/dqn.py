@@ -22,7 +22,7 @@ SyncEvery = int | Literal["loop"] | None
 
 
 class DQNSettings(TypedDict, total=False):
-    """Keywords of `DQN` with the same default in its variants."""
+    """Keywords of `DQN` that have the same default in its variants."""
 
     act_dim: int | None
     sync_every: SyncEvery
@@ -61,13 +61,13 @@ class DQN(CountingUpdates):
         target = reward + discount * (1 - terminal) * max_a Q_target(next_obs, a)
         loss = mean(weights * (Q(obs, action) - target)**2)
 
-    One Adam step a call. Deviations from the paper, as in PARL: Adam instead of RMSProp, and the squared error (the
-    paper clips its derivative, as `huber=1.0` does).
-    Variants: `double=True` picks the action by the trained network (van Hasselt et al. 2016, equation 4); dueling is
-    the model's choice (Wang et al. 2016); n-step returns pass `discount = gamma**n` for each sample; prioritised replay
-    passes importance `weights` and gets `td_error` back (Schaul et al. 2016). Where not every action is always
-    possible, `action_mask` to `predict` and `sample` and `next_action_mask` to `learn` (or dictionaries of observations
-    with an entry `action_mask`) keep the others from being chosen and bootstrapped from.
+    One Adam step per call. Deviations from the paper, as in PARL: Adam instead of RMSProp, and the squared error (the
+    paper clips its derivative, as `huber=1.0` does). Variants: `double=True` picks the action by the trained network
+    (van Hasselt et al. 2016, equation 4); dueling is the model's choice (Wang et al. 2016); n-step returns pass
+    `discount = gamma**n` for each sample; prioritised replay passes importance `weights` and gets `td_error` back
+    (Schaul et al. 2016). Where not every action is always possible, `action_mask` to `predict` and `sample` and
+    `next_action_mask` to `learn` (or dictionaries of observations with an entry `action_mask`) exclude the others from
+    choices and bootstrapping.
 
     With a model that has a memory, `learn` takes `Sequences`, such as `parl_core.replay.SequenceReplayMemory` draws:
     R2D2 (Kapturowski et al. 2019) in one process, with uniform draws.
@@ -83,15 +83,16 @@ class DQN(CountingUpdates):
         double: double Q-learning.
         sync_every: updates between two moves of the target network, in `learn` (paper 10,000). By default,
             `"loop"`, `train_off_policy` and `train_offline` move it a little after each update, by a `tau` of 0.005
-            (Lillicrap et al. 2015, arXiv:1509.02971, section 3; the number is of Fujimoto et al. 2018), until the
-            program calls `sync_target()`, and `learn` alone never does, as in PARL. None: only `sync_target()` does.
+            (Lillicrap et al. 2015, arXiv:1509.02971, section 3; the number is from Fujimoto et al. 2018), until the
+            program calls `sync_target()`; `learn` alone never moves it, as in PARL. None: only `sync_target()` moves
+            it.
         tau: how far each of these moves goes, in (0, 1]; default 1, a copy. Given without `sync_every`, the target
             moves after every update.
         huber: error from which the loss grows linearly, above 0 (paper 1.0); by default the error is squared.
         eps: epsilon of Adam, above 0; default 1e-8 (Kingma & Ba 2015). The PARL 1.x manual and Atari recipes have 1e-3
             and 1.5e-4.
-        max_grad_norm: clip the gradients' global norm, above 0 (Stable-Baselines3: 10); by default they are not.
-        value_rescaling: of a model with a memory, learn h(x) = sign(x)(sqrt(|x| + 1) - 1) + value_rescaling * x of
+        max_grad_norm: limit of the gradients' global norm, above 0 (Stable-Baselines3: 10); default: no limit.
+        value_rescaling: for a model with a memory, learn h(x) = sign(x)(sqrt(|x| + 1) - 1) + value_rescaling * x of
             values x (Pohlen et al. 2018, arXiv:1805.11593, section 3.2; R2D2 has 1e-3), above 0; by default the values.
         optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
@@ -189,7 +190,7 @@ class DQN(CountingUpdates):
 
         Args:
             batch: tensors; its extra column `next_action_mask`, bool `[batch, act_dim]`, is True where an action is
-                possible in `next_obs`; default: what `next_obs` has under `action_mask`, else all are.
+                possible in `next_obs`; default: the entry `action_mask` of `next_obs`, else all are.
             learning_rate: for this step; default the constructor's.
 
         Returns:
@@ -218,13 +219,13 @@ class DQN(CountingUpdates):
         """Copy the weights of `model` into `target_model`.
 
         Args:
-            gpu_id: PARL 1.x's; without effect, both models are where `device` has put them.
+            gpu_id: an argument of PARL 1.x, without effect; both models are on `device`.
         """
         self.syncs += 1
         self.model.sync_weights_to(self.target_model)
 
     def move_target_in_loop(self) -> None:
-        """Move the target a little, as the loops do after each update where nothing else does."""
+        """Move the target a little; the loops call it after each update if nothing else moves the target."""
         if self.sync_every == "loop" and not self.syncs:
             self.model.sync_weights_to(self.target_model, 1.0 - self.LOOP_TAU)
 
@@ -241,14 +242,14 @@ class DQN(CountingUpdates):
 
         Args:
             output: Q values `[batch, act_dim]`.
-            rng: explore with it.
+            rng: the generator to explore with.
             epsilon: in [0, 1]; of this call.
             action_mask: bool `[batch, act_dim]`, True where an action is possible.
             options: none.
 
         Raises:
             HyperparameterError: `epsilon` lies outside [0, 1].
-            ValueError: the mask has another shape, or leaves no action.
+            ValueError: the mask has another shape, or allows no action.
             ModelContractError: the model's output does not have `act_dim` columns.
         """
         super().choose(output, rng=rng, **options)
@@ -273,7 +274,8 @@ class DQN(CountingUpdates):
         """Return a batch of arrays with actions that the model has.
 
         Raises:
-            ValueError: it has not, or the model has a memory and the batch no sequences, or the other way round.
+            ValueError: an action is invalid, or the batch has sequences and the model no memory, or the other way
+                round.
         """
         self._fitted(batch)
         choices, action = self._outputs or self.act_dim, batch.action
@@ -383,7 +385,7 @@ class ApeX(DQN):
         sync_every: as in `DQN` (paper 2,500).
         tau: as in `DQN`.
         huber: as in `DQN`.
-        eps: epsilon of Adam, above 0; default 1.5e-7 (paper, of RMSProp).
+        eps: epsilon of Adam, above 0; default 1.5e-7 (paper, for RMSProp).
         max_grad_norm: clip the gradients' global norm, above 0; default 40 (paper).
         optimizer: as in `DQN`.
         hyperparas: as in `DQN`.
@@ -419,7 +421,7 @@ class OfflineQ(DQN):
         target     = reward + discount * (1 - terminal) * max_a Q_w'(next_obs, a)                    (equation 3)
         loss       = mean(weights * huber(target - Q_w(obs, action)))                                 (equation 4)
 
-    With one head it is DQN with the Huber loss (Mnih et al. 2015), on whatever the log holds. Deviation from the paper:
+    With one head it is DQN with the Huber loss (Mnih et al. 2015) on the logged data. Deviation from the paper:
     none but the default learning rate.
 
     The model's `value(obs)`, or `forward(obs)` where there is no `value`, returns Q values `[batch, act_dim]`, or those
@@ -436,7 +438,7 @@ class OfflineQ(DQN):
         huber: error from which the loss grows linearly, above 0.
         tau: how far each of these moves goes, in (0, 1]; default 1, a copy.
         eps: epsilon of Adam, above 0; default 1e-8.
-        max_grad_norm: clip the gradients' global norm; by default they are not.
+        max_grad_norm: limit of the gradients' global norm; default: no limit.
         optimizer: as in `DQN`.
         device, compile: see `parl.Algorithm`.
 
@@ -492,7 +494,7 @@ class OfflineQ(DQN):
         )
 
     def predict(self, obs: Any) -> Any:
-        """Return Q values `[batch, act_dim]`, the mean of all heads'."""
+        """Return Q values `[batch, act_dim]`, the mean over all heads."""
         return self._values(self.model, obs) if self.heads == 1 else self._distributions(obs).mean(1)
 
     def loss(self, batch: Transitions, share: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -500,7 +502,7 @@ class OfflineQ(DQN):
 
         Args:
             batch: tensors.
-            share: of the heads `[heads, 1]`; None draws them.
+            share: weights of the heads `[heads, 1]`; None draws them.
         """
         raise NotImplementedError
 

@@ -29,8 +29,8 @@ class BC(CountingUpdates):
 
         loss = -mean(log pi(action | obs))
 
-    One Adam step a call. It does not use rewards, so it is the baseline for every algorithm of logged data on the
-    same log. Deviations from the paper: none known; its network regresses one steering angle, ours is a distribution.
+    One Adam step per call. It does not use rewards, so it is the baseline for every algorithm that learns from the same
+    log. Deviations from the paper: none known; its network regresses one steering angle, ours is a distribution.
 
     The model's `policy(obs)` returns logits `[batch, act_dim]`, with `nvec` those of all parts side by side
     `[batch, sum(nvec)]`, or with `continuous_action` the pair (mean, std) of a Gaussian over actions in [-1, 1], each
@@ -90,7 +90,7 @@ class BC(CountingUpdates):
         """Take one step: `learn(batch)`, or the columns of transitions one by one.
 
         Args:
-            batch: tensors; only observations and actions count.
+            batch: tensors; only observations and actions are used.
             learning_rate: for this step; default the constructor's.
 
         Returns:
@@ -145,7 +145,7 @@ class DecisionTransformer(CountingUpdates):
     learning rate growing linearly over the first updates (paper, tables 8 and 9).
 
     The model's `forward(obs, action, return_to_go, timestep, mask)` returns predicted actions `[batch, K, act_dim]`,
-    each from what precedes the action; `parl_torch.transformer.TrajectoryTransformer` is one. Where it has an attribute
+    each from what precedes the action; `parl_torch.transformer.TrajectoryTransformer` is one. If it has an attribute
     `max_timestep`, longer episodes are refused.
 
     Args:
@@ -235,7 +235,7 @@ class DecisionTransformer(CountingUpdates):
         return vars(self._windows(dataset).draw(n, rng))
 
     def whole_log(self, dataset: OfflineDataset) -> dict[str, NDArray[Any]]:
-        """Return the columns of one window over all steps, to be checked; errors as of `draw_batch`."""
+        """Return the columns of one window over all steps, for a check; errors as in `draw_batch`."""
         self._windows(dataset)
         n = len(dataset)
         columns = {"obs": dataset.obs, "action": dataset.action, "return_to_go": dataset.reward[:, None]}
@@ -252,8 +252,8 @@ class DecisionTransformer(CountingUpdates):
         """Refuse episodes that are longer than those that the model was made for.
 
         Args:
-            steps: of the longest episode.
-            source: whose setting it is, for the message.
+            steps: number of steps of the longest episode.
+            source: the origin of the setting, for the message.
 
         Raises:
             HyperparameterError: the model has a `max_timestep` below `steps`.

@@ -56,8 +56,7 @@ class IMPALA(CountingUpdates):
     `entropy_coeff` keeps PARL's sign: it multiplies the entropy in the loss, so a bonus is *negative*.
 
     A batch holds fragments of `sample_batch_steps` steps, one after the other: the rows of one environment's fragment
-    follow each other. The last step of each fragment only bootstraps and is not learned, as in PARL, unless `last_obs`
-    is given.
+    follow each other. The last step of each fragment is only bootstrapped from, as in PARL, unless `last_obs` is given.
 
     The model has `policy(obs)`, logits `[batch, act_dim]` or with `continuous_action` the pair (mean, std) of a
     Gaussian, and `value(obs)`, `[batch]` or `[batch, 1]`; or `policy_and_value(obs)` with the pair of both in one pass.
@@ -67,7 +66,8 @@ class IMPALA(CountingUpdates):
 
     Args:
         model: policy and value networks.
-        sample_batch_steps: steps of each fragment, at least 1; required. In this place also PARL 1.x's `hyperparas`.
+        sample_batch_steps: steps of each fragment, at least 1; required. PARL 1.x's `hyperparas` may be passed in its
+            place.
         gamma: discount of one step, in [0, 1]; default 0.99 (paper, table D.3).
         vf_loss_coeff: weight of the value loss, at least 0; default 0.5 (paper, table D.3).
         clip_rho_threshold: bound of rho, above 0, `math.inf` for none; default 1 (paper).
@@ -176,7 +176,7 @@ class IMPALA(CountingUpdates):
             return policy.sample(), self._numbers_of(policy)
 
     def logits(self, obs: Any) -> Any:
-        """Return the policy's logits `[batch, act_dim]`, without a pass through the value network where it can be.
+        """Return the policy's logits `[batch, act_dim]`, without a pass through the value network if possible.
 
         With `continuous_action`, mean and log std side by side, `[batch, 2 * act_dim]`.
         """
@@ -208,8 +208,8 @@ class IMPALA(CountingUpdates):
         `learn(batch)`, or its columns one by one, as PARL 1.x and 2.x do.
 
         Args:
-            batch: tensors. What ended (`done`) does not bootstrap, except in the rows that `final_rows` names (time
-                limits), which bootstrap from the values of `final_obs`; with `last_obs` all steps are learned.
+            batch: tensors. Steps that ended an episode (`done`) do not bootstrap, except the rows in `final_rows` (time
+                limits), which bootstrap from the values of `final_obs`; with `last_obs` all steps are learned from.
             learning_rate: for this step; default the constructor's.
             entropy_coeff: for this step, negative for a bonus; default the constructor's.
 
@@ -233,7 +233,7 @@ class IMPALA(CountingUpdates):
         """Return a batch of arrays whose lengths fit each other and `sample_batch_steps`.
 
         Raises:
-            ValueError: they do not, or a dtype or an action is wrong.
+            ValueError: the lengths do not fit, or a dtype or an action is wrong.
         """
         logits = np.asarray(batch.behaviour_logits)
         if logits.ndim != 2 or logits.dtype.kind != "f":

@@ -31,14 +31,14 @@ class MADDPG(ContinuousActorCritic):
         model'       = (1 - tau) * model' + tau * model
 
     It learns from transitions of joint observations (`parl_core.env.joint`), each agent from its own rewards. Actions
-    are numbers in [-1, 1], or choices: then they are one-hot for the critics, and actors learn through the
-    Gumbel-softmax relaxation (Jang, Gu & Poole 2017), straight through: forwards the one-hot draw, backwards the
+    are numbers in [-1, 1], or choices. Choices are one-hot for the critics, and actors learn by the straight-through
+    Gumbel-softmax relaxation (Jang, Gu & Poole 2017): the forward pass uses the one-hot draw, the backward pass the
     softmax. Agents that are not in the episode have zeros for actions and do not learn; a truncated agent is
     bootstrapped from its last observation.
 
     Deviations from the paper: a Gaussian instead of an Ornstein-Uhlenbeck process explores with numbers; the decay of
-    the policy's outputs and the limit of the gradients are of the authors' code, which limits each variable's norm, not
-    that of all actors or critics; neither ensembles of policies nor inferred policies of others.
+    the policy's outputs and the limit of the gradients are from the authors' code, which limits each variable's norm,
+    not that of all actors or critics; there are neither ensembles of policies nor inferred policies of other agents.
 
     The model has `policy(obs)`, logits `[batch, agents, act_dim]` or actions in [-1, 1] of joint observations;
     `value(obs, action, agent)`, one agent's values `[batch]` or `[batch, 1]` of joint observations and actions
@@ -51,12 +51,12 @@ class MADDPG(ContinuousActorCritic):
 
     Args:
         model: actors and critics of all agents; a target model is copied from it.
-        agent_index: of PARL 2.x's form.
-        act_space: of PARL 2.x's form.
+        agent_index: for PARL 2.x's form.
+        act_space: for PARL 2.x's form.
         gamma: discount of one step, in [0, 1]; default 0.95 (authors' code).
         tau: how far the target moves to the model in each step, in (0, 1]; default 0.01 (authors' code).
         actor_lr: learning rate of the actors' Adam, above 0, or a schedule; default 1e-2 (paper, appendix A).
-        critic_lr: the same of the critics; default 1e-2 (paper).
+        critic_lr: the same for the critics; default 1e-2 (paper).
         continuous: actions are numbers; default: that of the model (`action_kind`), else False.
         temperature: of the Gumbel-softmax, above 0; default 1 (authors' code).
         policy_decay: weight of the mean square of each policy's outputs, at least 0; default 1e-3 (authors' code).
@@ -125,8 +125,8 @@ class MADDPG(ContinuousActorCritic):
         """Take one step of all critics and one of all actors, and move the target.
 
         Args:
-            batch: tensors, with joint observations. `reward` and `discount` are not looked at: each agent's own rewards
-                are in the observations. Where `terminal` is 1, the step ends the episode of all agents.
+            batch: tensors, with joint observations. `reward` and `discount` are not used: each agent's own rewards are
+                in the observations. Where `terminal` is 1, the step ends the episode of all agents.
             actor_lr: learning rate of the actors for this step; default the constructor's.
             critic_lr: learning rate of the critics for this step; default the constructor's.
 
@@ -147,7 +147,7 @@ class MADDPG(ContinuousActorCritic):
         """Return a batch of arrays with joint observations.
 
         Raises:
-            ValueError: its observations are none, or actions do not fit.
+            ValueError: its observations are not joint ones, or actions do not fit.
         """
         for name, obs in (("obs", batch.obs), ("next_obs", batch.next_obs)):
             if not isinstance(obs, Mapping) or not {"obs", "alive", "rewards", "terminated"} <= set(obs):
@@ -177,12 +177,12 @@ class MADDPG(ContinuousActorCritic):
         action_mask: Any = None,
         **options: Any,
     ) -> NDArray[Any]:
-        """Return the actors' actions; with `rng` numbers with Gaussian noise, or choices drawn by their probabilities.
+        """Return the actors' actions; with `rng`, numbers have Gaussian noise, and choices are drawn.
 
         Args:
             output: `[batch, agents, act_dim]`, logits or actions.
-            rng: explore with it.
-            noise: of numbers, standard deviation, at least 0; default 0.1.
+            rng: the generator to explore with.
+            noise: standard deviation for numbers, at least 0; default 0.1.
             action_mask: bool `[batch, agents, act_dim]`, True where a choice is possible.
             options: none.
 
@@ -240,7 +240,7 @@ def _defines_values(model: type) -> bool:
 
 
 class OneAgentMADDPG(CountingUpdates):
-    """MADDPG of one agent, as PARL 2.x has it: `MADDPG(model, agent_index, act_space, gamma, tau, ...)` makes one.
+    """MADDPG of one agent, as in PARL 2.x: `MADDPG(model, agent_index, act_space, gamma, tau, ...)` makes one.
 
     The program asks every agent for its next action, `sample(obs, use_target_model=True)`, computes
     `reward + gamma * (1 - terminal) * Q(next_obs_n, next_act_n, use_target_model=True)` and passes it to `learn`.
@@ -256,10 +256,10 @@ class OneAgentMADDPG(CountingUpdates):
         model: actor and critic of this agent; a target model is copied from it.
         agent_index: its number in the lists, counted from 0.
         act_space: action spaces of all agents; actions are continuous where the first is a Box.
-        gamma: discount of one step, in [0, 1]; default 0.95, kept for the program.
+        gamma: discount of one step, in [0, 1]; default 0.95; only the program uses it.
         tau: how far the target moves to the model in each step, in (0, 1]; default 0.01.
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule; default 1e-2.
-        critic_lr: the same of the critic; default 1e-2.
+        critic_lr: the same for the critic; default 1e-2.
         device: see `parl.Algorithm`.
 
     Raises:
@@ -312,17 +312,17 @@ class OneAgentMADDPG(CountingUpdates):
 
         Args:
             obs: of this agent, `[batch, ...]`.
-            use_target_model: by the target's policy.
+            use_target_model: whether the target's policy acts.
         """
         return self._action((self.target_model if use_target_model else self.model).policy(obs), drawn=True)
 
     def Q(self, obs_n: Sequence[Any], act_n: Sequence[Any], use_target_model: bool = False) -> Any:  # noqa: N802 - PARL's
-        """Return this agent's values of what all observe and do.
+        """Return this agent's values of the observations and actions of all agents.
 
         Args:
-            obs_n: one tensor `[batch, ...]` an agent.
+            obs_n: one tensor `[batch, ...]` per agent.
             act_n: likewise.
-            use_target_model: of the target's critic.
+            use_target_model: whether to use the target's critic.
         """
         return (self.target_model if use_target_model else self.model).value(list(obs_n), list(act_n))
 
@@ -330,7 +330,7 @@ class OneAgentMADDPG(CountingUpdates):
         """Take one step of the actor and one of the critic, move the target, and return the critic's loss.
 
         Args:
-            obs_n: one tensor `[batch, ...]` an agent.
+            obs_n: one tensor `[batch, ...]` per agent.
             act_n: likewise; discrete actions as points on the simplex.
             target_q: of this agent, `[batch]` or `[batch, 1]`.
 

@@ -27,8 +27,8 @@ class PopArt:
     """Running mean and deviation of a critic's targets, in whose units it learns.
 
     PopArt (van Hasselt et al. 2016, arXiv:1602.07714, section 2): targets are shifted and scaled to mean 0 and
-    deviation 1, and where that changes, the critic's last layer is changed so that it gives the same values as before.
-    Averages decay exponentially and are corrected for having begun at zero.
+    deviation 1, and when these change, the critic's last layer is adjusted so that its values stay the same. Averages
+    decay exponentially and are corrected for their start at zero.
 
     Args:
         beta: share of the averages that an update keeps, in [0, 1].
@@ -41,7 +41,7 @@ class PopArt:
 
     @property
     def knows_units(self) -> bool:
-        """Return whether there was an update."""
+        """Return whether there has been an update."""
         return bool(self._sums[0])
 
     @property
@@ -57,7 +57,7 @@ class PopArt:
         return max(sqrt(max(self._sums[2] / self._sums[0] - self.mean**2, 0.0)), self._eps)
 
     def update(self, targets: NDArray[Any]) -> tuple[float, float]:
-        """Take targets into account, and return by what a value in the old units becomes one in the new ones.
+        """Add targets to the statistics, and return the change from the old units to the new ones.
 
         Returns:
             (scale, shift): `new = scale * old + shift`.
@@ -81,7 +81,7 @@ class PopArt:
 
 
 class MAPPO(PPO):
-    """Multi-agent PPO (Yu et al. 2022, arXiv:2103.01955): each agent its policy, and a critic of the global state.
+    """Multi-agent PPO (Yu et al. 2022, arXiv:2103.01955): a policy of each agent, and a critic of the global state.
 
         ratio = exp(log pi(a|o) - log pi_old(a|o))
         policy loss = -mean(min(ratio * adv, clip(ratio, 1 - clip, 1 + clip) * adv))
@@ -97,8 +97,9 @@ class MAPPO(PPO):
 
     It acts on joint observations (`parl_core.env.joint.JointEnv`) `[batch, ...]` by name. The model has
     `policy(obs)`, logits `[batch, agents, act_dim]`, or for continuous actions the pair (mean, std); and `value(obs)`,
-    `[batch, agents, 1]`; for PopArt `value_head` is its last linear layer. Agents share weights or not as the model
-    does: `parl.networks.for_team(..., "central")` makes one, with `groups=` and `memory=`. Where continuous actions of
+    `[batch, agents, 1]`; for PopArt `value_head` is its last linear layer. The model decides whether agents share
+    weights: `parl.networks.for_team(..., "central")` makes one, with `groups=` and `memory=`. Where continuous actions
+        of
     some agents have fewer numbers, its `action_kind` marks the padding (`ActionKind.used`).
 
     Args:
@@ -107,11 +108,12 @@ class MAPPO(PPO):
         value_loss_coef: default 1 (paper).
         entropy_coef: at least 0; default 0.01 (paper).
         initial_lr: learning rate of Adam; default 7e-4 (paper, MPE).
-        huber_delta: where the value loss becomes linear; default 10 (paper).
+        huber_delta: error from which the value loss is linear; default 10 (paper).
         eps: Adam's epsilon; default 1e-5 (paper).
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 10 (paper).
         use_popart: normalise values and returns by PopArt; default True.
-        use_value_active_masks: leave agents that have left out of the value loss; they are never in the policy's.
+        use_value_active_masks: exclude agents that have left from the value loss; the policy's loss always excludes
+            them.
         use_clipped_value_loss: clip the value's step; default True.
         continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
         optimizer: as in `PPO`.
@@ -183,7 +185,7 @@ class MAPPO(PPO):
         Args:
             obs: joint observations.
             action_mask: bool `[batch, agents, act_dim]`, True where an action is possible.
-            deterministic: of PARL 2.x; refused.
+            deterministic: an argument of PARL 2.x; refused.
 
         Returns:
             (value, action as in `predict`, log-probability, entropy), `[batch, agents]` but for actions; values in the
@@ -219,7 +221,7 @@ class MAPPO(PPO):
     def learn(
         self, batch: Rollout, lr: float | None = None, *, clip: float | None = None, entropy_coef: float | None = None
     ) -> Any:
-        """Take one step on a minibatch, with advantages as they are; PopArt's averages stay what they are.
+        """Take one step on a minibatch, with the given advantages; PopArt's averages do not change.
 
         Args:
             batch: tensors; values and returns in the units of rewards.
@@ -243,11 +245,11 @@ class MAPPO(PPO):
         Args:
             batch: the rollout, a `TeamRollout` of arrays; values and returns in the units of rewards.
             rng: draws the permutations.
-            settings: as of `PPO.learn_rollout`, whose 10 epochs are the paper's for MPE; `minibatch_size` counts steps
-                of the team and is all of them by default (paper: 1 minibatch).
+            settings: as in `PPO.learn_rollout`, whose 10 epochs are the paper's for MPE; `minibatch_size` counts steps
+                of the team; default: all of them (paper: 1 minibatch).
 
         Returns:
-            As of `PPO.learn_rollout`; value_loss is in PopArt's units.
+            As `PPO.learn_rollout`; value_loss is in PopArt's units.
         """
         if holds_tensors(batch.action):
             raise ValueError(f"{type(self).__name__}.learn_rollout takes arrays, got tensors: learn takes those")
@@ -272,7 +274,7 @@ class MAPPO(PPO):
         """Return a batch of arrays with actions and masks that fit the policy, and `active` where it was left out.
 
         Raises:
-            ValueError: they do not fit.
+            ValueError: actions or masks do not fit.
         """
         batch = self._fitted(batch)
         action = np.asarray(batch.action)
@@ -287,7 +289,7 @@ class MAPPO(PPO):
         return batch.made(**{**batch.__dict__, "action": action, "action_mask": mask})
 
     def check_policy(self, obs: Any) -> None:
-        """Refuse a policy for continuous actions whose Gaussians are none, as `PPO` does."""
+        """Refuse a policy for continuous actions that does not return valid Gaussians, as `PPO` does."""
         super().check_policy(self._seen_by_critics(obs) if self._one_pass else self._seen_by_actors(obs))
 
     def _fitted(self, batch: Rollout) -> TeamRollout:
@@ -337,7 +339,7 @@ class MAPPO(PPO):
 
 
 class IPPO(MAPPO):
-    """Independent PPO (de Witt et al. 2020, arXiv:2011.09533): `MAPPO` whose critics get their agents' inputs alone.
+    """Independent PPO (de Witt et al. 2020, arXiv:2011.09533): `MAPPO` whose critics get only their agents' inputs.
 
     Arguments, losses and loop are MAPPO's; the models' `value` gets joint observations without the global state.
     `parl.networks.for_team(..., "independent")` makes one.

@@ -46,17 +46,17 @@ class CQL(SAC):
         gamma: discount of one step, in [0, 1]; default 0.99.
         tau: how far the target moves to the model in each step, in (0, 1]; default 0.005.
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule; default 3e-5 (paper, appendix F).
-        critic_lr: the same of the critics; default 3e-4 (paper, appendix F).
+        critic_lr: the same for the critics; default 3e-4 (paper, appendix F).
         policy_eval_start: updates in which the actor imitates the data, at least 0.
         with_automatic_entropy_tuning: learn the temperature.
         with_lagrange: learn the weight of the conservative term.
-        lagrange_thresh: where it keeps that term, above 0; 10 for MuJoCo (paper, appendix F).
+        lagrange_thresh: the value at which it keeps that term, above 0; 10 for MuJoCo (paper, appendix F).
         min_q_version: 3 (CQL(H), importance-weighted) or 2.
         min_q_weight: weight of the conservative term, above 0; 5 for MuJoCo, 10 with Lagrange.
-        alpha: the temperature where it is not learned.
+        alpha: the temperature if it is not learned.
         samples: actions of each kind in the estimate; default 10 (paper, appendix F).
         optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
-            parameters that the model lists for it; default Adam. One keeps its own learning rate unless that is given
+            parameters that the model lists for it; default Adam. Each keeps its own learning rate unless one is given
             here or in a call.
         hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
         device, compile: see `parl.Algorithm`.
@@ -125,7 +125,7 @@ class CQL(SAC):
 
     @property
     def log_alpha(self) -> Any:
-        """The logarithm of the temperature, a trained scalar tensor; only where the temperature is learned."""
+        """The logarithm of the temperature, a trained scalar tensor; it exists only if the temperature is learned."""
         return self.temperature.log_alpha
 
     def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
@@ -159,8 +159,9 @@ class IQL(CountingUpdates):
         critic loss  = mean((Q1(obs, action) - target)**2) + the same of Q2                           (equation 6)
         critics'     = (1 - alpha) * critics' + alpha * critics
 
-    In this order, each with the networks that the step before has updated, as its authors' code does; from there are
-    the limit of 100 and the cosine decay of the actor's learning rate, too. Only actions of the data are ever valued.
+    The steps are taken in this order, each with the networks updated by the previous one, as in the authors' code,
+    which also has the limit of 100 and the cosine decay of the actor's learning rate. Only actions of the data are ever
+    valued.
 
     The model has `policy(obs)`, the pair (mean, log std) of a Gaussian over actions in [-1, 1], each `[batch, act_dim]`
     (or a log std that broadcasts to it), or a distribution of the framework with `mean`, `sample` and `log_prob`;
@@ -312,7 +313,7 @@ class IQL(CountingUpdates):
         self.model.sync_weights_to(self.target_model, 1.0 - (self.alpha if alpha is None else alpha))
 
     def check_batch(self, batch: Transitions) -> Transitions:
-        """Return a batch of arrays with actions in [-1, 1]; at the first one, the model's pairs are looked at."""
+        """Return a batch of arrays with actions in [-1, 1]; with the first one, check the outputs of the model."""
         action = unit_box("action", batch.action)
         return self._fitted(batch.made(**{**batch.__dict__, "action": action}))
 
@@ -364,10 +365,11 @@ class AWAC(ContinuousActorCritic):
         gamma: discount of one step, in [0, 1]; default 0.99.
         tau: how far the target moves to the model in each step, in (0, 1]; default 0.005.
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4.
-        critic_lr: the same of the critics.
-        lam: temperature of the weights, above 0: the smaller, the nearer to the best actions of the data; default 1.
+        critic_lr: the same for the critics.
+        lam: temperature of the weights, above 0; smaller values follow the best actions of the data more closely;
+            default 1.
         optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
-            parameters that the model lists for it; default Adam. One keeps its own learning rate unless that is given
+            parameters that the model lists for it; default Adam. Each keeps its own learning rate unless one is given
             here or in a call.
         hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
         device, compile: see `parl.Algorithm`.

@@ -22,7 +22,7 @@ _ROUNDING = 0.01  # bfloat16 rounds each probability by less than half a percent
 class PolicyGradient(OnPolicy):
     """Monte-Carlo policy gradient (Williams 1992, equation 5; Sutton & Barto 2018, section 13.3).
 
-    loss = -mean(log pi(action_t | obs_t) * reward_t), one Adam step a call. The caller passes `reward_t`, usually the
+    loss = -mean(log pi(action_t | obs_t) * reward_t), one Adam step per call. The caller passes `reward_t`, usually the
     discounted return, normalised over the episode (`parl.utils.calc_discount_norm_reward`).
 
     The model's `forward(obs)`, or `policy(obs)` where there is no `forward`, returns action probabilities
@@ -77,7 +77,7 @@ class PolicyGradient(OnPolicy):
         self.lr = self._own_rate(optimizer, None if lr is None and not hyperparas else self.lr, self.lr)
 
     def predict(self, obs: Any) -> Any:
-        """Return action probabilities as the model does, without masks, or (mean, std), each `[batch, act_dim]`."""
+        """Return the model's action probabilities, without masks, or (mean, std), each `[batch, act_dim]`."""
         output = getattr(self.model, self._acts_with)(obs)
         if self.actions.continuous:
             mean, std = output
@@ -155,12 +155,12 @@ class PolicyGradient(OnPolicy):
 
         Args:
             output: the result of `predict`.
-            rng: draw with it.
+            rng: the generator to draw with.
             action_mask: bool `[batch, act_dim]`, True where an action is possible.
             options: none.
 
         Raises:
-            ValueError: the mask has another shape, or leaves no action.
+            ValueError: the mask has another shape, or allows no action.
             ModelContractError: the model's output has another shape than the actions need, or is not probabilities.
             DivergedError: it is NaN or infinite.
         """

@@ -115,7 +115,7 @@ class PPO(_SeparateMethods, OnPolicy):
     pair of both, one pass serves both heads.
 
     Impossible actions are masked with `action_mask` of `sample`, `predict` and `learn`, or by observations that are a
-    dictionary with this key (Huang & Ontanon 2022, arXiv:2006.14171): their logits become the smallest number.
+    dictionary with this key (Huang & Ontanon 2022, arXiv:2006.14171): their logits become the smallest possible number.
 
     `clip_param`, `entropy_coef` and `initial_lr` may be schedules: functions of the updates taken so far.
 
@@ -331,15 +331,15 @@ class PPO(_SeparateMethods, OnPolicy):
     ) -> dict[str, float]:
         """Learn several epochs from one rollout.
 
-        The rollout goes to the device once and is permuted once an epoch; minibatches are slices, the last one is
-        smaller where the size does not divide the rollout. Of a model with a memory they are whole sequences, as many
-        as have at most `minibatch_size` rows, at least one. Nothing is read from the device before the end of an epoch
-        (with `target_kl`) or of the call.
+        The rollout goes to the device once and is permuted once per epoch. Minibatches are slices; the last one is
+        smaller if the size does not divide the rollout. For a model with a memory, minibatches are whole sequences,
+        with at most `minibatch_size` rows, but at least one sequence. Nothing is read from the device before the end of
+        an epoch (with `target_kl`) or of the call.
 
         Args:
             batch: the rollout.
             epochs: passes over it; default 10 (paper, table 3).
-            minibatch_size: rows a step; default 64 (paper, table 3).
+            minibatch_size: rows per step; default 64 (paper, table 3).
             rng: draws the permutations.
             lr: learning rate of this call; default the constructor's.
             clip: clip range of this call; default the constructor's.
@@ -380,7 +380,7 @@ class PPO(_SeparateMethods, OnPolicy):
         """Return a batch of arrays with actions, and a mask of them, that fit the policy.
 
         Raises:
-            ValueError: they do not, or a column is missing.
+            ValueError: actions or the mask do not fit, or a column is missing.
         """
         return self._with_checked_actions(batch)
 

@@ -43,7 +43,7 @@ class TeamEpisodes(Batch):
     ELSEWHERE = frozenset({"extra"})
 
     def sequences(self, gamma: float) -> Sequences:  # type: ignore[override]  # of this kind there are no rows to pick
-        """Return the same as `Sequences` of joint observations; the last row only serves to bootstrap from."""
+        """Return the episodes as `Sequences` of joint observations; the last row only serves to bootstrap from."""
         count, steps, agents = self.action.shape[:3]
         rows = count * steps
         flags = {
@@ -152,8 +152,8 @@ class QMIX(DQN):
     the episode is 0; an agent that was truncated is bootstrapped from its last observation, one that has terminated
     is not. Impossible actions are neither chosen nor bootstrapped from.
 
-    Deviations from the paper: double Q-learning (section 2.3 of Samvelyan et al. 2019 has it, too), Adam instead of
-    RMSProp, agents that have left count as 0. Different from PARL 2.x, the step that ends an episode is learned from.
+    Deviations from the paper: double Q-learning (as in Samvelyan et al. 2019, section 2.3), Adam instead of RMSProp,
+    and agents that have left count as 0. Unlike in PARL 2.x, the step that ends an episode is learned from.
 
     The agents' network has `value(obs)`, `[batch, agents, act_dim]` of joint observations, and where it has a memory
     `initial_state` and `remember`, as those of `parl.networks.for_team`; or PARL 2.x's `forward(obs, hidden)` and
@@ -166,7 +166,7 @@ class QMIX(DQN):
         double_q: double Q-learning; default True (PARL's).
         gamma: discount of one step, in [0, 1]; default 0.99 (paper).
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 5e-4 (paper).
-        clip_grad_norm: clip the gradients' global norm, above 0; default: they are not (PyMARL: 10).
+        clip_grad_norm: limit of the gradients' global norm, above 0; default: no limit (PyMARL: 10).
         sync_every: updates between two copies of the target; default 200 (paper: 200 episodes). None: only
             `sync_target()` moves it, as in PARL 2.x.
         tau: how far each of these moves goes, in (0, 1]; default 1, a copy.
@@ -242,7 +242,7 @@ class QMIX(DQN):
 
     @property
     def clip_grad_norm(self) -> float | None:
-        """The limit of the gradients' global norm that the constructor was given."""
+        """The limit of the gradients' global norm, as passed to the constructor."""
         return self._clip_grad_norm
 
     @property
@@ -265,7 +265,8 @@ class QMIX(DQN):
         self.hidden_states = self._tensor(self.model.initial_state(batch_size)["hidden"])
 
     def predict_local_q(self, obs: Any, hidden: Any) -> Any:
-        """Return what an agents' network of PARL 2.x gives: action values `[n, act_dim]`, and the hidden state after.
+        """Return the outputs of an agents' network of PARL 2.x: action values `[n, act_dim]`, and the next hidden
+        state.
 
         Args:
             obs: `[n, obs_dim]`.
@@ -322,7 +323,7 @@ class QMIX(DQN):
         """Return sequences of arrays, with the state before them.
 
         Raises:
-            ValueError: they are none, or have another number of actions than of agents.
+            ValueError: they are not sequences, or the numbers of actions and agents differ.
         """
         given = batch.sequences(self.gamma) if isinstance(batch, TeamEpisodes) else batch
         found: Sequences = self._fitted(given)
@@ -362,7 +363,7 @@ class QMIX(DQN):
 
         Args:
             output: action values `[batch, agents, act_dim]`.
-            rng: explore with it; every agent by itself.
+            rng: the generator to explore with; each agent explores by itself.
             epsilon: in [0, 1]; of this call.
             action_mask: bool `[batch, agents, act_dim]`, True where an action is possible.
             options: none.
@@ -402,7 +403,7 @@ class VDN(QMIX):
         sync_every: updates between two copies of the target.
         tau: how far each of these moves goes.
         eps: epsilon of Adam.
-        optimizer: instead of Adam.
+        optimizer: replaces Adam.
         device: see `parl.Algorithm`.
     """
 

@@ -18,9 +18,9 @@ class RND(CountingUpdates):
         novelty(obs)  = mean((predicted(obs) - random(obs))**2)
         loss          = mean(novelty(obs)) + value_loss_coef * mean((value(obs) - return)**2)
 
-    The random network is never trained, so the predictor fails on observations that it was not trained on. It is not a
-    policy: `parl_core.training.novelty.NoveltyReward` gives its novelty to PPO or A2C as a second reward, whose
-    returns `value` estimates. Deviations from the paper: the second value has a network of its own.
+    The random network is never trained, so the predictor fails on observations that it was not trained on. RND is not a
+    policy: `parl_core.training.novelty.NoveltyReward` passes the novelty to PPO or A2C as a second reward, and `value`
+        estimates its returns. Deviations from the paper: the second value has its own network.
 
     The model has `predicted(obs)` and `random(obs)`, each `[batch, features]`; `value(obs)`, `[batch]` or `[batch, 1]`;
     and `get_learned_params()`, all parameters but those of the random network. Ready-made:
@@ -73,7 +73,7 @@ class RND(CountingUpdates):
         """Take one step: `learn(batch)`, or its columns one by one.
 
         Args:
-            batch: tensors; only observations and `return_`, the returns of novelty, count.
+            batch: tensors; only observations and `return_`, the returns of novelty, are used.
             learning_rate: for this step; default the constructor's.
 
         Returns:

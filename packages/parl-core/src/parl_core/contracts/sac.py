@@ -1,10 +1,10 @@
 """The contracts of SAC and of the algorithms that change a part of it.
 
-    SAC      two critics, of which the smaller value counts; the policy's own noise explores
+    SAC      the smaller value of two critics; the policy's own noise explores
     OAC      explores where an upper bound of the critics rises
     TQC      critics predict distributions of returns
-    REDQ     more critics, and more updates a step; DroQ: dropout and layer normalisation with two critics
-    CrossQ   batch normalisation in the place of target networks
+    REDQ     more critics, and more updates per step; DroQ: dropout and layer normalisation with two critics
+    CrossQ   batch normalisation instead of target networks
 
 CQL, which is SAC on logged data, is in `offline`; SAC for discrete actions in `discrete_sac`.
 """
@@ -57,17 +57,17 @@ class SAC(ContinuousActorCritic):
         alpha: temperature, at least 0; default: learned, from 1 on.
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
             table 1).
-        critic_lr: the same of the critics.
-        alpha_lr: the same of a learned temperature; default that of the actor.
-        target_entropy: of a learned temperature, in nats; default -act_dim (paper, table 1).
+        critic_lr: the same for the critics.
+        alpha_lr: the same for a learned temperature; default: that of the actor.
+        target_entropy: for a learned temperature, in nats; default -act_dim (paper, table 1).
         optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
-            parameters that the model lists for it; default Adam. One keeps its own learning rate unless that is given
+            parameters that the model lists for it; default Adam. Each keeps its own learning rate unless one is given
             here or in a call.
         hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
         device, compile: see `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, given twice, or of no use with a fixed temperature.
+        HyperparameterError: a setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
         ModelContractError: the model lacks one of its methods.
     """
 
@@ -107,7 +107,7 @@ class SAC(ContinuousActorCritic):
 
     @property
     def alpha(self) -> Any:
-        """The temperature: the number that was given, or the learned one as it is now, a detached scalar tensor."""
+        """The temperature: the given number, or the present learned one as a detached scalar tensor."""
         return self.temperature.alpha() if self._fixed_alpha is None else self._fixed_alpha
 
     def sample(self, obs: Any) -> Any:
@@ -119,7 +119,7 @@ class SAC(ContinuousActorCritic):
         raise NotImplementedError
 
     def sample_actions(self, obs: Any) -> Any:
-        """Actions to explore with: those of `sample`."""
+        """Return actions to explore with: those of `sample`."""
         return self.sample(obs)[0]
 
     def predict(self, obs: Any) -> Any:
@@ -179,13 +179,13 @@ class OAC(SAC):
     Args:
         model: as SAC's.
         gamma, tau, alpha, actor_lr, critic_lr: as SAC's.
-        beta: how much the critics' disagreement counts as a chance, at least 0; default 4.66 (paper, appendix).
+        beta: weight of the critics' disagreement in the upper bound, at least 0; default 4.66 (paper, appendix).
         delta: KL divergence of the exploring policy, in nats, at least 0; default 23.53 (paper, appendix).
         alpha_lr, target_entropy, optimizer, hyperparas: as SAC's.
         device, compile: see `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, given twice, or of no use with a fixed temperature.
+        HyperparameterError: a setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
         ModelContractError: the model lacks one of its methods.
     """
 
@@ -210,7 +210,7 @@ class OAC(SAC):
         raise NotImplementedError
 
     def sample_actions(self, obs: Any) -> Any:
-        """Actions to explore with: those of `get_optimistic_exploration_action`."""
+        """Return actions to explore with: those of `get_optimistic_exploration_action`."""
         return self.get_optimistic_exploration_action(obs)
 
 
@@ -237,14 +237,14 @@ class TQC(SAC):
         alpha: temperature, at least 0; default: learned, from 1 on.
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
             table 3).
-        critic_lr: the same of the critics.
-        drop: quantiles a critic that are left out of the target, at least 0 and below N; default 2 (paper; 5 for
+        critic_lr: the same for the critics.
+        drop: quantiles per critic that are left out of the target, at least 0 and below N; default 2 (paper; 5 for
             Hopper, 0 for HalfCheetah).
         alpha_lr, target_entropy, optimizer, hyperparas: as SAC's.
         device, compile: see `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, given twice, or of no use with a fixed temperature.
+        HyperparameterError: a setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
         ModelContractError: the model lacks one of its methods.
     """
 
@@ -290,8 +290,8 @@ class REDQ(SAC):
             actor loss = mean(alpha * log pi - mean over all critics of Q(obs, action of pi)), and the temperature's
         critics'    = (1 - tau) * critics' + tau * critics
 
-    The paper takes 20 updates a step: let the loop do so, `OffPolicySettings(gradient_steps=20)`, of which the last one
-    is the actor's. Deviations from the paper: none known.
+    The paper takes 20 updates per step: set `OffPolicySettings(gradient_steps=20)`; the last of them also updates the
+    actor. Deviations from the paper: none known.
 
     The model has `policy(obs)` as SAC's; `value(obs, action)`, the values of all critics `[batch, critics]`;
     `get_actor_params()`; and where actor and critics share no parameters, `get_critic_params()` is optional.
@@ -303,14 +303,14 @@ class REDQ(SAC):
         alpha: temperature, at least 0; default: learned, from 1 on.
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
             table 3).
-        critic_lr: the same of the critics.
-        subset: critics of which the smallest value counts in the target, at least 1; default 2 (paper).
+        critic_lr: the same for the critics.
+        subset: number of critics whose smallest value is used in the target, at least 1; default 2 (paper).
         policy_freq: critic steps for one of actor and temperature, at least 1; default 20 (paper).
         alpha_lr, target_entropy, optimizer, hyperparas: as SAC's.
         device, compile: see `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, given twice, or of no use with a fixed temperature.
+        HyperparameterError: a setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
         ModelContractError: the model lacks one of its methods.
     """
 
@@ -343,9 +343,9 @@ class REDQ(SAC):
 class DroQ(REDQ):
     """Dropout Q-functions: REDQ with two critics that have dropout and layer normalisation (Hiraoka et al. 2022).
 
-    arXiv:2110.02034, algorithm 2. The losses are REDQ's with both critics in the target; what differs is the model:
-    dropout of 0.01 and layer normalisation behind each hidden layer of its critics. It is active in targets, too, as in
-    the paper. Deviations from the paper: none known.
+    arXiv:2110.02034, algorithm 2. The losses are REDQ's with both critics in the target; only the model differs:
+    dropout of 0.01 and layer normalisation after each hidden layer of its critics. Dropout is also active in targets,
+    as in the paper. Deviations from the paper: none known.
 
     The model is REDQ's; `parl.networks.for_spaces(..., "ensemble", critics=2, dropout=0.01)` makes one.
 
@@ -383,14 +383,14 @@ class CrossQ(SAC):
         alpha: temperature, at least 0; default: learned, from 1 on.
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 1e-3 (paper,
             table 2).
-        critic_lr: the same of the critics.
+        critic_lr: the same for the critics.
         policy_freq: critic steps for one of actor and temperature, at least 1; default 3 (paper, table 2).
         alpha_lr, target_entropy, optimizer: as SAC's.
         device: see `parl.Algorithm`.
         compile: refused, because actor and critics switch modes within a loss.
 
     Raises:
-        HyperparameterError: a setting is out of range or of no use with a fixed temperature, or `compile` is true.
+        HyperparameterError: a setting is out of range or has no effect with a fixed temperature, or `compile` is true.
         ModelContractError: the model lacks one of its methods.
     """
 

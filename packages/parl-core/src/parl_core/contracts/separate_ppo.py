@@ -20,12 +20,12 @@ __all__ = ["SeparatePPO", "adapt_kl_penalty"]
 def adapt_kl_penalty(beta: float, kl: float, kl_target: float) -> float:
     """Return the penalty of the next iteration (Schulman et al. 2017, section 4).
 
-    Halved when the policy moved less than `kl_target / 1.5`, doubled when it moved more than `kl_target * 1.5`.
+    It is halved if the policy moved less than `kl_target / 1.5`, and doubled if it moved more than `kl_target * 1.5`.
 
     Args:
         beta: penalty of this iteration, above 0.
         kl: mean KL divergence after it, in nats.
-        kl_target: what it should have been, above 0.
+        kl_target: the wanted divergence, above 0.
     """
     check_positive("beta", beta)
     check_positive("kl_target", kl_target)
@@ -35,7 +35,7 @@ def adapt_kl_penalty(beta: float, kl: float, kl_target: float) -> float:
 
 
 class SeparatePPO(PPO):
-    """PPO for continuous actions as PARL 1.x has it: `PPO(model, policy_lr=..., value_lr=...)` makes one.
+    """PPO for continuous actions as in PARL 1.x: `PPO(model, policy_lr=..., value_lr=...)` makes one.
 
     One iteration: `sync_old_policy()`, then several `policy_learn(...)` and `value_learn(...)`.
 
@@ -43,7 +43,7 @@ class SeparatePPO(PPO):
         KLPEN:  loss = -mean(ratio * adv) + beta * mean(KL(old policy || policy))
 
     (Schulman et al. 2017, arXiv:1707.06347, equations 7 and 8; Heess et al. 2017, arXiv:1707.02286.) `adapt_kl_penalty`
-    gives the next `beta`.
+    returns the next `beta`.
 
     The model has `policy(obs)` returning (means `[batch, act_dim]`, log-variances, broadcastable to it) and
     `value(obs)` returning `[batch]` or `[batch, 1]`. Where it has sub-models `policy_model` and `value_model`, each
@@ -59,10 +59,10 @@ class SeparatePPO(PPO):
         value_lr: learning rate of the value's Adam, above 0, or a schedule; required.
         epsilon: clip range, above 0, or a schedule; default 0.2 (paper, table 3).
         device: see `parl.Algorithm`.
-        compile, compute_dtype: not in this form.
+        compile, compute_dtype: not available in this form.
 
     Raises:
-        HyperparameterError: a setting is missing, out of range, given twice or not of this form.
+        HyperparameterError: a setting is missing, out of range, given twice or not available in this form.
         ModelContractError: the model lacks `policy` or `value`.
     """
 
@@ -197,7 +197,7 @@ class SeparatePPO(PPO):
         """Make the current policy the old one.
 
         Args:
-            gpu_id: PARL 1.x's; without effect, both policies are where `device` has put them.
+            gpu_id: an argument of PARL 1.x, without effect; both policies are on `device`.
         """
         self.model.sync_weights_to(self.old_policy_model)
 
@@ -213,7 +213,7 @@ class SeparatePPO(PPO):
         return dict(self.learn(batch, **options))
 
     def choose(self, output: Any, *, rng: np.random.Generator | None = None, **options: Any) -> Any:
-        """Return the means, out of what `predict` returns."""
+        """Return the means from the output of `predict`."""
         return super().choose(output, rng=rng, **options)[0]
 
     def _require_width(self, width: int) -> None:

@@ -39,12 +39,12 @@ class TD3(NoisyActorCritic):
         tau: how far the target moves to the model, in (0, 1]; default 0.005 (paper, section 6.1).
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (authors'
             code; the paper has 1e-3).
-        critic_lr: the same of the critics; default 3e-4.
+        critic_lr: the same for the critics; default 3e-4.
         policy_noise: standard deviation of the noise on the target's actions, at least 0; default 0.2 (paper).
         noise_clip: limit of that noise, at least 0; default 0.5 (paper).
         policy_freq: critic steps for one of actor and target, at least 1; default 2 (paper).
         optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
-            parameters that the model lists for it; default Adam. One keeps its own learning rate unless that is given
+            parameters that the model lists for it; default Adam. Each keeps its own learning rate unless one is given
             here or in a call.
         hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
         device, compile: see `parl.Algorithm`.
@@ -76,7 +76,7 @@ class TD3(NoisyActorCritic):
 
     @property
     def total_it(self) -> int:
-        """Gradient steps taken: `updates`, as PARL 2.x calls it."""
+        """Number of gradient steps taken; PARL 2.x's name for `updates`."""
         return self.updates
 
     def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
@@ -98,7 +98,7 @@ class TD3BC(TD3):
         lambda      = alpha / mean(|Q1(obs, mu(obs))|)                                                     (equation 5)
         actor loss  = -lambda * mean(Q1(obs, mu(obs))) + mean((mu(obs) - action)**2)                       (equation 3)
 
-    Deviations from the paper: observations are not normalised here; `OfflineDataset` has them as they were logged.
+    Deviations from the paper: observations are not normalised; `OfflineDataset` has them as they were logged.
 
     The model is TD3's.
 
@@ -108,11 +108,11 @@ class TD3BC(TD3):
         tau: how far the target moves to the model, in (0, 1]; default 0.005 (paper, table 3).
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
             table 3).
-        critic_lr: the same of the critics; default 3e-4.
+        critic_lr: the same for the critics; default 3e-4.
         policy_noise: standard deviation of the noise on the target's actions, at least 0; default 0.2.
         noise_clip: limit of that noise, at least 0; default 0.5.
         policy_freq: critic steps for one of actor and target, at least 1; default 2.
-        alpha: weight of the values against the imitation, above 0; default 2.5 (paper).
+        alpha: weight of the values relative to the imitation, above 0; default 2.5 (paper).
         optimizer, hyperparas, device, compile: as TD3's.
 
     Raises:
@@ -148,17 +148,17 @@ class ReBRAC(TD3):
         lambda      = 1 / mean(|min(Q1, Q2)(obs, mu(obs))|)
         actor loss  = mean(actor_bc * sum((mu(obs) - action)**2) - lambda * min(Q1, Q2)(obs, mu(obs)))      (equation 4)
 
-    TD3+BC with a penalty of its own weight for actor and critic each. The paper adds critics with layer normalisation,
-    three hidden layers and batches of 1,024: give the model the one and the loop the other. Deviations: none known.
+    TD3+BC with separate penalties for actor and critics. The paper adds critics with layer normalisation and three
+    hidden layers, which the model decides, and batches of 1,024, a setting of the loop. Deviations: none known.
 
-    The model is TD3's, of which `Q1` is not used.
+    The model is TD3's; `Q1` is not used.
 
     Args:
         model: actor and twin critics; a target model is copied from it.
         gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 6; 0.999 for AntMaze).
         tau: how far the target moves to the model, in (0, 1]; default 0.005.
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 1e-3 (paper).
-        critic_lr: the same of the critics; default 1e-3 (paper).
+        critic_lr: the same for the critics; default 1e-3 (paper).
         policy_noise: standard deviation of the noise on the target's actions, at least 0; default 0.2.
         noise_clip: limit of that noise, at least 0; default 0.5.
         policy_freq: critic steps for one of actor and target, at least 1; default 2.
@@ -198,11 +198,11 @@ class ReBRAC(TD3):
 
     @learns_from(Transitions, keywords=("weights", "discount", "actor_lr", "critic_lr"), extra=("next_action",))
     def learn(self, batch: Transitions, *, actor_lr: float | None = None, critic_lr: float | None = None) -> Any:
-        """Take one step of the critics and, where it is due, one of the actor: see `TD3.learn`.
+        """Take one step of the critics and, when it is due, one of the actor: see `TD3.learn`.
 
         Args:
             batch: tensors; its extra column `next_action`, `[batch, act_dim]`, has the logged actions in `next_obs`,
-                and anything in [-1, 1] where the episode terminated.
+                and any values in [-1, 1] where the episode terminated.
             actor_lr: learning rate of the actor for this step; default the constructor's.
             critic_lr: learning rate of the critics for this step; default the constructor's.
 
@@ -212,12 +212,12 @@ class ReBRAC(TD3):
         return super().learn(batch, actor_lr=actor_lr, critic_lr=critic_lr)
 
     def draw_batch(self, dataset: OfflineDataset, n: int, rng: np.random.Generator) -> dict[str, Any]:
-        """Draw `n` transitions of a dataset with the action that followed: the columns of a batch, by name.
+        """Draw `n` transitions of a dataset with the actions that followed: the columns of a batch, by name.
 
-        The last step of an episode that was cut is left out, because what followed is not known.
+        The last step of a truncated episode is left out, because the next action is not known.
 
         Raises:
-            HyperparameterError: no step is followed by another one.
+            HyperparameterError: no step has a next action.
         """
         if self._followed is None or self._followed[0] is not dataset:
             last = np.array([stop - 1 for _, stop in dataset.episodes])
@@ -235,14 +235,14 @@ class ReBRAC(TD3):
         return {**columns, "extra": {"next_action": dataset.action[following]}}
 
     def whole_log(self, dataset: OfflineDataset) -> dict[str, Any]:
-        """Return the columns of a batch of all transitions, to be checked: each action is one that followed."""
+        """Return the columns of a batch of all transitions with the actions that followed, for a check."""
         return {**dataset.whole(), "extra": {"next_action": dataset.action}}
 
     def check_batch(self, batch: Transitions) -> Transitions:
         """Return a batch of arrays with actions and next actions in [-1, 1].
 
         Raises:
-            ValueError: there is no `next_action`, or it is none of the batch's.
+            ValueError: `next_action` is missing, or does not fit the batch.
         """
         checked = super().check_batch(batch)
         following = unit_box("next_action", checked.next_action)
