@@ -99,8 +99,7 @@ class MAPPO(PPO):
     `policy(obs)`, logits `[batch, agents, act_dim]`, or for continuous actions the pair (mean, std); and `value(obs)`,
     `[batch, agents, 1]`; for PopArt `value_head` is its last linear layer. The model decides whether agents share
     weights: `parl.networks.for_team(..., "central")` makes one, with `groups=` and `memory=`. Where continuous actions
-        of
-    some agents have fewer numbers, its `action_kind` marks the padding (`ActionKind.used`).
+    of some agents have fewer numbers, its `action_kind` marks the padding (`ActionKind.used`).
 
     Args:
         model: policy and value networks.

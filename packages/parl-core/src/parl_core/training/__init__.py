@@ -2,9 +2,8 @@
 
 Read `on_policy` for the loop of PPO, `off_policy` for that of DQN and SAC, `actor_learner` for that of IMPALA and GA3C,
 `apex` for that of Ape-X, `episodes` for that of REINFORCE, `self_play` for frozen opponents, `standard` for what is
-watched and saved.
-`from parl_core import training` gives a program everything that it needs around its agent, vector environments, actors
-and seeds included. Each name is imported at its first use, so the import itself costs next to nothing.
+watched and saved. `from parl_core import training` gives a program everything that it needs around its agent, including
+vector environments, actors and seeds. Each name is imported at its first use, so the import itself is cheap.
 """
 
 from importlib import import_module

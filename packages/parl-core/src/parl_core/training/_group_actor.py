@@ -90,7 +90,7 @@ class ActingExperience(Protocol):
         """Draw actions for `[n, *obs]`, with the state before them."""
 
     def complete(self, fragment: FragmentSteps) -> FragmentSteps:
-        """Return it with the columns that only the actor can compute, and without those that learning does not need."""
+        """Return a fragment with what only the actor can compute, without columns that learning does not need."""
 
 
 class Experience(ActingExperience, Protocol):

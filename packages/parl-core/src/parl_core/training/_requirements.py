@@ -57,7 +57,7 @@ def require_kinds(loop: str, agent: object, settings: object = None, kind: type[
     """Refuse what is no agent, and the settings of another loop.
 
     Raises:
-        HyperparameterError: it says what was given and what is needed.
+        HyperparameterError: the message says what was given and what is needed.
     """
     if isinstance(agent, (type, Algorithm, Model)):
         given = agent.__name__ if isinstance(agent, type) else type(agent).__name__

@@ -1,8 +1,8 @@
 """The loops' view of agents and environments: protocols, actions made valid, numbers that must be finite.
 
-Each protocol is as small as the loop that uses it; `parl.Agent` around the algorithms of either backend fulfils them.
-Everything is batched numpy. A reward or an observation that is infinite or NaN ends a loop, before anything is learned
-from it.
+Each protocol is as small as the loop that uses it; `parl.Agent` around the algorithms of either backend implements
+them. All values are batched numpy arrays. An infinite or NaN reward or observation ends a loop before anything is
+learned from it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -193,7 +193,7 @@ def into_space(space: Any, *, unit_box: bool = False, one_by_one: bool = False) 
 
     For a space in several parts (`Dict`, `Tuple`) the result has the same parts, each `[n, *part]`. A Gaussian policy
     draws outside of a box: its actions are clipped. A policy counts actions from 0: if a discrete space starts at
-    other numbers, those are added. Agents learn from the actions as they were drawn.
+    another number, it is added. Agents learn from the actions as drawn.
 
     Args:
         space: the environment's action space.
@@ -202,10 +202,10 @@ def into_space(space: Any, *, unit_box: bool = False, one_by_one: bool = False) 
         one_by_one: for a space in several parts, return a list with one action per environment.
 
     Raises:
-        HyperparameterError: the space has several parts, and no policy chooses in one of them.
+        HyperparameterError: the space has several parts, and no policy supports one of them.
 
     The function raises HyperparameterError if whole numbers are given for a box of other numbers or the other way
-    round, and if an action has a shape that differs from the space's, or is none of its choices. It raises
+    round, and if an action does not have the space's shape, or is not one of its choices. It raises
     DivergedError if a number of a valid action is NaN or infinite.
     """
     if isinstance(space, gymnasium.spaces.Box):
@@ -357,7 +357,7 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
 def first_reset(envs: Any, seed: int | None) -> Any:
     """Return the first observations of a vector environment, each of its environments with a separate seed.
 
-    It warns if the environments give the possible actions in a way that the loops ignore.
+    Warn if the environments mark the possible actions in a way that the loops ignore.
     """
     obs, infos = _reset_with(envs, spawn_seeds(seed, envs.num_envs))
     warn_of_unseen_masks(envs.single_observation_space, getattr(envs, "metadata", None) or {}, infos)
@@ -365,7 +365,7 @@ def first_reset(envs: Any, seed: int | None) -> Any:
 
 
 def warn_of_unseen_masks(space: Any, metadata: Mapping[str, Any], infos: Mapping[str, Any]) -> None:
-    """Warn if environments give the possible actions in a way that the loops ignore.
+    """Warn if environments mark the possible actions in a way that the loops ignore.
 
     Args:
         space: the space of one observation; a mask in it is used.
@@ -454,7 +454,7 @@ def check_masks(obs: Observations, goes_on: NDArray[np.bool_], when: str) -> Non
 
     Args:
         obs: the observations after a step, dictionaries that may have a mask `[N, act_dim]`.
-        goes_on: bool `[N]`: the next action is chosen from the observation, or its value is learned from.
+        goes_on: bool `[N]`: whether the next action is chosen from the observation, or its value is used.
         when: ends the first part of the message.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The actors-and-learner loop: many actors play, one learner learns, and neither waits unnecessarily for the other.
+"""The actors-and-learner loop: many actors play, one learner learns, and neither waits for the other without need.
 
     actors ── fragments, each with the version of its weights ──> order ──> batch ──> experience.learn
        ^────────── weights, once a host and version ───────────── publish <──┘
@@ -96,7 +96,7 @@ class LearnerMetrics:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the block's time as `learner/<name>`."""
+        """Count the time of the block as `learner/<name>`."""
         began = self._clock()
         try:
             yield
@@ -104,7 +104,7 @@ class LearnerMetrics:
             self._phases[name] += self._clock() - began
 
     def learned(self, version: int, fragments: Sequence[FragmentSteps]) -> None:
-        """Note that fragments were learned from, by the weights after `version` updates."""
+        """Record that the weights after `version` updates learned from fragments."""
         for fragment in fragments:
             self._lags.append(version - fragment.version)
             self._seconds += np.array(fragment.seconds)
@@ -174,8 +174,9 @@ class ActorLearnerSettings:
             PPO have `lr` and `entropy_coef` (PPO `clip` and `target_kl`, too); IMPALA has `learning_rate` and
             `entropy_coeff`, which is negative for a bonus.
         report_every: steps between two reports to the callbacks, which get mean losses.
-        timeout_s: longest time for one answer of an actor, start included: a whole fragment, or a step with inference
-            on the learner. A slower actor is replaced. None: no limit. (In this process no actor can be ended.)
+        timeout_s: longest time for one answer of an actor, its start included: a whole fragment, or a step with
+            inference on the learner. A slower actor is replaced. None: no limit. (In this process no actor can be
+            ended.)
         max_failures: how often in a row the environments of a group may raise, hang, or lose their actor, before the
             run ends with the last error; ten times as often if its host was lost or it was stopped from outside.
     """
@@ -275,7 +276,8 @@ def train_actor_learner(
             inference on the learner it is not needed.
         env: the id of a registered environment, or a function that returns one.
         settings: hyper-parameters of the loop.
-        actors: where actors are made, such as `open_actors("remote")` gives; the caller closes it. Default: here.
+        actors: the system that makes the actors, such as `open_actors("remote")`; the caller closes it. Default: this
+            process.
         env_kwargs: passed to `gymnasium.make` or to the function.
         evaluator: plays episodes with the present agent; None: no evaluations.
         evaluate_every: steps between evaluations, rounded up to whole updates.
@@ -294,7 +296,7 @@ def train_actor_learner(
         DivergedError: a loss or a reward is not finite; callbacks that save have not saved since.
         LostActor: actors ended, or hung, more often in a row than `max_failures` allows.
         KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
-        Exception: one that an environment raised more often than that, or one of the agent or a callback.
+        Exception: one that an environment raised more often than that, or that the agent or a callback raised.
     """
     require_kinds("train_actor_learner", agent, settings, ActorLearnerSettings)
     if actors is None:

@@ -5,12 +5,12 @@
 
 D. Horgan et al.: Distributed Prioritized Experience Replay, ICLR 2018 (arXiv:1803.00933). An actor computes the first
 priority of a step from the Q values of acting, so the learner passes no transition through the network before it is
-drawn. The memory is in the learner's process: `benchmarks/apex` has measured that a separate actor for it costs more
+drawn. The memory is in the learner's process, because `benchmarks/apex` shows that a separate actor for it costs more
 than it saves.
 
 Differences from the paper: the number of updates follows from the steps taken (`train_every`), so that runs are
-comparable whatever their actors' speed; each environment has an epsilon, not each actor; n-step returns end at a
-fragment's end, too, from which they bootstrap; the loop moves the target as with `train_off_policy`.
+comparable whatever the speed of their actors; each environment has an epsilon, not each actor; n-step returns also end,
+and bootstrap, at the end of a fragment; the loop moves the target as in `train_off_policy`.
 
 Environments, groups, failures, checkpoints and metrics are those of `actor_learner`.
 """
@@ -169,7 +169,8 @@ def first_errors(
         terminated: `[n, T]`.
         truncated: `[n, T]`.
         chosen: `[n, T]`, Q of the chosen actions.
-        next_best: `[n, T]`, the largest Q of the observation after the step; if the episode was cut, its last one.
+        next_best: `[n, T]`, the largest Q of the observation after the step; if the episode was truncated, of its last
+            observation.
         steps: the n of n-step.
         gamma: discount of a step.
     """
@@ -258,7 +259,7 @@ def _first_leaf(obs: Any) -> NDArray[Any]:
 
 
 class ApexActor(CollectingActor):
-    """A collecting actor that explores by epsilons and gives each step its first priority.
+    """A collecting actor that explores by epsilons and computes the first priority of each step.
 
     Args:
         make_agent: makes the agent; called here.
@@ -325,7 +326,8 @@ def train_apex(
         make_agent: makes an agent of the same kind in each actor; its weights are replaced by the learner's.
         env: the id of a registered environment, or a function that returns one.
         settings: hyper-parameters of the loop.
-        actors: where actors are made, such as `open_actors("remote")` gives; the caller closes it. Default: here.
+        actors: the system that makes the actors, such as `open_actors("remote")`; the caller closes it. Default: this
+            process.
         env_kwargs: passed to `gymnasium.make` or to the function.
         memory: prioritised, for `envs_per_group` environments that take turns; default: what `make_memory` returns.
         evaluator: plays episodes with the present agent; None: no evaluations.
@@ -345,7 +347,7 @@ def train_apex(
         DivergedError: a loss or a reward is not finite; callbacks that save have not saved since.
         LostActor: actors ended, or hung, more often in a row than `max_failures` allows.
         KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
-        Exception: what an environment raised more often than that, or the agent or a callback raised.
+        Exception: one that an environment raised more often than that, or that the agent or a callback raised.
     """
     require_kinds("train_apex", agent, settings, ApexSettings)
     _require_values(agent)

@@ -1,4 +1,4 @@
-"""Callbacks of the training loops: progress on the terminal, ends before the budget, weights that are kept.
+"""Callbacks of the training loops: progress on the terminal, early ends, and weights to keep.
 
 `standard_callbacks` returns those that most runs use.
 """
@@ -109,7 +109,7 @@ class NoImprovement(Callback):
 
 
 class TimeBudget(Callback):
-    """Stops at the first step (or rollout) that ends later than `seconds` into the loop; a resumed run counts on."""
+    """Stops at the first step (or rollout) that ends later than `seconds` into the loop, resumed runs included."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = check_positive("seconds", seconds)
@@ -148,7 +148,7 @@ class SavableAgent(Protocol):
 class KeepBest(Callback):
     """Keeps the agent of the best evaluation, and restores it when training is over.
 
-    Of equally good evaluations the latest counts, because its agent has learned from the most experience. When an error
+    Among equally good evaluations it keeps the latest, whose agent has learned from the most experience. When an error
     or Ctrl-C ends the loop, the agent in memory does not change; the file is complete and has the best agent so far.
 
     Args:
@@ -395,7 +395,7 @@ def standard_callbacks(
         goal: mean return of an evaluation that counts as solved; None trains until the budget is used up.
         confirmations: number of evaluations in a row that have to reach the goal.
         max_seconds: time budget in seconds; None for none.
-        max_steps: stop at this step, before the end of the loop's own budget, for a run in portions; None: do not.
+        max_steps: stop at this step, before the end of the loop's own budget, for a run in portions; None for no limit.
         patience: stop after this number of evaluations without improvement; None for never.
         steps: the unit of the loop's steps, for the learning curve, such as `"gradient steps"` of an offline loop.
         normalization: the environment whose running statistics belong to the agent (`NormalizeVector`): saved with it.

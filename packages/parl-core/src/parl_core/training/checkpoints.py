@@ -4,14 +4,14 @@
         train_off_policy(agent, envs, settings, checkpoints=Checkpoints(run, every=10_000), seed=0)
 
 A run that was stopped, in whatever way, and resumed with the same program has the same weights and figures to the last
-bit as the run that was never stopped, on the same machine with the same versions (a GPU's and several remote machines'
-own limits stay). The environments of a checkpoint are one of:
+bit as the run that was never stopped, on the same machine with the same versions (within the limits of a GPU and of
+several remote machines). The environments of a checkpoint are one of:
 
     exact    every environment's episode is recorded and continued (`parl_core.env._recorded`); a checkpoint does not
              change the run. For vectors of `make_vector_env`, also inside of `NormalizeVector`.
     reset    at every checkpoint all environments are reset, with seeds that follow from the run's seed and the step,
              and the episodes that were running are cut: a run that was stopped and one that was not do the same. For
-             other vectors, which do not give their state, and for environments that are not repeatable.
+             other vectors, which do not return their state, and for environments that are not repeatable.
 
 `parl_core.checkpoint` describes the files.
 """
@@ -72,7 +72,7 @@ class Collector(HasState, Protocol):
 
 
 class SavedAgent(Protocol):
-    """An agent of a checkpoint; where it has them, `rng` (a generator) and `BACKEND` belong to its state, too."""
+    """An agent of a checkpoint; its `rng` (a generator) and `BACKEND`, if it has them, belong to its state."""
 
     def save(self, path: Any, /) -> Any: ...
 
@@ -133,7 +133,7 @@ class Checkpoints:
         """Record the episodes of a vector of environments from its first reset on, if that is possible.
 
         Raises:
-            HyperparameterError: they cannot be saved in the required way.
+            HyperparameterError: the environments cannot be saved in the required way.
         """
         self._environments = SavedEnvironments(envs, self._rule, seed)
 
@@ -186,11 +186,11 @@ class Checkpoints:
         self._first_values = _agent_values(agent)
 
     def await_rounds(self, awaits: bool) -> None:
-        """Let Ctrl-C wait for the end of a round and its checkpoint, if one can be written there, or no longer."""
+        """Let Ctrl-C wait for the end of a round and its checkpoint, if one can be written there, or stop waiting."""
         self._run.interruption.waits_for_round = awaits and self.exact
 
     def notice_interruption(self) -> None:
-        """Note that the round has ended, so that Ctrl-C does not come again while a checkpoint is written."""
+        """Record that the round has ended, so that Ctrl-C is not raised again while a checkpoint is written."""
         self._run.interruption.noticed()
 
     @property
@@ -457,8 +457,8 @@ class SavedEnvironments:
 def get_random_state(backend: str = "") -> dict[str, Any]:
     """Return the states of the global random generators: Python's, numpy's, and the framework's.
 
-    Programs draw from them where libraries give no choice (a framework's dropout, a third party's environment),
-    so a run continues exactly only where they do, too.
+    Some libraries draw from them (a framework's dropout, a third party's environment), so a run continues exactly only
+    if they continue as well.
 
     Args:
         backend: the backend whose framework's generators belong to it; empty for none.
@@ -477,7 +477,7 @@ def set_random_state(state: Mapping[str, Any], backend: str = "") -> bool:
     """Continue from what `get_random_state` returned.
 
     Returns:
-        Whether the state has the generators of `backend`; a run of another backend has those of its own.
+        Whether the state has the generators of `backend`; a run of another backend has its own.
     """
     python = state["python"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))

@@ -9,7 +9,7 @@ with Course(total_steps, callbacks, evaluator, evaluate_every) as course:
         course.checkpoint_when_due()
 return course.ended                            # ── Ended ───────> callbacks, however the block was left
 
-In this way your own loop gets everything that the ready-made loops have around them.
+In this way your own loop gets everything that surrounds the ready-made loops.
 
 A loop whose runs can be resumed calls `course.watch(envs, seed)` before it resets its environments, and
 `course.keep(LoopParts(...))` once all its parts exist; in a resumed run this restores their state.
@@ -47,7 +47,7 @@ class Course:
         checkpoints: writes checkpoints, and restores a resumed run; None for neither.
 
     Raises:
-        HyperparameterError: the callbacks are no sequence of callbacks, or the evaluator is no function.
+        HyperparameterError: the callbacks are not a sequence of callbacks, or the evaluator is not a function.
     """
 
     ended: Ended
@@ -136,10 +136,10 @@ class Course:
         schedules: Mapping[str, float] | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Report an update to the callbacks, with the figures that the losses of the agent's algorithm named.
+        """Report an update to the callbacks, with the named figures of the algorithm's losses.
 
         Args:
-            losses: the losses that it returned, by name.
+            losses: the losses of the update, by name.
             episodes: the episodes that ended since the last report.
             schedules: the scheduled values that were used, by name.
             metrics: further numbers, by their full names.
@@ -157,7 +157,7 @@ class Course:
 
     @property
     def evaluation_is_due(self) -> bool:
-        """Return whether `evaluate_when_due` evaluates; loops read losses before, so that no spoiled agent is kept."""
+        """Return whether `evaluate_when_due` evaluates; loops read losses first, so that no spoiled agent is kept."""
         return self._evaluator is not None and self.step >= self._next_evaluation
 
     def evaluate_when_due(self) -> None:
@@ -193,7 +193,7 @@ class Course:
         self._checkpoints.save(self.step, self._state)
 
     def checkpoint_at_the_end(self) -> None:
-        """Write a last checkpoint; only a loop whose parts end before the course does has to call it.
+        """Write a last checkpoint; only a loop whose parts end before the course has to call it.
 
         If checkpoints begin new episodes, none is written between two multiples of `every`, because a resumed run would
         then differ from one that was not stopped.

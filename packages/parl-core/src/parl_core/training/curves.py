@@ -3,7 +3,7 @@
     runs/ppo-a/                        a run: a line
     runs/ppo-b/seed-0, seed-1, …       a group: the interquartile mean with a band of its 95 % interval
 
-A run is any folder with the `metrics.jsonl` of `standard_callbacks`, by `parl train` or your own program. If the runs
+A run is any folder with the `metrics.jsonl` of `standard_callbacks`, from `parl train` or your own program. If the runs
 of a group were evaluated at different steps, each is interpolated between its own steps. Matplotlib draws without a
 display.
 """
@@ -50,7 +50,7 @@ class RunCurve:
         returns: mean return there.
         returns_of: origin of the returns: `evaluations`, or `training`, whose episodes explore; empty without returns.
         seconds: duration of the whole run, as far as it is logged.
-        ended: the reason of its end; empty: it has not ended, or was killed.
+        ended: the reason for its end; empty if it has not ended, or was killed.
         stop: the kind of end, a name of `Stop` in small letters.
         asked: the content of `run.json` or `settings.json`; empty if neither exists.
         taken: steps of training, as far as they are logged.
@@ -68,12 +68,12 @@ class RunCurve:
 
     @property
     def best(self) -> float:
-        """The best of its returns; NaN without any."""
+        """The best return; NaN without any."""
         return float(self.returns.max()) if len(self.returns) else float("nan")
 
     @property
     def last(self) -> float:
-        """The last of its returns; NaN without any."""
+        """The last return; NaN without any."""
         return float(self.returns[-1]) if len(self.returns) else float("nan")
 
 
@@ -147,7 +147,7 @@ class RunGroup:
         """Return the course of the group, over the steps that all of its runs have.
 
         Args:
-            points: at most.
+            points: largest number of points.
         """
         drawn = [run for run in self.runs if len(run.steps)]
         if not drawn:
@@ -289,10 +289,10 @@ def draw_comparison(comparison: Comparison, path: Path, title: str = "", goal: f
         comparison: the runs.
         path: of the picture; its suffix is the format.
         title: above it.
-        goal: drawn as a line where given.
+        goal: drawn as a line if given.
 
     Raises:
-        HyperparameterError: the suffix is of no format that matplotlib writes.
+        HyperparameterError: matplotlib does not write files with this suffix.
     """
     from matplotlib.figure import Figure
 
@@ -322,7 +322,7 @@ def write_page(comparison: Comparison, path: Path, title: str = "", goal: float 
         comparison: the runs.
         path: of the file.
         title: above it.
-        goal: drawn as a line where given.
+        goal: drawn as a line if given.
 
     Raises:
         ImportError: plotly is not installed.
@@ -432,9 +432,9 @@ def draw_curve(
         path: of the picture; its suffix is the format.
         title: above the picture.
         steps: environment steps at which each training episode was over.
-        returns: one a training episode.
+        returns: one per training episode.
         evaluations: in order.
-        goal: drawn as a line where given.
+        goal: drawn as a line if given.
         window: training episodes that are averaged.
         xlabel: the unit of `steps`.
         label: the meaning of the dots.

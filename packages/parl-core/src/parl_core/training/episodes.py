@@ -107,7 +107,7 @@ def train_by_episodes(
 
     Raises:
         HyperparameterError: a number is out of its range.
-        DivergedError: the environment gave a reward or an observation that is NaN or infinite.
+        DivergedError: the environment returned a reward or an observation that is NaN or infinite.
     """
     for name, number in (("episodes", episodes), ("log_every", log_every), ("test_every", test_every)):
         check_int(name, number)

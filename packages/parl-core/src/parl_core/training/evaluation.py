@@ -52,8 +52,8 @@ def evaluate(
 ) -> Evaluation:
     """Play episodes with the agent's deterministic actions, or with exploration.
 
-    Every episode has its own seed, derived from `seed`, so the same agent gets the same returns again. The agent's
-    batches always have the same size, because a row's result may depend on the size in the last bit.
+    Every episode has its own seed, derived from `seed`, so the same agent gets the same returns again. The batches for
+    the agent always have the same size, because the last bit of a row's result may depend on it.
 
     Args:
         agent: chooses the actions, in evaluation mode; its previous mode is restored.
@@ -64,15 +64,15 @@ def evaluate(
         at_once: how many environments are played side by side, at most.
         max_steps: steps of one episode at most; a longer one counts with its return so far, with a warning. Without
             this limit, an evaluation in an environment without a time limit might not end.
-        stochastic: actions are drawn as in training, by the agent's `sample` with its own defaults (DQN's epsilon of
-            0.1, DDPG's noise), from a stream that `seed` begins where the agent has `drawing_from`.
+        stochastic: draw actions as in training, by the agent's `sample` with its own defaults (DQN's epsilon of 0.1,
+            DDPG's noise); if the agent has `drawing_from`, from a stream that `seed` determines.
 
     Returns:
         the episodes, in the order of their seeds; those of a team (`JointEnv`) with each agent's return.
 
     Raises:
         HyperparameterError: a number is out of its range.
-        DivergedError: an environment gave a reward or an observation that is NaN or infinite.
+        DivergedError: an environment returned a reward or an observation that is NaN or infinite.
     """
     require_kinds("evaluate", agent)
     check_int("episodes", episodes)
@@ -110,7 +110,7 @@ def evaluate(
 
 
 def warn_of_cut(episode: int, max_steps: int) -> None:
-    """Log that an episode was cut before its end."""
+    """Log a warning that an episode was cut short."""
     logger.warning(
         "evaluation: episode %d had not ended after %d step%s and counts with its return so far; raise max_steps, or "
         "give the environment a time limit (gymnasium.wrappers.TimeLimit)",
@@ -184,9 +184,9 @@ class EvaluateInActor(Callback):
 
     Args:
         agent: learns in this process.
-        make_agent: makes another one with the same model, in the actor.
+        make_agent: makes another agent with the same model, in the actor.
         env: a registered id, or a function that returns an environment; it is made in the actor.
-        actors: where one actor is made.
+        actors: the system that makes the actor.
         every: steps of the loop between evaluations.
         episodes: of one evaluation.
         seed: of the episodes.
@@ -232,7 +232,7 @@ class EvaluateInActor(Callback):
         return reason
 
     def on_end(self, ended: Ended) -> None:
-        """Wait for the evaluation that is still running, where the loop has not failed, and close the actor."""
+        """Wait for a running evaluation, unless the loop has failed, and close the actor."""
         try:
             if self._running is not None and ended.stop is not Stop.FAILED:
                 self._taken()
@@ -285,7 +285,7 @@ class RecordVideo(Callback):
         env_kwargs: passed to `gymnasium.make` or to the function.
 
     Raises:
-        ImportError: moviepy is not installed, which writes the files.
+        ImportError: moviepy, which writes the files, is not installed.
         HyperparameterError: `every` is not at least 1.
     """
 

@@ -39,9 +39,9 @@ class Episode:
     """One finished episode.
 
     Attributes:
-        episode_return: the undiscounted sum of its rewards; of a team, of the team's.
-        length: its steps.
-        agent_returns: of an evaluated team, the sum of each agent's rewards, in the order of `JointEnv.agents`.
+        episode_return: the undiscounted sum of its rewards; for a team, of the team's rewards.
+        length: number of its steps.
+        agent_returns: for an evaluated team, the sum of each agent's rewards, in the order of `JointEnv.agents`.
     """
 
     episode_return: float
@@ -60,7 +60,7 @@ class Update:
         episodes: the episodes that ended since the previous update.
         losses: the losses that the agent's update returned, by name.
         schedules: scheduled values that were used, by name, such as `lr`.
-        metrics: further numbers by their whole names (`group/name`), such as `lag/mean`.
+        metrics: further numbers by their full names (`group/name`), such as `lag/mean`.
     """
 
     step: int
@@ -103,7 +103,7 @@ class Evaluation:
 
     @property
     def agent_means(self) -> list[float]:
-        """Mean return of each agent of a team, in the order of `JointEnv.agents`; empty of one agent."""
+        """Mean return of each agent of a team, in the order of `JointEnv.agents`; empty for a single agent."""
         return [float(np.mean(returns)) for returns in zip(*(one.agent_returns for one in self.episodes), strict=True)]
 
     def get_state(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Callback:
     needs_evaluations: bool = False
 
     def on_advance(self, step: int, seconds: float) -> str | None:
-        """Handle steps that were taken; called whenever the loop has counted some, so it should be cheap.
+        """Handle new steps; called whenever the loop has counted some, so it should be cheap.
 
         Args:
             step: environment steps so far (gradient steps of `train_offline`).
@@ -190,7 +190,7 @@ class Callback:
 def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
     """Report the end to every callback, also after one has failed, and return the exceptions that they raised.
 
-    It is for the loop to raise, where no error or Ctrl-C began the end, which would be hidden by it.
+    The loop raises them unless an error or Ctrl-C, which they would hide, caused the end.
     """
     failures = []
     for callback in callbacks:
@@ -264,7 +264,7 @@ class Figures:
 
 
 class Losses:
-    """Sums of losses that are given with their names.
+    """Sums of losses by name.
 
     Args:
         read: turns the result of an update into its losses by name, and refuses numbers that are not finite. It is
@@ -296,7 +296,7 @@ class Losses:
             self._count += 1
 
     def take_means(self) -> dict[str, float]:
-        """Return the mean of each over the updates since the last time."""
+        """Return the mean of each loss over the updates since the last call."""
         self.settle()
         means = {name: total / self._count for name, total in self._sums.items()}
         self._sums, self._count = {}, 0
@@ -367,10 +367,10 @@ class RunningEpisodes:
         Args:
             reward: `[num_envs]`.
             ended: indices of the environments whose episodes ended with this step.
-            infos: of the step. Where they or their `final_info` have Gymnasium's `episode`, that counts, because a
-                wrapper may have scaled rewards, if its length is the one counted here. Statistics of another length are
-                of other steps: those inside of a frame skip, or of Gymnasium's vector wrapper, which begins anew in all
-                environments whenever one is reset by `reset_mask`.
+            infos: of the step. If they or their `final_info` have Gymnasium's `episode`, and its length is the one
+                counted here, its return is used, because a wrapper may have scaled rewards. Statistics of another
+                length count other steps: those inside of a frame skip, or those of Gymnasium's vector wrapper, which
+                starts again in all environments whenever `reset_mask` resets one.
 
         Returns:
             the episodes that ended.

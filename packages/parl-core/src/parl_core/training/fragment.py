@@ -3,8 +3,8 @@
     FragmentWriter ── step by step ──> FragmentSteps ──> BatchMemory.join ──> FragmentBatch
 
 An array `x[i, t]` belongs to step t of the group's environment i, so that the rows of one environment follow each other
-when fragments are joined. Every fragment carries the version of the weights that chose its actions. The next batch
-reuses the memory of a batch.
+when fragments are joined. Every fragment carries the version of the weights that chose its actions. Each batch reuses
+the memory of the previous one.
 """
 
 import warnings
@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
 
 class ActorSeconds(NamedTuple):
-    """Seconds of an actor, by activity.
+    """Seconds that an actor spent, by activity.
 
     Attributes:
         env: in the environments' own code.

@@ -3,11 +3,11 @@
     callbacks = [*standard_callbacks(run, agent), WandB(run, project="cartpole")]
 
 All have the same figures under the same names, which `docs/reference/metrics.md` lists with their meanings. Logs of a
-resumed run continue at the checkpoint: lines that a killed program wrote after its last checkpoint are cut off first,
+resumed run continue at the checkpoint: lines that a killed program wrote after its last checkpoint are removed first,
 because the resumed run writes them again.
 
 A tracker is imported when a run uses it, and configured as described in its own documentation (`WANDB_MODE=offline`,
-`MLFLOW_TRACKING_URI=…`). It gets the settings of the run as its configuration, and at the end the best agent.
+`MLFLOW_TRACKING_URI=…`). It receives the settings of the run as its configuration, and at the end the best agent.
 """
 
 import csv
@@ -61,9 +61,9 @@ def figures(event: Update | Evaluation) -> dict[str, float]:
     """Return the numbers of an event, named as in TensorBoard (`group/name`).
 
     Args:
-        event: an update gives `train/return` and `train/length` (means of the episodes that ended; absent when none
-            did), `loss/*`, `schedule/*`, `speed/steps_per_second` and whatever the
-            loop adds; an evaluation `evaluation/return`, `evaluation/deviation` and `evaluation/length`.
+        event: an update has `train/return` and `train/length` (means of the episodes that ended; absent if none did),
+            `loss/*`, `schedule/*`, `speed/steps_per_second` and the metrics of the loop; an evaluation has
+            `evaluation/return`, `evaluation/deviation` and `evaluation/length`.
     """
     if isinstance(event, Evaluation):
         lengths = [episode.length for episode in event.episodes]
@@ -86,7 +86,7 @@ def figures(event: Update | Evaluation) -> dict[str, float]:
 class TensorBoard(Callback):
     """Writes scalars over environment steps, for `tensorboard --logdir <folder>`.
 
-    A resumed run begins a new event file, which hides what the one before has of later steps.
+    A resumed run begins a new event file, which hides the later steps in the previous one.
 
     Args:
         run: the event files go to `tensorboard/` in its folder.
@@ -133,8 +133,8 @@ class TensorBoard(Callback):
 class CsvTables(Callback):
     """Writes one row per update to `updates.csv` and one per evaluation to `evaluations.csv`, each at once.
 
-    The cell of a missing number is empty. A number that first appears after the first row gets a column then, with
-    empty cells above.
+    The cell of a missing number is empty. A number that first appears after the first row adds a column, with empty
+    cells above.
 
     Args:
         run: the tables go to its folder.
@@ -159,7 +159,7 @@ class CsvTables(Callback):
             table.close()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: how many rows of which columns the tables have."""
+        """Return the state for a checkpoint: the number of rows and the columns of the tables."""
         state = {}
         for name, (table, columns) in self._tables.items():
             table.flush()
@@ -168,7 +168,7 @@ class CsvTables(Callback):
         return state
 
     def set_state(self, state: Any) -> None:
-        """Restore a state that `get_state` returned; rows of later steps go."""
+        """Restore a state that `get_state` returned; rows of later steps are removed."""
         for name in self.NAMES:
             path = self._run.path / name
             if name not in state or not path.exists():
@@ -232,11 +232,11 @@ class JsonLines(Callback):
                 self._file.close()
 
     def get_state(self) -> int | None:
-        """Return the state for a checkpoint: how long the file is."""
+        """Return the state for a checkpoint: the length of the file."""
         return None if self._file is None else size_on_disk(self._run.path / self.NAME)
 
     def set_state(self, state: Any) -> None:
-        """Restore a state that `get_state` returned; lines of later steps go."""
+        """Restore a state that `get_state` returned; lines of later steps are removed."""
         cut_back(self._run.path / self.NAME, state)
         self._goes_on = state is not None
 
@@ -252,7 +252,7 @@ class JsonOutput(Callback):
     """Prints the lines of `JsonLines` to a stream, for programs that start a run and read its output.
 
     Args:
-        out: where to.
+        out: the stream.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -309,7 +309,7 @@ def tracker(name: str, run: Run, asked: Any) -> Callback:
 
     Args:
         name: one of `TRACKERS`.
-        run: its folder has the record.
+        run: the run; its folder takes the record.
         asked: the `RecipeRun`.
 
     Raises:
@@ -328,14 +328,14 @@ class WandB(Callback):
     """Logs a run to Weights & Biases; its files are in `wandb/` in the run's folder.
 
     Args:
-        run: whose folder; its name is the record's.
-        project: of the record.
-        config: settings, shown beside it.
+        run: the run; its folder takes the files, its name is the record's.
+        project: the project of the record.
+        config: settings, shown with the record.
         options: further arguments of `wandb.init`, such as `group`, `tags` or `mode="offline"`.
 
     Raises:
         ImportError: wandb is not installed.
-        HyperparameterError: the record is to be sent, and no account is configured.
+        HyperparameterError: the record is to be sent, but no account is configured.
     """
 
     def __init__(
@@ -393,12 +393,12 @@ class WandB(Callback):
 
 
 class MLflow(Callback):
-    """Logs a run to MLflow; without `MLFLOW_TRACKING_URI` its client's own default store takes it.
+    """Logs a run to MLflow; without `MLFLOW_TRACKING_URI` to the default store of its client.
 
     Args:
-        run: its name is the record's.
-        experiment: of the record.
-        config: settings, its parameters.
+        run: the run; its name is the record's.
+        experiment: the experiment of the record.
+        config: settings, which become its parameters.
         tracking_uri: address of the store; default: that of `MLFLOW_TRACKING_URI`.
 
     Raises:

@@ -4,7 +4,7 @@
                      agent of RND <── observations, returns ──┘                                 ├──> agent.learn_rollout
     rollout ──> rewards of the environment ──────────────────────────────────────> advantage ───┘
 
-A policy learns from the sum of both advantages; each reward has a discount and values of its own (section 2.3).
+A policy learns from the sum of both advantages; each reward has its own discount and values (section 2.3).
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ class NoveltyReward:
         clip: of normalised observations, above 0; default 5 (paper).
 
     Raises:
-        HyperparameterError: the agent's algorithm is another one, or a setting is out of range.
+        HyperparameterError: the agent's algorithm is not RND, or a setting is out of range.
     """
 
     def __init__(

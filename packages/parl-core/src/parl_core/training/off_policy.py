@@ -115,7 +115,7 @@ def storage_of(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def to_records(obs: Observations, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return observations `[n, ...]` as a memory stores them: arrays as they are, dictionaries as `[n]` records.
+    """Return observations `[n, ...]` in the form that a memory stores: arrays unchanged, dictionaries as `[n]` records.
 
     Raises:
         KeyError: a field is not among the observations.
@@ -182,7 +182,7 @@ class TransitionCollector:
 
         Raises:
             DivergedError: a reward or an observation is infinite or NaN; the message names its environment.
-            EnvironmentContractError: a mask of actions leaves none; the message names its environment.
+            EnvironmentContractError: a mask allows no action; the message names its environment.
         """
         obs, before = self._obs, self._acting.state
         raw = self._raw  # a copy is kept: the vector may continue in the same arrays
@@ -337,14 +337,14 @@ class OffPolicySettings:
         total_steps: number of steps over all environments.
         learning_starts: steps with random actions before the first update.
         train_every: steps between two phases of learning.
-        gradient_steps: updates of one phase; `gradient_steps / train_every` updates a step for any number of
-            environments.
+        gradient_steps: updates of one phase; there are `gradient_steps / train_every` updates per step for any number
+            of environments.
         batch_size: transitions of one update; episodes for algorithms that learn from whole episodes (QMIX, VDN).
         memory_size: number of transitions in the replay memory.
         n_step: rewards that are summed before bootstrapping, with the algorithm's gamma.
         sequence_length: for models with a memory, steps of a sequence that are learned from; default 20. An update
-            learns from as many sequences as have at most `batch_size` such steps, and at least one. QMIX learns from
-            whole episodes unless it is given.
+            learns from sequences with at most `batch_size` such steps in all, and at least from one. Without this
+            setting, QMIX learns from whole episodes.
         burn_in: for models with a memory, steps before each sequence that bring its state up to date; default 10.
         prioritized: draw transitions by their TD errors; its beta goes linearly to 1 over `total_steps`.
         hindsight: for environments with goals (Gymnasium's GoalEnv), the share of drawn transitions whose goal is
@@ -428,10 +428,9 @@ def train_off_policy(
 
     Args:
         agent: acts and learns; `parl.Agent` around DQN, DDPG, TD3, SAC or OAC is one.
-        envs: a vector environment, such as `make_vector_env` gives; the caller closes it.
+        envs: a vector environment, such as that of `make_vector_env`; the caller closes it.
         settings: hyper-parameters of the loop.
-        memory: the replay memory; the transitions that it already has are learned from, too. Default: the result of
-            `make_memory`.
+        memory: the replay memory; its existing transitions are also learned from. Default: the result of `make_memory`.
         evaluator: plays episodes with the present agent; None: no evaluations.
         evaluate_every: environment steps between evaluations.
         callbacks: called for every report and evaluation, and once at the end, however the loop ends.
@@ -443,8 +442,9 @@ def train_off_policy(
         how the loop ended.
 
     Raises:
-        HyperparameterError: the environment's spaces do not suit, or the algorithm learns otherwise, or it has no such
-            exploration or rates, or the memory was made for another number of environments.
+        HyperparameterError: the spaces of the environments do not suit the agent, the algorithm does not learn
+            off-policy or lacks the given exploration or rates, or the memory was made for another number of
+            environments.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss is not finite; callbacks that save have not saved since.
         KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
@@ -509,7 +509,7 @@ def make_memory(
         rng: the generator that draws from it.
 
     Raises:
-        HyperparameterError: it cannot hold such observations or actions.
+        HyperparameterError: a memory cannot hold such observations or actions.
     """
     normalized = _normalizer_of(envs)
     observed = envs.single_observation_space if normalized is None else normalized.raw_observation_space

@@ -49,8 +49,8 @@ class OfflineAgent(Protocol):
 
     @property
     def alg(self) -> Any:
-        """The algorithm. If it has them, `draw_batch(dataset, n, rng)` makes batches, and `whole_log(dataset)` makes a
-        batch of all rows, to be checked.
+        """The algorithm. Its optional `draw_batch(dataset, n, rng)` makes batches, and `whole_log(dataset)` a batch of
+        all rows for a check.
         """
 
     def learn(self, *args: Any, **kwargs: Any) -> Any:
@@ -172,9 +172,10 @@ def evaluate_with_target_return(
         the episodes, in the order of their seeds.
 
     Raises:
-        HyperparameterError: a number is out of its range, the algorithm is another one, its model predicts other
-            actions than the environment has, or an episode is longer than the model's `max_timestep`.
-        DivergedError: an environment gave a reward that is NaN or infinite.
+        HyperparameterError: a number is out of its range, the algorithm is not a `DecisionTransformer`, its model
+            predicts actions that the environment does not have, or an episode is longer than the model's
+            `max_timestep`.
+        DivergedError: an environment returned a reward that is NaN or infinite.
     """
     check_int("episodes", episodes)
     check_int("max_steps", max_steps)
@@ -265,7 +266,7 @@ def record_episodes(
 
         record_episodes("CartPole-v1", mostly_right, episodes=100).save("log.npz")
 
-    Every episode has a seed and a generator of its own, so the first episodes stay when there are more of them.
+    Every episode has its own seed and generator, so the first episodes do not change when `episodes` grows.
 
     Args:
         env: a registered id, or a function that returns an environment; observations are arrays.
@@ -276,7 +277,7 @@ def record_episodes(
         seed: all other seeds follow from it.
         unit_box: continuous actions are given and logged in [-1, 1], as the agents choose them, and mapped to the
             environment's bounds; else they are given and logged as the environment takes them.
-        max_steps: steps of one episode at most; it is cut there (`truncated`).
+        max_steps: largest number of steps of an episode, after which it is truncated.
         env_kwargs: passed to `gymnasium.make` or to the function.
 
     Raises:

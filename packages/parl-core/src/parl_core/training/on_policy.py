@@ -5,7 +5,7 @@
     callbacks <── Update, Evaluation, Ended ── Course <────────────────────┘
 
 A vector may return tensors of a framework, as simulators on a GPU do. Observations and actions then stay tensors from
-the environments to the update, and only numbers that exist once per step come to the host, once a rollout.
+the environments to the update, and only numbers that exist once per step are copied to the host, once per rollout.
 
 An array `x[t, i]` of a rollout belongs to step t of environment i; with several agents `x[t, i, k]` belongs to agent k,
 whose episode ends where it leaves, and whose later rows are ignored. `next_value[t, i]` is the value of the
@@ -82,7 +82,7 @@ class RolloutSteps:
         value: `[T, N]`, of `obs`.
         next_value: `[T, N]`, of the observation that the step led to.
         terminated: `[T, N]`: the episode ended by itself.
-        truncated: `[T, N]`: the episode was cut, by a time limit for instance; `next_value` stands for the rest.
+        truncated: `[T, N]`: the episode was cut short, by a time limit for instance; `next_value` stands for the rest.
         episodes: the episodes that ended within the rollout.
         state: the state of a model with a memory before the first step of each sequence, `[sequences of one
             environment, N, ...]` by name; empty without a memory.
@@ -400,17 +400,16 @@ class OnPolicySettings:
         total_steps: environment steps, over all environments; the last rollout is always completed.
         n_steps: steps of every environment in one rollout.
         epochs: passes over each rollout, by default 10 for PPO; A2C, PolicyGradient and COMA always take one.
-        minibatch_size: samples of one gradient step, by default 64 for PPO, the whole rollout for MAPPO and IPPO; need
-            not divide the rollout.
+        minibatch_size: samples of one gradient step, by default 64 for PPO, the whole rollout for MAPPO and IPPO; it
+            need not divide the rollout.
         gamma: discount of the next step, in [0, 1].
         gae_lambda: lambda of the advantages, in [0, 1]; 0 looks one step ahead, 1 to the end of the rollout. Default:
             for COMA its `td_lambda`, else 0.95 (Schulman et al. 2017, table 3).
         lr: learning rate, or its initial value.
         clip: clip range of PPO, or its initial value.
-        decay: whether learning rate and clip range go linearly to 0 over `total_steps`; one that is a schedule follows
-            its schedule alone.
+        decay: whether learning rate and clip range go linearly to 0 over `total_steps`; schedules are not changed.
         entropy_coef: weight of the entropy bonus, at least 0.
-        target_kl: for PPO: passes over a rollout end early when the policy has moved this far; None: no limit.
+        target_kl: for PPO, the KL divergence at which passes over a rollout end early; None for no limit.
         sequence_length: for models with a memory, steps of the sequences that are learned from, each from the state
             that acted; it divides `n_steps`. Default: a whole rollout.
         bootstrap_truncated: if a time limit ended an episode, the value of its last observation stands for the rest, as
@@ -460,7 +459,7 @@ class OnPolicySettings:
         return replace(self, total_steps=total_steps)
 
     def scheduled(self, step: int) -> dict[str, float]:
-        """Return those given of learning rate, clip range and entropy coefficient after `step` environment steps.
+        """Return the given ones of learning rate, clip range and entropy coefficient after `step` environment steps.
 
         Raises:
             HyperparameterError: a schedule does not return a number of at least 0.
@@ -491,7 +490,7 @@ def train_on_policy(
 
     Args:
         agent: acts and learns; `parl.Agent` around PPO, A2C or PolicyGradient is one.
-        envs: a vector environment, such as `make_vector_env` gives; the caller closes it.
+        envs: a vector environment, such as that of `make_vector_env`; the caller closes it.
         settings: hyper-parameters of the loop.
         evaluator: plays episodes with the present agent; None: no evaluations.
         evaluate_every: environment steps between evaluations, rounded up to whole rollouts.

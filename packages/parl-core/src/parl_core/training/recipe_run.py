@@ -1,6 +1,6 @@
 """Runs of `parl train`: a recipe on an environment, in a folder.
 
-A run writes its request to `run.json`, so that it can be taken up again later:
+A run writes its request to `run.json`, so that it can be continued later:
 
     request ──> RecipeRun.train(run) ──> run.json, agent.json, checkpoints/, best.ckpt, tables
                     ^── RecipeRun.read(folder) ──> train(run, ...) once more, with Run.resume(folder)
@@ -182,7 +182,7 @@ class RecipeRun:
         )
 
     def made(self) -> tuple[Trained, Any, OfflineDataset | None]:
-        """Return the description, a new agent, and the logged data if it learns from such; write nothing.
+        """Return the description, a new agent, and the logged data if it learns from logged data; write nothing.
 
         Raises:
             HyperparameterError: the settings do not suit, or there are fewer logged transitions than a batch has.

@@ -1,9 +1,9 @@
-"""Recipes: hyper-parameters that work, one recipe for an algorithm and an environment, with their sources.
+"""Recipes: hyper-parameters that work, one recipe per algorithm and environment, with their sources.
 
 `parl train`, the examples and `benchmarks/learning` read them here and nowhere else:
 
     RECIPES["DQN", "CartPole-v1"]        what the learning table has measured, or what its source publishes
-    RECIPES["DQN", "*"]                  for environments without a recipe of their own
+    RECIPES["DQN", "*"]                  for environments without their own recipe
     RECIPES["PPO", "discrete"]           the same by kind of environment (`StandardEnv.kind`), where that matters
 
 A recipe is a value: `as_json` writes it, schedules as their stages, and `Recipe.from_json` reads it again.
@@ -170,7 +170,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Recipe":
-        """Return the recipe that `as_json` has written.
+        """Return the recipe that `as_json` described.
 
         Raises:
             HyperparameterError: it is not a recipe, or has a setting that this version does not have.
@@ -198,7 +198,7 @@ def plain(value: Any) -> Any:
 
 
 def read_plain(value: Any) -> Any:
-    """Return the setting that `plain` has written; lists become tuples."""
+    """Return the setting that `plain` described; lists become tuples."""
     if isinstance(value, Mapping) and "schedule" in value:
         return read_schedule(value)
     if isinstance(value, Mapping) and "class" in value:

@@ -2,7 +2,7 @@
 
 runs/<name>-<date>-<time>/      made at first use, never one that exists
 
-Ctrl-C cannot get lost: an interruption that was swallowed is raised again until it is noticed.
+Ctrl-C is never lost: a swallowed interruption is raised again until it is noticed.
 
     SIGINT ──> KeyboardInterrupt ──> … ──> noticed()        the usual way
      │               └─ swallowed ──(1 s)──> KeyboardInterrupt again
@@ -10,7 +10,7 @@ Ctrl-C cannot get lost: an interruption that was swallowed is raised again until
     SIGINT again ──> the process ends at once, by that signal, and cleans nothing up
 
 Extension modules clear errors while they import others, and exceptions in callbacks of the garbage collector are only
-printed. A `KeyboardInterrupt` that is raised there is lost, and may leave a module half imported.
+printed. A `KeyboardInterrupt` raised there would be lost, and may leave a module half imported.
 
 The settings of your own program are its command line, and are stored in the folder of its run:
 
@@ -93,7 +93,7 @@ class Interruption:
             signal.signal(signal.SIGINT, self._pressed)
 
     def noticed(self) -> None:
-        """Note that the interruption was noticed, so that it is not raised again."""
+        """Record that the interruption was noticed, so that it is not raised again."""
         if self._watching:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
 
@@ -136,7 +136,7 @@ class RunLock:
         """Lock the folder.
 
         Raises:
-            RunInUseError: another program has it.
+            RunInUseError: another program has locked it.
         """
         try:
             import fcntl
@@ -241,18 +241,18 @@ class Run:
         return self._path
 
     def saved(self, path: Path, what: str) -> None:
-        """Note that a file is complete, for the message after an interruption.
+        """Record that a file is complete, for the message after an interruption.
 
         Args:
             path: the file or folder.
-            what: its content, such as `"agent with evaluated return 497.3"`; replaces an earlier note of the path.
+            what: its content, such as `"agent with evaluated return 497.3"`; it replaces an earlier record of the path.
         """
         self._saved[path] = what
 
     def save(
         self, agent: Any, name: str = "agent.ckpt", what: str = "trained agent", *, normalization: Any = None
     ) -> Path:
-        """Save an agent in the folder, note it, and return the file's path.
+        """Save an agent in the folder, record the file, and return its path.
 
         Args:
             agent: has `save(path)`.
@@ -286,7 +286,7 @@ class Run:
 
     @property
     def how_to_resume(self) -> str:
-        """Return the call that continues this run, for messages; `parl train` gives its own command."""
+        """Return the call that continues this run, for messages; `parl train` replaces it by its own command."""
         return self._how_to_resume or f"Run.resume({str(self.path)!r})"
 
     @how_to_resume.setter
@@ -357,11 +357,10 @@ Settings = TypeVar("Settings")
 
 
 def open_run(name: str, settings: Any, *, out: TextIO | None = None) -> Run:
-    """Return a new run of a program, or the one that its settings resume; `settings.json` in its folder has them.
+    """Return a new run of a program, or the one that its settings resume; its `settings.json` has the settings.
 
-    The settings are a dataclass as `parse_settings` makes it. Two of its fields are known here, and may be missing:
-    `runs`, the folder in which every run gets a new one (default `"runs"`), and `resume`, the folder of the run to
-    continue (empty: none).
+    The settings are a dataclass as `parse_settings` makes it. Two optional fields have a meaning: `runs`, the folder in
+    which every run gets a new one (default `"runs"`), and `resume`, the folder of the run to continue (empty: none).
 
     Args:
         name: name of the program: first part of the new folder's name.

@@ -167,7 +167,7 @@ def train_seeds(
         asked: the request; its own seed is ignored.
         run: the run whose folder takes the runs.
         seeds: one seed for each run.
-        jobs: how many at the same time; default: the cores of this machine, or the number of seeds on a cluster.
+        jobs: number of runs at the same time; default: the cores of this machine, or the number of seeds on a cluster.
         cluster: address of a running cluster for the runs; empty: processes of this machine.
         track: trackers of every run.
         watcher: called for all runs together; default: progress on standard error.

@@ -54,7 +54,7 @@ ELO_SCALE = 400.0
 
 
 class Chooses(Protocol):
-    """A player; a `parl_core.policy.Policy` is one."""
+    """A player, such as a `parl_core.policy.Policy`."""
 
     def sample(self, observation: Any, rng: np.random.Generator, /) -> Any:
         """Draw an action."""
@@ -88,7 +88,7 @@ class Results(NamedTuple):
         return (self.wins + 0.5 * self.draws) / self.games
 
     def plus(self, other: "Results") -> "Results":
-        """Return the sum of both."""
+        """Return the sum of these and other results."""
         return Results(
             self.wins + other.wins, self.draws + other.draws, self.losses + other.losses, self.reward + other.reward
         )
@@ -101,15 +101,15 @@ class Results(NamedTuple):
 def updated_ratings(rating: float, other: float, results: Results, k: float = 16.0) -> tuple[float, float]:
     """Return both players' ratings after some games.
 
-    Elo's update `rating += k * (score - expected score)`, and the opposite for the other player, is repeated once a
+    Elo's update `rating += k * (score - expected score)`, and the opposite for the other player, is repeated once per
     game with the mean score of all games. So the order of wins and losses does not matter, and with many games the
-    ratings approach the point at which the expected score is the mean score, and do not pass it.
+    ratings approach the point at which the expected score is the mean score, without passing it.
 
     Args:
         rating: of the first player.
         other: of the second.
         results: from the first one's side.
-        k: the largest change by one game, in points, above 0; 16 is usual for masters in chess, 32 for beginners.
+        k: the largest change per game, in points, above 0; 16 is usual for masters in chess, 32 for beginners.
     """
     for _ in range(results.games):
         change = k * (results.score - expected_score(rating, other))
@@ -283,8 +283,8 @@ class OpponentPool:
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint: the players.
 
-        A `parl_core.policy.Policy` becomes the bytes of its file; other policies stay as they are, so of these only
-        arrays, such as weights by name, can be part of a checkpoint.
+        A `parl_core.policy.Policy` becomes the bytes of its file. Other policies are kept unchanged, so in a checkpoint
+        they must be arrays, such as weights by name.
         """
         return {"players": [_player_state(player) for player in self.players]}
 
@@ -333,7 +333,7 @@ class Match(NamedTuple):
 class Arena(ClosedByWith):
     """Plays matches of a game in actors, which are made at once and replaced when they are lost.
 
-    Results depend on the seed alone, not on how many actors there are or where.
+    Results depend only on the seed, not on the number or place of actors.
 
     Args:
         make_game: returns a game of two players, of PettingZoo's AEC API.
@@ -345,7 +345,7 @@ class Arena(ClosedByWith):
 
     Raises:
         HyperparameterError: a number is out of its range.
-        Exception: what `make_game` raised.
+        Exception: one that `make_game` raised.
     """
 
     def __init__(
@@ -543,7 +543,7 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
                 return observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Play the learner's action, and then the others until it is its turn again, or its game is over."""
+        """Play the learner's action, and then the others' until the learner's next turn or the end of its game."""
         self._game.step(action)
         observation, reward, terminated, truncated = self._until_own_turn()
         return observation, float(reward), bool(terminated), bool(truncated), {}

@@ -126,7 +126,7 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
 
 
 def model_kind(algorithm: str) -> Kind | None:
-    """Return the kind of `for_spaces` whose network an algorithm trains; None if it has a network of its own."""
+    """Return the kind of `for_spaces` whose network an algorithm trains; None if it has its own network."""
     return "policy" if algorithm == "PolicyGradient" else KINDS.get(NETWORKS.get(algorithm, ""))
 
 
@@ -159,11 +159,11 @@ def make_standard_env(
         env_id: of a registered environment; an Atari game gets the usual preprocessing.
         module: imported first.
         render_mode: as in `gymnasium.make`.
-        training: of an Atari game a life is an episode, and rewards are -1, 0 or 1.
+        training: in an Atari game a life is an episode, and rewards are -1, 0 or 1.
         options: of the environment, and `previous_step` as in `make_flat_env`.
 
     Raises:
-        HyperparameterError: an observation has a part of which no features are made, or an option is unknown.
+        HyperparameterError: an observation has a part without features, or an option is unknown.
         ImportError: the module, or a package of the environment, is missing.
     """
     if module:
@@ -204,8 +204,8 @@ class Trained:
         hidden: sizes of the hidden layers of each network; None: those that suit the environment.
         arguments: of the algorithm's constructor.
         seed: of the first weights and of sampling.
-        network: further options of `parl.networks.for_spaces`, of several agents all those of `for_team`; of a
-            DecisionTransformer those of its network.
+        network: further options of `parl.networks.for_spaces`; for several agents, all options of `for_team`; for a
+            DecisionTransformer, those of its network.
         module: imported before the environment is made, because it registers it.
         normalized: observations are normalised by statistics that are saved with the weights.
         target_return: the target return of a DecisionTransformer.
@@ -360,7 +360,7 @@ class StandardEnv:
 
     Attributes:
         env_id: `CartPole-v1`, `HalfCheetah-v5`, `ALE/Pong-v5`, …
-        options: with which it is made.
+        options: its options.
     """
 
     env_id: str
@@ -371,7 +371,7 @@ class StandardEnv:
         """Return the kind of the environment.
 
         Raises:
-            HyperparameterError: observations or actions are none of the kinds above.
+            HyperparameterError: observations or actions are not of one of these kinds.
         """
         if self._is_atari:
             return EnvKind.ATARI
@@ -389,10 +389,10 @@ class StandardEnv:
 
     @property
     def kind_by_actions(self) -> EnvKind:
-        """Return the kind by actions alone, for networks that `for_spaces` makes.
+        """Return the kind according to actions only, for networks that `for_spaces` makes.
 
         Raises:
-            HyperparameterError: no policy chooses in its action space.
+            HyperparameterError: no policy supports its action space.
         """
         if self._is_atari:
             return EnvKind.ATARI
@@ -406,7 +406,7 @@ class StandardEnv:
 
     @property
     def has_numbers_to_normalize(self) -> bool:
-        """Return whether observations are an array and no image, which the network scales by its own bounds."""
+        """Return whether observations are an array but not an image, which the network scales by its bounds."""
         space = self._spaces[0]
         return isinstance(space, gymnasium.spaces.Box) and parts_of(space)[0].image is None
 
@@ -418,7 +418,7 @@ class StandardEnv:
 
     @property
     def goal(self) -> float | None:
-        """Mean return of an evaluation that Gymnasium counts as solved; None where there is no agreed one."""
+        """Mean return of an evaluation that Gymnasium counts as solved; None if there is no agreed one."""
         self._spaces  # noqa: B018 - an environment of a package that is not imported yet is registered now
         threshold = gymnasium.spec(self.env_id).reward_threshold
         return None if threshold is None else float(threshold)
@@ -443,11 +443,11 @@ class StandardEnv:
         return table[self.kind]
 
     def make(self) -> Any:
-        """Make one for training; of an Atari game a life is an episode, and rewards are -1, 0 or 1."""
+        """Make one for training; in an Atari game a life is an episode, and rewards are -1, 0 or 1."""
         return make_standard_env(self.env_id, training=True, options=self.options)
 
     def make_to_evaluate(self) -> Any:
-        """Make one for evaluation, with whole episodes and rewards as the environment gives them."""
+        """Make one for evaluation, with whole episodes and the environment's own rewards."""
         return make_standard_env(self.env_id, options=self.options)
 
     @property

@@ -42,9 +42,9 @@ class Range:
     Attributes:
         low: smallest number.
         high: largest number.
-        log: even on a logarithmic scale.
-        whole: whole numbers.
-        choices: values, instead of bounds.
+        log: whether numbers are drawn evenly on a logarithmic scale.
+        whole: whether numbers are whole.
+        choices: a list of values that replaces the bounds.
     """
 
     low: float = 0.0
@@ -80,7 +80,7 @@ def default_ranges(algorithm: str, asked: RecipeRun) -> dict[str, Range]:
 
     Args:
         algorithm: name of its class.
-        asked: the request whose settings are the middle of the ranges.
+        asked: the request; its settings are the middle of the ranges.
     """
     found: dict[str, Range] = {}
     known = settings_of(algorithm, asked.recipe)
@@ -186,9 +186,10 @@ def tune(
 
     Raises:
         ImportError: optuna is not installed.
-        HyperparameterError: a setting is unknown, nothing is searched, or the folder has the search of another request.
+        HyperparameterError: a setting is unknown, there is nothing to search, or the folder has the search of another
+            request.
         ParlError: every trial failed.
-        KeyboardInterrupt: it was interrupted; a note has the best settings so far, and the way to continue.
+        KeyboardInterrupt: Ctrl-C was pressed; a note has the best settings so far, and the way to continue.
     """
     try:
         import optuna
