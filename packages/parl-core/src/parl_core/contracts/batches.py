@@ -53,7 +53,7 @@ def observations(values: Any) -> Observations:
 
 
 def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArray[np.int64]:
-    """Return discrete actions as int64 `[n]`, from `[n]` or `[n, 1]`; floats may be whole numbers.
+    """Return discrete actions as int64 `[n]`, from `[n]` or `[n, 1]`; floats must be whole numbers.
 
     Args:
         name: the argument's name, for messages.
