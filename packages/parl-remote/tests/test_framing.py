@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parl_remote._transport.unix.sockets import FrameReader, frame_prefix
+from parl_remote._transport.unix.sockets import FrameReader, stream
 from parl_remote.errors import LocalProtocolError, RemoteProtocolError
 
 MESSAGES = st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=5), max_size=12)
@@ -23,7 +23,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def bytes_of(message: list[bytes]) -> bytes:
-    return b"".join([frame_prefix(message), *message])
+    return b"".join(stream(message))
 
 
 def read_all(reader: FrameReader, source: socket.socket) -> list[list[bytes]]:
@@ -122,4 +122,4 @@ def test_what_cannot_be_a_message_is_refused(
 
 def test_a_message_without_frames_is_our_own_mistake() -> None:
     with pytest.raises(LocalProtocolError):
-        frame_prefix([])
+        stream([])

@@ -117,9 +117,10 @@ class Outbox:
     def _post(self) -> bool:
         """Pass the buffered replies to the channel; return whether the caller has taken them."""
         held = self.held
-        if len(held) == 1:
-            return self._channel.post(held.popleft())
-        return not held or self._channel.post_batch([held.popleft() for _ in range(len(held))])
+        if not held:
+            return True
+        first = held.popleft()
+        return self._channel.post(first, [held.popleft() for _ in range(len(held))] if held else ())
 
     def _is_soon_taken(self) -> bool:
         """Wait a moment for a caller that is about to read, which costs less than a thread."""

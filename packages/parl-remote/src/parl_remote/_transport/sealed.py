@@ -31,7 +31,7 @@ from parl_remote._transport import Buffer, Closed, Event, Opened
 from parl_remote._transport.addresses import Address
 from parl_remote._transport.unix.channel import UnixChannel
 from parl_remote._transport.unix.listener import Acceptor, UnixPeers
-from parl_remote._transport.unix.sockets import NO_SIZE, NOW, FrameReader, after, frame_prefix
+from parl_remote._transport.unix.sockets import NO_SIZE, NOW, FrameReader, after, stream
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteProtocolError, ResultTimeout
 
 __all__ = ["Handover", "Opener", "SealedChannel", "SealedListener", "Sealer", "can_seal"]
@@ -317,34 +317,7 @@ class SealedChannel(UnixChannel):
             raise ClusterUnreachable(f"the connection to {Address(host, port)} broke: {error}") from error
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
-        """Send one message; see `Channel.send`."""
-        self.send_parts([frame_prefix(frames), *frames], timeout_s)
-
-    def post(self, frames: Sequence[Buffer]) -> bool:
-        """Take one message without waiting; see `Channel.post`. It is sealed at once, whole."""
-        return self._post_parts([frame_prefix(frames), *frames])
-
-    def post_batch(self, messages: Sequence[Sequence[Buffer]]) -> bool:
-        """Take several messages; see `UnixChannel.post_batch`."""
-        return self._post_parts([part for frames in messages for part in (frame_prefix(frames), *frames)])
-
-    def _post_parts(self, parts: list[Buffer]) -> bool:
-        with self._send_lock:
-            if self._closed:
-                raise ChannelClosed("this channel was closed")
-            complete = False
-            try:
-                for record in self._sealer.records(parts):
-                    rest = record if self._unsent else self._rest_of(record)
-                    self._unsent += [bytes(part) for part in rest]
-                complete = True
-            finally:
-                if not complete:  # see `send_parts`
-                    self._hang_up()
-            return not self._unsent
-
-    def send_parts(self, parts: list[Buffer], timeout_s: float | None = None) -> None:
-        """Write buffers that make up whole messages; a message that was begun is completed, or the connection ends."""
+        """Send one message; see `Channel.send`. One that was begun is completed, or the connection ends."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._send_lock:
             if self._closed:
@@ -356,7 +329,7 @@ class SealedChannel(UnixChannel):
                 raise ResultTimeout(f"the peer received nothing for {timeout_s} s")
             complete = False
             try:
-                for record in self._sealer.records(parts):
+                for record in self._sealer.records(stream(frames)):
                     self._write(record, deadline)
                 complete = True
             except OSError as error:
@@ -366,6 +339,22 @@ class SealedChannel(UnixChannel):
             finally:
                 if not complete:  # its number is taken, so nothing can follow it
                     self._hang_up()
+
+    def post(self, frames: Sequence[Buffer], more: Sequence[Sequence[Buffer]] = ()) -> bool:
+        """Take messages without waiting; see `UnixChannel.post`. They are sealed at once, whole."""
+        with self._send_lock:
+            if self._closed:
+                raise ChannelClosed("this channel was closed")
+            complete = False
+            try:
+                for record in self._sealer.records(stream(frames, *more)):
+                    rest = record if self._unsent else self._rest_of(record)
+                    self._unsent += [bytes(part) for part in rest]
+                complete = True
+            finally:
+                if not complete:  # see `send`
+                    self._hang_up()
+            return not self._unsent
 
     def _write(self, rest: list[Buffer], deadline: float | None) -> None:
         while True:
@@ -519,9 +508,7 @@ class SealedListener:
             peer = self._peers.add(
                 waiting.connection,
                 reader=lambda max_bytes, allocate: SealedReader(opener, max_bytes, allocate),
-                encode=lambda frames: [
-                    piece for record in sealer.records([frame_prefix(frames), *frames]) for piece in record
-                ],
+                encode=lambda frames: [piece for record in sealer.records(stream(frames)) for piece in record],
             )
         except OSError:  # it has gone already, or there is no memory
             waiting.connection.close()

@@ -95,10 +95,23 @@ class UnixChannel:
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
         """Send one message; see `Channel.send`."""
-        if len(frames) == 1 and len(frames[0]) < JOIN_BELOW:  # as most are
-            self.send_parts([PACK_ONE(1, len(frames[0])) + frames[0]], timeout_s)
-        else:
-            self.send_parts(stream(frames), timeout_s)
+        parts = stream(frames)
+        with self._send_lock:
+            if self._unsent:
+                timeout_s = self._await_flushed(timeout_s)
+            try:
+                if len(parts) == 1:
+                    size = len(parts[0])
+                    sent = self._socket.send(parts[0], NOW)
+                    if sent == size:
+                        return
+                else:
+                    sent = self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                raise self._broken(error) from error
+            self._send_rest(parts, sent, timeout_s)
 
     def send_with_descriptor(self, frames: Sequence[Buffer], descriptor: int) -> None:
         """Send one small message, without waiting, with a descriptor that the peer gets a copy of.
@@ -121,27 +134,12 @@ class UnixChannel:
     def descriptors(self, into: deque[int] | None) -> None:
         self._reader.descriptors = into
 
-    def post(self, frames: Sequence[Buffer]) -> bool:
-        """Take one message without waiting; see `Channel.post`."""
-        if len(frames) == 1 and len(frames[0]) < JOIN_BELOW:  # as in `send`
+    def post(self, frames: Sequence[Buffer], more: Sequence[Sequence[Buffer]] = ()) -> bool:
+        """Take one message, or several with as few system calls, without waiting; see `Channel.post`."""
+        if not more and len(frames) == 1 and len(frames[0]) < JOIN_BELOW:  # as most are
             parts: list[Buffer] = [PACK_ONE(1, len(frames[0])) + frames[0]]
         else:
-            parts = stream(frames)
-        return self._post_parts(parts)
-
-    def post_batch(self, messages: Sequence[Sequence[Buffer]]) -> bool:
-        """Take several messages, as `post` does one, with as few system calls as one."""
-        parts = [part for frames in messages for part in stream(frames)]
-        if sum(map(len, parts)) < JOIN_BELOW:
-            parts = [b"".join(parts)]
-        return self._post_parts(parts)
-
-    def wait_for_room(self, timeout_s: float) -> None:
-        """Wait until the peer takes more, is gone, or the time has passed, without reading."""
-        with contextlib.suppress(OSError, ValueError):  # it is closed
-            wait_once(self._socket, OUT, 1000 * timeout_s)
-
-    def _post_parts(self, parts: list[Buffer]) -> bool:
+            parts = stream(frames, *more)
         with self._send_lock:
             try:
                 if self._unsent:
@@ -162,6 +160,11 @@ class UnixChannel:
             self._unsent += [bytes(part) for part in rest]
             return not self._unsent
 
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Wait until the peer takes more, is gone, or the time has passed, without reading."""
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            wait_once(self._socket, OUT, 1000 * timeout_s)
+
     def flush(self) -> bool:
         """Send what `post` took, without waiting; see `Channel.flush`."""
         with self._send_lock:
@@ -178,25 +181,6 @@ class UnixChannel:
         except OSError as error:
             raise self._broken(error) from error
         return parts
-
-    def send_parts(self, parts: list[Buffer], timeout_s: float | None = None) -> None:
-        """Write buffers that make up whole messages, prefixes included, with as few system calls as one message."""
-        with self._send_lock:
-            if self._unsent:
-                timeout_s = self._await_flushed(timeout_s)
-            try:
-                if len(parts) == 1:
-                    size = len(parts[0])
-                    sent = self._socket.send(parts[0], NOW)
-                    if sent == size:
-                        return
-                else:
-                    sent = self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW)
-            except BlockingIOError:
-                sent = 0
-            except OSError as error:
-                raise self._broken(error) from error
-            self._send_rest(parts, sent, timeout_s)
 
     def _await_flushed(self, timeout_s: float | None) -> float | None:
         """Wait until all is sent that `post` took; return the time that is left."""

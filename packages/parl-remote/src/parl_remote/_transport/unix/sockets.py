@@ -53,7 +53,6 @@ __all__ = [
     "Messages",
     "after",
     "connect_to",
-    "frame_prefix",
     "is_own_user",
     "listen_at",
     "listening_socket",
@@ -75,15 +74,6 @@ _MAX_FRAMES = 2**20  # a list of a million arrays is data, ten million "frames" 
 
 _unpack_one = _ONE.unpack_from
 PACK_ONE = _ONE.pack  # what precedes the one frame of a message: 1, and its length
-
-
-def frame_prefix(frames: Sequence[Buffer]) -> bytes:
-    """Return the bytes that precede `frames` in the stream."""
-    if len(frames) == 1:
-        return PACK_ONE(1, len(frames[0]))
-    if not frames:
-        raise LocalProtocolError("a message needs a frame")
-    return struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames))
 
 
 Messages: TypeAlias = list[list[memoryview]] | deque[list[memoryview]]
@@ -332,12 +322,18 @@ def widen(connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
 
 
-def stream(frames: Sequence[Buffer]) -> list[Buffer]:
-    """Return the buffers to write for a message: a single one for a small message."""
-    prefix = frame_prefix(frames)
-    if len(frames) == 1 and len(frames[0]) < JOIN_BELOW:
-        return [b"".join((prefix, frames[0]))]
-    return [prefix, *frames]
+def stream(*messages: Sequence[Buffer]) -> list[Buffer]:
+    """Return the buffers to write for messages: a single one if they are small.
+
+    Raises:
+        LocalProtocolError: A message has no frame.
+    """
+    parts: list[Buffer] = []
+    for frames in messages:
+        if not frames:
+            raise LocalProtocolError("a message needs a frame")
+        parts += (struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames)), *frames)
+    return [b"".join(parts)] if sum(map(len, parts)) < JOIN_BELOW else parts
 
 
 def after(parts: Sequence[Buffer], sent: int) -> list[Buffer]:
