@@ -100,14 +100,7 @@ _EMPTY = int(Flag.EMPTY)
 _NAMES = int(Flag.NAMES)
 _STAYS = int(Flag.STAYS)
 _HANDLES = int(Flag.HANDLES)
-_CALL, _GET, _RESULT = int(Kind.CALL), int(Kind.GET), int(Kind.RESULT)
-_SET, _ASK_NAMES = int(Kind.SET), int(Kind.NAMES)
-_EVENTS = {
-    _CALL: ActorEvent.CALL,
-    _GET: ActorEvent.GET_ATTR,
-    _SET: ActorEvent.SET_ATTR,
-    _ASK_NAMES: ActorEvent.GET_ATTR,
-}
+_CREATE, _CALL, _RESULT = int(Kind.CREATE), int(Kind.CALL), int(Kind.RESULT)
 _NO_KEYWORDS: dict[str, Any] = {}
 _METHOD_TYPES = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
@@ -246,21 +239,41 @@ class ActorHost:
             RemoteProtocolError: The message is not allowed in this state, or is malformed.
         """
         kind, flags, index, call_id = header_of(frames[0])
-        if kind == _CALL:
-            self.machine.on(ActorEvent.CALL)
-            return self._answer(self._call, flags, index, call_id, frames)
-        if kind == _GET:
-            self.machine.on(ActorEvent.GET_ATTR)
-            return self._answer(self._get, flags, index, call_id, frames)
-        if kind == _SET:
-            self.machine.on(ActorEvent.SET_ATTR)
-            return self._answer(self._set, flags, index, call_id, frames)
-        if kind == Kind.CREATE:
+        if kind == _CREATE:
             return self._create(flags, call_id, frames)
-        if kind == _ASK_NAMES:
-            self.machine.on(ActorEvent.GET_ATTR)
-            return self._answer(self._list_names, flags, index, call_id, frames)
-        raise RemoteProtocolError(f"an actor cannot take a message of kind {kind}")
+        if kind not in _ACTIONS:
+            raise RemoteProtocolError(f"an actor cannot take a message of kind {kind}")
+        event, action = _ACTIONS[kind]
+        self.machine.on(event)
+        began = self.meter.began()
+        try:
+            value, reply_flags = action(self, flags, index, frames)
+            if self._is_copy:
+                end_copy(None)
+            references: list[object] = []
+            payload = [] if value is None else self._dumps_result(value, self.running, references)
+            if self._dict is None or self._slots or self._dict.keys() != self._attributes:
+                names = self._current_attributes()
+                if names != self._attributes:
+                    self._attributes = names
+                    self.on_new_names()
+                    payload, reply_flags = _with_names(payload, names), reply_flags | _NAMES
+            reply = _reply(_RESULT, reply_flags, call_id, payload, references)
+        except BaseException as error:
+            if self._is_copy:
+                end_copy(error)
+            self.machine.on(ActorEvent.FAILED)
+            self.meter.failed(began, error)
+            if self._saves:
+                self._save()
+            return self._failure(error, self.running, call_id)
+        if self._saves:
+            self._save()
+        if self._is_copy:  # made while the answer was pickled, or the state saved
+            end_copy(None)
+        self.meter.ended(began)
+        self.machine.on(ActorEvent.FINISHED)
+        return reply
 
     def hold(self, instance: object) -> None:
         """Host an existing object."""
@@ -311,11 +324,10 @@ class ActorHost:
             RemoteProtocolError: The message is not allowed in this state, or is malformed.
         """
         run = Run(frames)
-        event = _EVENTS.get(run.kind)
-        if event is None:
+        if run.kind not in _ACTIONS:
             raise RemoteProtocolError(f"an actor cannot take a message of kind {run.kind}")
         with self._finishing:
-            self.machine.on(event)
+            self.machine.on(_ACTIONS[run.kind][0])
         return run
 
     def start(self, run: Run) -> Any:
@@ -334,8 +346,7 @@ class ActorHost:
             value = self._method(name)(*args, **kwargs)
             run.stays = value is self._instance and _may_give_itself(name)
         else:
-            action = {_GET: self._get, _SET: self._set, _ASK_NAMES: self._list_names}[run.kind]
-            value, reply_flags = action(run.flags, run.index, frames)
+            value, reply_flags = _ACTIONS[run.kind][1](self, run.flags, run.index, frames)
             run.name = self.running
             run.stays = bool(reply_flags & _STAYS)
         return value
@@ -438,44 +449,6 @@ class ActorHost:
         self.meter.constructed(began)
         if concurrency is not ONE_BY_ONE:
             self.meter = self.meter.shared()
-        self.machine.on(ActorEvent.FINISHED)
-        return reply
-
-    def _answer(
-        self,
-        action: Callable[[int, int, Sequence[memoryview]], tuple[Any, int]],
-        flags: int,
-        index: int,
-        call_id: int,
-        frames: Sequence[memoryview],
-    ) -> list[Buffer]:
-        began = self.meter.began()
-        try:
-            value, reply_flags = action(flags, index, frames)
-            if self._is_copy:
-                end_copy(None)
-            references: list[object] = []
-            payload = [] if value is None else self._dumps_result(value, self.running, references)
-            if self._dict is None or self._slots or self._dict.keys() != self._attributes:
-                names = self._current_attributes()
-                if names != self._attributes:
-                    self._attributes = names
-                    self.on_new_names()
-                    payload, reply_flags = _with_names(payload, names), reply_flags | _NAMES
-            reply = _reply(_RESULT, reply_flags, call_id, payload, references)
-        except BaseException as error:
-            if self._is_copy:
-                end_copy(error)
-            self.machine.on(ActorEvent.FAILED)
-            self.meter.failed(began, error)
-            if self._saves:
-                self._save()
-            return self._failure(error, self.running, call_id)
-        if self._saves:
-            self._save()
-        if self._is_copy:  # made while the answer was pickled, or the state saved
-            end_copy(None)
-        self.meter.ended(began)
         self.machine.on(ActorEvent.FINISHED)
         return reply
 
@@ -591,6 +564,14 @@ class ActorHost:
         if self._slots:
             names |= {name for name, slot in self._slots.items() if _is_set(slot, self._instance)}
         return names
+
+
+_ACTIONS: Mapping[int, tuple[ActorEvent, Callable[[ActorHost, int, int, Sequence[memoryview]], tuple[Any, int]]]] = {
+    _CALL: (ActorEvent.CALL, ActorHost._call),
+    int(Kind.GET): (ActorEvent.GET_ATTR, ActorHost._get),
+    int(Kind.SET): (ActorEvent.SET_ATTR, ActorHost._set),
+    int(Kind.NAMES): (ActorEvent.GET_ATTR, ActorHost._list_names),
+}
 
 
 def end_copy(error: BaseException | None) -> NoReturn:

@@ -192,6 +192,7 @@ _RECORD = int(Kind.RECORD)
 _CALL, _CALLER = int(Kind.CALL), int(Kind.CALLER)
 _SHARES = int(Flag.SHARES)
 _AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED, _CALLER, _RECORD})  # the others wait in the queue
+_LIFECYCLE = frozenset({_CONFIGURE, _CREATE, _CLOSE})  # the others are for the object
 _OF_WORKER = frozenset({_CONFIGURE, _HOLD, _RELEASE, _CALLER, _RECORD})
 _MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
 _PARTING_S = 1.0  # for a caller that does not need the actor any more, and is slow to take the last answer
@@ -564,8 +565,20 @@ class ActorProcess:
             if self._set_aside(caller, frames):
                 continue
             started = time.perf_counter()
-            if not self._cancelled or not self._drop_if_cancelled(caller, frames):
-                self._serve(caller, frames)
+            kind = frames[0][0]
+            if self._cancelled and self._drop_if_cancelled(caller, frames):
+                pass
+            elif kind in _LIFECYCLE:
+                self._on_lifecycle(caller, frames, kind)
+            elif self._owner is not None:
+                try:
+                    caller.answer(self._host.handle(frames), leaves_now=not queue)
+                except RemoteProtocolError as error:
+                    self._turn_away(caller, error)
+            elif caller.has_joined:
+                self._early.append((caller, frames))
+            else:
+                self._turn_away(caller, _unexpected(kind))
             del frames  # its memory may be the caller's, who uses it again
             took_s = time.perf_counter() - started
             if not queue or took_s > _SLOW_S or len(caller.outbox.held) >= _MOST_HELD:
@@ -584,40 +597,41 @@ class ActorProcess:
         if self._leaving:
             self.flush_all()
 
-    def _serve(self, caller: _Caller, frames: list[memoryview]) -> None:
-        kind = frames[0][0]
+    def _on_lifecycle(self, caller: _Caller, frames: list[memoryview], kind: int) -> None:
+        """Begin the actor's life, or end what a caller needs of it."""
         if kind == _CLOSE:
             self._close(caller, frames)
         elif kind == _CONFIGURE:
-            caller.supervises = True
-            self._holders.does_not_hold(caller)
-            try:
-                self._holders.is_kept = configure(frames, self._host)
-            except (OSError, MemoryError) as error:
-                if not is_shortage(error):
-                    raise
-                self._cannot_go_on(error)
+            self._configure(caller, frames)
+        elif self._owner is None:
+            self._create(caller, frames)
         else:
-            if kind == _CREATE and self._owner is None:
-                self._owner = caller
-                self._queue.extendleft(reversed(self._early))
-                self._early.clear()
-            elif kind != _CREATE and self._owner is None and caller.has_joined:
-                self._early.append((caller, frames))
-                return
-            elif kind == _CREATE or self._owner is None:
-                self._turn_away(caller, RemoteProtocolError(f"no message of kind {kind} may come now"))
-                return
-            try:
-                caller.answer(self._host.handle(frames), leaves_now=not self._queue)
-            except RemoteProtocolError as error:
-                self._turn_away(caller, error)
-                return
-            if self._host.machine.state is ActorState.CLOSED:
-                self.send_exit_report()  # before the caller can hear of it and have this process killed
-                self._end()
-            elif kind == _CREATE and self._host.concurrency.how is not How.SERIAL:
-                self._leave_for_concurrency()
+            self._turn_away(caller, _unexpected(kind))
+
+    def _configure(self, worker: _Caller, frames: list[memoryview]) -> None:
+        worker.supervises = True
+        self._holders.does_not_hold(worker)
+        try:
+            self._holders.is_kept = configure(frames, self._host)
+        except (OSError, MemoryError) as error:
+            if not is_shortage(error):
+                raise
+            self._cannot_go_on(error)
+
+    def _create(self, caller: _Caller, frames: list[memoryview]) -> None:
+        self._owner = caller
+        self._queue.extendleft(reversed(self._early))
+        self._early.clear()
+        try:
+            caller.answer(self._host.handle(frames), leaves_now=not self._queue)
+        except RemoteProtocolError as error:
+            self._turn_away(caller, error)
+            return
+        if self._host.machine.state is ActorState.CLOSED:
+            self.send_exit_report()  # before the caller can hear of it and have this process killed
+            self._end()
+        elif self._host.concurrency.how is not How.SERIAL:
+            self._leave_for_concurrency()
 
     def _end(self) -> None:
         self.over = self._leaving = True
@@ -663,8 +677,8 @@ class ActorProcess:
             if self._set_aside(caller, frames):
                 continue
             kind = frames[0][0]
-            if kind in (_CLOSE, _CONFIGURE, _CREATE):
-                self._serve(caller, frames)
+            if kind in _LIFECYCLE:
+                self._on_lifecycle(caller, frames, kind)
             elif not self._cancelled or not self._drop_if_cancelled(caller, frames):
                 try:
                     serving.runner.take(Job(self._host.accept(frames), caller))
@@ -680,6 +694,10 @@ class ActorProcess:
                 caller.outbox.flush()  # after that of the flush timer, if there is one
             except ChannelClosed:
                 caller.outbox.held.clear()  # the caller has left; what it sent before is read and run all the same
+
+
+def _unexpected(kind: int) -> RemoteProtocolError:
+    return RemoteProtocolError(f"no message of kind {kind} may come now")
 
 
 def configure(frames: list[memoryview], host: ActorHost) -> bool:
