@@ -65,7 +65,8 @@ _HOLD_S = 0.001  # longer than sixty quick calls take, too short to be noticed
 class Outbox:
     """The replies to one caller that are not written yet. Its owner adds; its owner and the flush timer flush.
 
-    No flush waits long: what the caller does not take is written by a thread, while the actor serves others.
+    No flush waits long: what the caller does not take is written by a thread, while the actor serves others. To
+    a caller that is gone nothing is written, and whoever reads from it finds that out.
 
     Args:
         channel: The channel to the caller.
@@ -88,24 +89,19 @@ class Outbox:
         self._lock = threading.Lock()  # keeps the order when both flush
 
     def flush(self) -> None:
-        """Write the buffered replies, or have a thread write them when the caller takes them.
-
-        Raises:
-            ChannelClosed: The caller is gone.
-        """
+        """Write the buffered replies, or have a thread write them when the caller takes them."""
         with self._lock:
             if self.is_full:
                 if self.held:  # the last one may be memory that the object is about to change
                     self.held[-1] = [bytes(frame) for frame in self.held[-1]]
                 return
-            if self._post():
-                return
-            self.is_full = True
             try:
+                if self._post():
+                    return
+                self.is_full = True
                 self.is_full = not self._is_soon_taken()
             except ChannelClosed:
-                self.is_full = False
-                raise
+                self._drop()
         if not self.is_full:
             self._on_room()
             return
@@ -139,8 +135,13 @@ class Outbox:
                 try:
                     self.is_full = not (self._channel.flush() and self._post())
                 except ChannelClosed:
-                    self.is_full = False
+                    self._drop()
         self._on_room()
+
+    def _drop(self) -> None:
+        """Drop the buffered replies: the caller is gone."""
+        self.is_full = False
+        self.held.clear()
 
     def wait(self, timeout_s: float = math.inf) -> None:
         """Wait until the caller has taken everything, or is gone, or the time has passed."""
@@ -179,8 +180,7 @@ class FlushTimer:
                 for _ in range(len(self._posts)):
                     outbox = self._posts.popleft()
                     outbox.guarded = False  # before the flush: what is added from now on needs another round
-                    with contextlib.suppress(ChannelClosed):  # its owner will find out
-                        outbox.flush()
+                    outbox.flush()
                 if not self._posts:
                     self._idle = True  # and look once more: `guard` may not have seen it
 
@@ -404,7 +404,7 @@ class ActorProcess:
                 self._cannot_go_on(error)
             else:
                 caller.outbox.held.append(self._host.refuse(error, header_of(frames[0])[3]))
-                self._write_to(caller)
+                caller.outbox.flush()
 
     def _cannot_go_on(self, error: BaseException) -> None:
         """End before the object is made, for want of something; the worker tells why."""
@@ -537,7 +537,7 @@ class ActorProcess:
             # Not through shared memory, which cannot be opened once this process has died.
             owner.outbox.held.append([bytes(frame) for frame in frames])
             if len(self._callers) > _OWNER_AND_WORKER or self._serving is not None:
-                self._write_to(owner)
+                owner.outbox.flush()
                 owner.outbox.wait()  # what this process still has is lost with it
 
     def _cancel(self, caller: _Caller, frames: list[memoryview]) -> None:
@@ -661,14 +661,9 @@ class ActorProcess:
             self._on_readable(fd)
         self._hand_to_runner()
 
-    def _write_to(self, caller: _Caller) -> None:
-        """Write one caller's buffered replies, ignoring a closed connection; callable from any thread."""
-        with contextlib.suppress(ChannelClosed):  # reading from it finds out
-            caller.outbox.flush()
-
     def _sent(self, caller: _Caller) -> None:
         if self._serving is not None and not self._serving.postpones():
-            self._write_to(caller)
+            caller.outbox.flush()
 
     def _hand_to_runner(self) -> None:
         serving, queue = self._serving, self._queue
@@ -688,12 +683,8 @@ class ActorProcess:
     def flush_all(self) -> None:
         """Write all buffered replies that their callers take now."""
         for caller in tuple(self._callers.values()):
-            if not caller.outbox.held:
-                continue
-            try:
+            if caller.outbox.held:
                 caller.outbox.flush()  # after that of the flush timer, if there is one
-            except ChannelClosed:
-                caller.outbox.held.clear()  # the caller has left; what it sent before is read and run all the same
 
 
 def _unexpected(kind: int) -> RemoteProtocolError:
