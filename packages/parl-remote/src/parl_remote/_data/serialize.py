@@ -161,11 +161,13 @@ def _dumps_with_buffers(value: object, references: list[object] | None, *, by_va
     if "torch" in _modules or "paddle" in _modules:
         frames[0] = pickled(value, keep_outside, reducers(), frames, references)
         return frames
-    data = _MAIN
+    data = b""
     if not by_value:
-        with contextlib.suppress(*_PLAIN_ERRORS):
+        try:
             data = _plainly_pickled(value, keep_outside)
-    if _names_shipped(data):
+        except _PLAIN_ERRORS:
+            by_value = True
+    if by_value or _names_shipped(data):
         del frames[1:]
         data = _cloudpickled(value, keep_outside, None, references)
     elif references is not None and _PACKAGE in data:  # a pickler that asks about every object costs a call too much
