@@ -58,6 +58,14 @@ def test_results_may_be_a_generator(shared_cluster: None) -> None:
         assert list(results) == list(range(50))
 
 
+def test_a_call_learns_the_size_of_batches_anew(shared_cluster: None) -> None:
+    parallel = joblib.Parallel(n_jobs=2, backend="parl")
+    first = parallel._backend._effective_batch_size
+    parallel._backend._effective_batch_size = 64  # as it comes to be with a function that takes no time
+    parallel(joblib.delayed(abs)(n) for n in range(8))
+    assert parallel._backend._effective_batch_size == first
+
+
 def test_all_jobs_are_as_many_as_the_cluster_has_cpus(connect: Callable[..., None]) -> None:
     connect(cpu_num=5)
     with joblib.parallel_config(backend="parl"):

@@ -90,6 +90,7 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
+        self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
         """Drop the batches that have not begun."""
