@@ -273,6 +273,21 @@ class TestExecutor:
                 next(results)
             (tmp_path / "gate").write_text("")
 
+    def test_each_executor_has_its_workers_whatever_others_do(
+        self, connect: Callable[..., None], tmp_path: Path
+    ) -> None:
+        connect(cpu_num=1)
+        gates = [tmp_path / "0", tmp_path / "1"]
+        for gate in gates:
+            os.mkfifo(gate)
+        with Executor(2) as first, Executor(2) as second:
+            held = [first.submit(hold, str(gate)) for gate in gates]
+            while not all(future.running() for future in held):
+                time.sleep(0.001)
+            opened = [second.submit(gate.write_text, "open") for gate in gates]
+            assert [future.result(PATIENCE_S) for future in opened] == [4, 4]
+            assert [future.result(PATIENCE_S) for future in held] == ["open", "open"]
+
     def test_waiting_calls_can_be_cancelled(self, shared_cluster: None, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "gate")
         with Executor(max_workers=1) as executor:

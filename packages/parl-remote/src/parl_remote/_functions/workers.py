@@ -389,15 +389,19 @@ class Workers:
     def _grow(self) -> None:
         if time.monotonic() < self._full_until:
             return
-        sources = [source for source in self._ready if source.has_next()]
-        wanted = 0
-        for source in sources:
-            waiting = len(source)
-            wanted += int(min(waiting, max(0, source.quota.free)))
+        waiting: dict[Quota, int] = {}
+        for source in self._ready:
+            if source.has_next():
+                waiting[source.quota] = waiting.get(source.quota, 0) + len(source)
+        wanted = promised = 0
+        for quota, chunks in waiting.items():
+            more = int(min(chunks, max(0, quota.free)))
+            wanted += more
+            promised += more if quota.most is not None else 0  # each executor has its workers, whatever others have
         wanted = min(wanted, max(4, len(self._workers)))
         while self._making < wanted:
             there = len(self._workers) + self._making
-            insist = there < max((source.quota.most or 1 for source in sources), default=1)
+            insist = there == 0 or self._making < promised
             self._making += 1
             self._yields = False
             self._makers.append(
