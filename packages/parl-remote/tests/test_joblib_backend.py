@@ -66,6 +66,21 @@ def test_a_call_learns_the_size_of_batches_anew(shared_cluster: None) -> None:
     assert parallel._backend._effective_batch_size == first
 
 
+def raise_priority() -> None:
+    os.environ["TEST_PRIORITY"] = "raised"
+
+
+def priority(_: int) -> str | None:
+    return os.environ.get("TEST_PRIORITY")
+
+
+def test_parallel_takes_the_options_of_executors(shared_cluster: None) -> None:
+    parallel = joblib.Parallel(n_jobs=2, backend="parl", initializer=raise_priority, retries=1, max_nbytes=None)
+    assert parallel(joblib.delayed(priority)(n) for n in range(4)) == ["raised"] * 4
+    with pytest.raises(TypeError, match="there is no option 'idle_worker_timeout'"):
+        joblib.Parallel(n_jobs=2, backend="parl", idle_worker_timeout=3)(joblib.delayed(abs)(n) for n in range(4))
+
+
 def test_all_jobs_are_as_many_as_the_cluster_has_cpus(connect: Callable[..., None]) -> None:
     connect(cpu_num=5)
     with joblib.parallel_config(backend="parl"):

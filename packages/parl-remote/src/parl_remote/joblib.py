@@ -10,6 +10,7 @@ A program that imports `parl` need not register it; one that imports `parl_remot
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,16 @@ from joblib._parallel_backends import (
     ParallelBackendBase,
     SequentialBackend,
 )
-from joblib.parallel import register_parallel_backend
+from joblib.parallel import Parallel, register_parallel_backend
 
 from parl_remote import _current
 from parl_remote._functions.executor import Executor
 from parl_remote._system.facilities import cpu_count
 
 __all__ = ["ParlBackend", "register"]
+
+# What `Parallel` gives every backend; whatever else a program gives it is for ours.
+_OF_JOBLIB = {*inspect.signature(Parallel).parameters, "context"}
 
 
 class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]  # joblib has no types
@@ -35,7 +39,8 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
     Args:
         nesting_level: The number of parallel calls around this one.
         inner_max_num_threads: Refused: `parl_remote` gives a worker the threads of its CPUs.
-        **options: Of `parl.Executor`: `n_cpu`, `retries`, `timeout_s` and others.
+        **options: Of `parl.Executor`: `n_cpu`, `retries`, `timeout_s`, `initializer` and others. `Parallel` takes them
+            as well.
     """
 
     supports_retrieve_callback = True
@@ -48,6 +53,7 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self._options = options
         self._executor: Executor | None = None
         self._n_jobs = 1
+        self._given: dict[str, Any] = {}
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         """Return how many batches run at a time; -1 is one for each CPU of the cluster."""
@@ -57,14 +63,19 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
             return 1
         return n_jobs if n_jobs > 0 else max(1, _cluster_cpus() + 1 + n_jobs)
 
-    def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
-        """Prepare for a call of `Parallel`."""
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **given: Any) -> int:
+        """Prepare for a call of `Parallel`.
+
+        Raises:
+            TypeError: There is no such option.
+        """
         n_jobs = self.effective_n_jobs(n_jobs)
         if n_jobs == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         self.parallel = parallel
         self._n_jobs = n_jobs
-        self._executor = Executor(n_jobs, **self._options)
+        self._given = {name: value for name, value in given.items() if name not in _OF_JOBLIB}
+        self._executor = Executor(n_jobs, **{**self._options, **self._given})
         return n_jobs
 
     def submit(self, func: Any, callback: Any = None) -> Any:
@@ -96,7 +107,7 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         """Drop the batches that have not begun."""
         self.terminate()
         if ensure_ready:
-            self.configure(self._n_jobs, parallel=self.parallel)
+            self.configure(self._n_jobs, parallel=self.parallel, **self._given)
 
 
 def _cluster_cpus() -> int:
