@@ -12,6 +12,7 @@ import concurrent.futures
 import importlib
 import itertools
 import json
+import multiprocessing
 import sys
 import unittest
 import weakref
@@ -31,7 +32,6 @@ _REPLACED = "expects a worker that ends to break the executor; ours is replaced 
 _NAMED = "its script imports the executor by name from concurrent.futures; test_functions.py has one that does not"
 _PICKLED = "expects the SystemExit that pickling a result raises; ours raises SerializationError, which names it"
 _READ = "expects that a result that cannot be read breaks the executor; ours raises SerializationError, and goes on"
-_MANAGER = "passes proxies of a multiprocessing.Manager, whose key only multiprocessing's own children have"
 _TRACEBACK = "looks for a private class of ProcessPoolExecutor; ours is RemoteCallError, with the same text"
 
 # By class and test, "*" for all tests of a class.
@@ -64,7 +64,6 @@ LEFT_OUT: dict[str, str] = {
     "ExecutorShutdownTest.test_interpreter_shutdown": _NAMED,
     "ExecutorShutdownTest.test_submit_after_interpreter_shutdown": _NAMED,
     "ExecutorShutdownTest.test_hang_gh83386": _NAMED,
-    "ProcessPoolExecutorTest.test_ressources_gced_in_workers": _MANAGER,
     "ProcessPoolExecutorTest.test_traceback": _TRACEBACK,
 }
 
@@ -210,7 +209,7 @@ def _tests(report: dict[str, Any]) -> unittest.TestSuite:
                 bases.remove(mixin)
             if not issubclass(cls, unittest.TestCase):
                 bases.append(everything["BaseTestCase"])
-            others = {"get_context": lambda _: None}
+            others = {"get_context": lambda _: multiprocessing}
             made = type(
                 f"{name} against {against}", tuple(bases), {"executor_type": kind, "worker_count": WORKERS, **others}
             )

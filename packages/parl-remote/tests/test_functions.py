@@ -9,6 +9,7 @@ import functools
 import gc
 import itertools
 import multiprocessing
+import multiprocessing.managers
 import os
 import signal
 import subprocess
@@ -119,6 +120,31 @@ def lock(_: object = None) -> Any:
 def numbers_and_an_error() -> Iterator[int]:
     yield from (1, 2)
     raise OSError("the disk is gone")
+
+
+def append_to(table: Any, name: str, value: int) -> Any:
+    table[name].append(value)
+    return table[name]
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.total = 0
+
+    def add(self, number: int) -> int:
+        self.total += number
+        return self.total
+
+
+class Tallies(multiprocessing.managers.BaseManager):
+    pass
+
+
+Tallies.register("Tally", Tally)
+
+
+def raise_by_one(tally: Any) -> int:
+    return int(tally.add(1))
 
 
 @parl_remote.remote_function
@@ -523,15 +549,22 @@ class TestMap:
             next(results)
         assert next(results) == "3"
 
-    def test_what_belongs_to_multiprocessing_is_refused_in_words(self, shared_cluster: None) -> None:
+    def test_the_ends_of_a_pipe_are_refused_in_words(self, shared_cluster: None) -> None:
         end, _ = multiprocessing.Pipe()
-        with multiprocessing.Manager() as manager:
-            for value, said in (
-                (end, r"argument 'number' \(a Connection\) of square\(\) cannot be sent to the function"),
-                (manager.dict(), r"an argument of square\(\) cannot be read in the worker: AuthenticationError"),
-            ):
-                with pytest.raises(SerializationError, match=f"{said}.* for processes that multiprocessing starts"):
-                    parl_remote.remote_function(square)(value)  # type: ignore[arg-type]
+        said = r"argument 'number' \(a Connection\) of square\(\) cannot be sent to the function"
+        with pytest.raises(SerializationError, match=f"{said}.* for processes that multiprocessing starts"):
+            parl_remote.remote_function(square)(end)  # type: ignore[arg-type]
+
+    def test_what_a_manager_holds_is_shared_with_workers(self, shared_cluster: None) -> None:
+        with multiprocessing.Manager() as manager, Executor(2) as executor:
+            numbers, table = manager.Queue(), manager.dict({"nested": manager.list()})
+            list(executor.map(numbers.put, [1, 2, 3]))
+            assert sorted(numbers.get(timeout=PATIENCE_S) for _ in range(3)) == [1, 2, 3]
+            assert executor.submit(append_to, table, "nested", 4).result()[:] == [4]
+            assert executor.submit(len, [table, table]).result() == 2
+        with Tallies() as tallies, Executor(2) as executor:
+            tally = tallies.Tally()  # type: ignore[attr-defined]  # that is how managers have them
+            assert sorted(executor.map(raise_by_one, [tally] * 3)) == [1, 2, 3]
 
     @pytest.mark.parametrize(
         "wait",

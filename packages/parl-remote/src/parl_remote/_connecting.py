@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import importlib
 import importlib.util
 import logging
 import os
@@ -79,9 +78,7 @@ def open_private(
     with _explaining(PRIVATE, found):
         cluster = PrivateCluster(found, slots=slots, preload=preload, log_dir=logs)
         try:
-            from parl_remote._program.client import Client  # only now, while the node starts, and so is what follows
-
-            importlib.import_module("multiprocessing.process")  # for `tell_children`
+            from parl_remote._program.client import Client  # only now, while the node starts
 
             client = Client(PRIVATE, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s, places=places)
         except BaseException:

@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from multiprocessing import process
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parl_remote import _current
@@ -277,6 +278,7 @@ class DebugClient(ConnectionDisplay):
         creation = Creation(
             tuple(sys.path),
             tuple(sys.argv),
+            bytes(process.current_process().authkey),
             spec.name,
             b"",
             spec.names,

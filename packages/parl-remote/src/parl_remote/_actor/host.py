@@ -19,6 +19,7 @@ import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from multiprocessing import process
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from parl_remote import _current
@@ -111,6 +112,7 @@ class Creation(NamedTuple):
     Attributes:
         sys_path: The caller's import paths, for importing the class; None stands for the actor's own paths.
         argv: The program's arguments, which the actor's code may parse as well.
+        authkey: The program's key of `multiprocessing`, by which its managers know its processes.
         class_name: The class's name, for messages about failures before the class is loaded.
         cls: The class, as `class_spec.dumps_class` gave it.
         names: Methods in the order in which calls number them.
@@ -124,6 +126,7 @@ class Creation(NamedTuple):
 
     sys_path: tuple[str | None, ...]
     argv: tuple[str, ...]
+    authkey: bytes
     class_name: str
     cls: bytes
     names: tuple[str, ...]
@@ -415,6 +418,7 @@ class ActorHost:
             self.running = "__init__"
             sys.path[:] = [path for given in creation.sys_path for path in (sys.path if given is None else (given,))]
             sys.argv[:] = creation.argv
+            process.current_process().authkey = creation.authkey
             self.exit_report = ExitReport(DeathKind.IMPORT)
             cls = self._load_class(creation.cls)
             self.exit_report = ExitReport(DeathKind.CONSTRUCTOR)

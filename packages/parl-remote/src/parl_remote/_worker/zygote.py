@@ -54,7 +54,6 @@ _LATER = (
     "parl_remote._program.client",
     "parl_remote._connecting",
     "parl_remote._messages.parts",
-    "multiprocessing.process",
 )
 _QUIET_MS = 250
 
