@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -86,7 +87,8 @@ def test_runs_that_differ_by_their_seed_become_a_group_when_asked_for(tmp_path: 
 
 
 def test_runs_of_different_settings_in_a_folder_are_no_group(tmp_path: Path) -> None:
-    for name, other in {"a": {}, "b": {"algorithm": "DQN"}, "c": {"env_options": {"N": 5}}}.items():
+    others: dict[str, dict[str, Any]] = {"a": {}, "b": {"algorithm": "DQN"}, "c": {"env_options": {"N": 5}}}
+    for name, other in others.items():
         folder = log(tmp_path / "runs" / name, [1.0, 5.0])
         asked = json.loads((folder / "run.json").read_text())
         (folder / "run.json").write_text(json.dumps({**asked, **other}))
