@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +37,16 @@ class Member:
 
     def process_of_other(self) -> int:
         return int(self.other.process())
+
+
+@parl_remote.remote_class(max_restarts=3)
+class Fragile:
+    def __init__(self, obstacle: Path) -> None:
+        if obstacle.exists():
+            raise OSError("something is in the way")
+
+    def process(self) -> int:
+        return os.getpid()
 
 
 def test_calls_that_overtake_the_constructor_s_arguments_wait_for_them(
@@ -81,3 +93,20 @@ def test_an_attempt_to_find_the_new_actor_that_fails_is_repeated_and_no_news(
     assert member.process() != before
     assert failed
     assert "could not be made again" not in caplog.text
+
+
+def test_a_holder_waits_for_an_actor_whose_first_restart_fails(
+    shared_cluster: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    obstacle = tmp_path / "obstacle"
+    fragile, holder = Fragile(obstacle), Member()
+    holder.keep(fragile)
+    before = holder.process_of_other()
+    obstacle.touch()
+    os.kill(before, signal.SIGKILL)
+    with contextlib.suppress(ActorLost):  # it may not have noticed yet
+        while "could not be made again" not in caplog.text:
+            time.sleep(0.01)
+        threading.Timer(0.3, obstacle.unlink).start()
+        holder.process_of_other()
+    assert holder.process_of_other() == fragile.process() != before

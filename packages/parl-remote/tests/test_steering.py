@@ -136,6 +136,27 @@ def test_the_name_of_an_actor_that_will_be_made_again_is_kept_for_it() -> None:
     assert lease(state, "d", actor_name="boss"), "its restarts are used up"
 
 
+@pytest.mark.parametrize("what_fails", ["constructor", "placement"])
+def test_a_restart_that_fails_keeps_the_name_and_those_who_look_for_the_actor(what_fails: str) -> None:
+    state = cluster("n")
+    held = lease(state, actor_name="boss", max_restarts=2)
+    state.lease_ended("n", held, KILLED)
+    failed = lease(state, actor_name="boss", max_restarts=2, restarts=1, replaces=held)
+    if what_fails == "constructor":
+        state.lease_ended("n", failed, DeathCause(DeathKind.CONSTRUCTOR))
+    state.lease_released("c", failed, comes_back=True)
+    assert to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+    for number, sought in enumerate((FindActor(1, "boss"), FindActor(2, lease_id=held), FindActor(3, lease_id=failed))):
+        assert state.find_requested("d", sought) == [], number
+    out = ask(state, actor_name="boss", max_restarts=2, restarts=2, replaces=held)
+    (granted,) = to_client(out, LeaseGranted)
+    assert [found.lease_id for found in to_client(out, ActorFound, "d")] == [granted.lease_id] * 3
+    state.lease_released("c", granted.lease_id, comes_back=True)
+    assert state.find_requested("d", FindActor(4, lease_id=failed)) == []
+    assert to_client(state.lease_released("c", held), Failed, "d"), "its program gives up"
+    assert not to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+
+
 def test_a_restart_that_finds_no_resources_keeps_the_name_until_it_is_given_up() -> None:
     state = cluster("n", cpu=1)
     held = lease(state, actor_name="boss", max_restarts=1)

@@ -200,16 +200,20 @@ class ClusterState:
         """Withdraw a request; if the answer is already on its way, it stands."""
         return self._settled(self._grants.cancelled(client_id, request_id))
 
-    def lease_released(self, client_id: str, lease_id: str, now: float | None = None) -> list[Instruction]:
+    def lease_released(
+        self, client_id: str, lease_id: str, now: float | None = None, *, comes_back: bool = False
+    ) -> list[Instruction]:
         """Release a client's lease; one that is already gone, or of another client, is ignored."""
         self._now = self._now if now is None else now
         lease = self.tables.leases.get(lease_id)
         if lease is None:
+            if comes_back:
+                return []
             given_up = self.tables.will_not_come_back(client_id, lease_id)
             return self._settled([]) if given_up else []  # to tell those who look for it
         if lease.client_id != client_id:
             return []
-        return self._settled(self._ends.revoke(lease_id, "released by its owner"))
+        return self._settled(self._ends.revoke(lease_id, "released by its owner", comes_back=comes_back))
 
     def lease_ended(
         self, node_id: str, lease_id: str, cause: DeathCause, now: float | None = None

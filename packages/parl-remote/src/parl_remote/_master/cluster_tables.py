@@ -201,7 +201,7 @@ class ActorNames:
 
 
 _SUCCESSORS_KEPT = 10_000  # handles of an actor from many restarts ago are used again within minutes, if at all
-_NEVER_MADE_AGAIN = frozenset((DeathKind.KILLED_BY_USER, DeathKind.CONSTRUCTOR, DeathKind.IMPORT))
+_NEVER_MADE = frozenset((DeathKind.CONSTRUCTOR, DeathKind.IMPORT))
 
 
 @dataclass(slots=True, eq=False)
@@ -314,8 +314,8 @@ class ClusterTables:
         self.clients[lease.client_id].leases[lease.lease_id] = None
         lease.node.leases[lease.lease_id] = None
 
-    def free(self, lease_id: str, cause: DeathCause | None = None) -> Lease:
-        """End a lease: with its cause, or because its client released it."""
+    def free(self, lease_id: str, cause: DeathCause | None = None, *, comes_back: bool = False) -> Lease:
+        """End a lease: with its cause, or because its client released it, and perhaps makes its actor again."""
         lease = self.leases.pop(lease_id)
         self.function_workers.pop(lease_id, None)
         client = self.clients.get(lease.client_id)
@@ -323,8 +323,10 @@ class ClusterTables:
             client.leases.pop(lease_id, None)
             if not client.is_known and not client.leases:
                 del self.clients[lease.client_id]
-        lost = cause is not None and cause.kind.is_loss and cause.kind not in _NEVER_MADE_AGAIN
-        comes_back = lost and lease.may_come_back and client is not None and client.is_known
+        if cause is not None and cause.kind.is_loss and cause.kind is not DeathKind.KILLED_BY_USER:
+            was_made = lease.restarts > 0 or cause.kind not in _NEVER_MADE  # a restart that fails is tried again
+            comes_back = was_made and lease.may_come_back
+        comes_back = comes_back and client is not None and client.is_known
         if comes_back:
             self._coming_back[lease_id] = lease.client_id
         self.names.end(lease.actor_name, lease_id, comes_back=comes_back)
@@ -375,6 +377,7 @@ class ClusterTables:
 
     def will_not_come_back(self, client_id: str, lease_id: str | None = None) -> bool:
         """Note that a client does not make an actor, or any of its own, again; return whether it was to."""
+        lease_id = None if lease_id is None else self._latest(lease_id)
         given_up = [old for old, whose in self._coming_back.items() if whose == client_id and lease_id in {None, old}]
         for old in given_up:
             del self._coming_back[old]
@@ -382,7 +385,8 @@ class ClusterTables:
         return bool(given_up)
 
     def replace(self, old_lease_id: str, new_lease_id: str) -> None:
-        """Redirect handles of a lost actor to its replacement."""
+        """Redirect handles of a lost actor, and of attempts to restart it, to its replacement."""
+        old_lease_id = self._latest(old_lease_id)
         self._coming_back.pop(old_lease_id, None)
         self._successors[old_lease_id] = new_lease_id
         while len(self._successors) > _SUCCESSORS_KEPT:

@@ -89,9 +89,15 @@ class LeaseCancel(Message):
 
 @record
 class LeaseRelease(Message):
-    """Release a lease; the worker ends the actor."""
+    """Release a lease; the worker ends the actor.
+
+    Attributes:
+        lease_id: The lease.
+        comes_back: Whether the client makes the actor again, which could not be restarted on this lease.
+    """
 
     lease_id: str
+    comes_back: bool = False
 
 
 @record

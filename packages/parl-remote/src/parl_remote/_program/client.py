@@ -390,9 +390,9 @@ class Client(ConnectionDisplay):
             if not record.has_ended:
                 self._borrowing.unwatch(record)
 
-    def _release(self, record: ActorRecord) -> None:
-        """Give back the lease of an actor whose constructor did not succeed."""
-        self._master.release(record.lease_id)
+    def _release(self, record: ActorRecord, *, comes_back: bool = False) -> None:
+        """Give back the lease of an actor whose constructor did not succeed; `comes_back` if that was a restart."""
+        self._master.release(record.lease_id, comes_back=comes_back)
         self.own.forget(record, DeathCause(DeathKind.CONSTRUCTOR))
 
     def _worker_gone(self, node_id: str) -> None:

@@ -113,7 +113,7 @@ class Making:
         places: Where actors run, with which files.
         register: Told of each actor that is about to be made.
         connect: Makes a connection from a channel to the record's actor.
-        release: Gives back the lease of an actor whose constructor did not succeed.
+        release: Gives back the lease of an actor whose constructor did not succeed; see `Client._release`.
         variables: The variables of the program's environment that actors get: those of thread counts.
         limits: Times.
         lease_timeout_s: How long an actor waits for resources unless its class says otherwise.
@@ -131,7 +131,7 @@ class Making:
         *,
         register: Callable[[ActorRecord], None],
         connect: Callable[[ActorRecord, Channel], ActorConnection],
-        release: Callable[[ActorRecord], None],
+        release: Callable[..., None],
         variables: Sequence[str],
         limits: Limits,
         lease_timeout_s: float | None,
@@ -177,19 +177,19 @@ class Making:
                 created = connection.submit(Call(Kind.CREATE, 0, 0, message, "__init__", recipe.references))
             except (ChannelClosed, ClusterUnreachable) as gone:
                 error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
-                self._release(record)
+                self._release(record, comes_back=bool(replaces))
                 if not left:
                     raise error from None
                 with interruptible:
                     time.sleep(self._limits.rejoin_interval_s)  # the master has to learn of it as well
                 continue
             except BaseException:
-                self._give_up(record, options.name)
+                self._give_up(record, options.name, comes_back=bool(replaces))
                 raise
             try:
                 created.result()
             except BaseException:
-                self._give_up(record, options.name)
+                self._give_up(record, options.name, comes_back=bool(replaces))
                 raise
             addresses = tuple(granted.node_addresses)
             there = ActorPlace(granted.lease_id, granted.node_id, addresses, granted.socket_dir, granted.host_id)
@@ -248,9 +248,9 @@ class Making:
                 self._note_given_up(options.name)
                 raise
 
-    def _give_up(self, record: ActorRecord, name: str) -> None:
+    def _give_up(self, record: ActorRecord, name: str, *, comes_back: bool) -> None:
         self._note_given_up(name)
-        self._release(record)
+        self._release(record, comes_back=comes_back)
 
     def _note_given_up(self, name: str) -> None:
         if len(self._given_up) >= _NAMES_KEPT:

@@ -248,14 +248,15 @@ class MasterClient:
         if answer.exception() is None:
             self.release(answer.result().lease_id)
 
-    def release(self, lease_id: str) -> None:
-        """Give a lease back; its worker ends the actor."""
+    def release(self, lease_id: str, *, comes_back: bool = False) -> None:
+        """Give a lease back; its worker ends the actor. `comes_back` as in `LeaseRelease`."""
         self._held.pop(lease_id, None)
+        message = LeaseRelease(lease_id, comes_back)
         if self._away_since is not None:
-            self._unsaid.append(LeaseRelease(lease_id))
+            self._unsaid.append(message)
             return
         with contextlib.suppress(RemoteError):  # who is gone has no leases any more
-            self._tell(LeaseRelease(lease_id))
+            self._tell(message)
 
     def close(self) -> None:
         """Announce the disconnection; the loop must have stopped, or stop soon."""

@@ -48,7 +48,6 @@ __all__ = ["Again", "NoRestart", "Restarts", "Supervisor", "SupervisorLink"]
 
 
 _log = logging.getLogger("parl.remote")
-_FINAL = frozenset({DeathKind.KILLED_BY_USER, DeathKind.CONSTRUCTOR, DeathKind.IMPORT})
 _FIRST_DELAY_S = 0.1  # between attempts that fail; doubled each time
 _LONGEST_DELAY_S = 5.0
 
@@ -131,7 +130,7 @@ class Restarts:
                 self._tell_given_up(record)
                 return functools.partial(self._finish, record)
             number = self._restarts + 1
-            if not cause.kind.is_loss or cause.kind in _FINAL:
+            if not cause.kind.is_loss or cause.kind is DeathKind.KILLED_BY_USER:
                 return functools.partial(self._finish, record)
             if self._is_enough(number):
                 return self._finishing(record, self._said_enough())
