@@ -389,19 +389,18 @@ class Workers:
     def _grow(self) -> None:
         if time.monotonic() < self._full_until:
             return
-        waiting: dict[Quota, int] = {}
-        for source in self._ready:
-            if source.has_next():
-                waiting[source.quota] = waiting.get(source.quota, 0) + len(source)
-        wanted = promised = 0
-        for quota, chunks in waiting.items():
-            more = int(min(chunks, max(0, quota.free)))
-            wanted += more
-            promised += more if quota.most is not None else 0  # each executor has its workers, whatever others have
+        sources = [source for source in self._ready if source.has_next()]
+        wanted = 0
+        for source in sources:
+            waiting = len(source)
+            wanted += int(min(waiting, max(0, source.quota.free)))
         wanted = min(wanted, max(4, len(self._workers)))
+        quotas = {source.quota for source in sources}
+        quotas.update(chunk.source.quota for worker in self._workers for chunk in worker.chunks)
+        promised = max(1, sum(quota.most or 0 for quota in quotas))  # to all executors that have something to do
         while self._making < wanted:
             there = len(self._workers) + self._making
-            insist = there == 0 or self._making < promised
+            insist = there < promised
             self._making += 1
             self._yields = False
             self._makers.append(
