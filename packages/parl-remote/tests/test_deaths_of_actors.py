@@ -7,6 +7,7 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
@@ -424,6 +425,32 @@ def test_actors_finish_what_was_sent_and_run_their_exit_handlers_when_the_progra
     tidy.sign("call")
     parl_remote.disconnect()
     assert (tmp_path / "signed").read_text().split()[:2] == ["call", "exit"]
+
+
+@parl_remote.remote_class
+class Giver:
+    def give(self) -> bytes:
+        time.sleep(0.001 + actor_process._SLOW_S)
+        return bytes(2**22)
+
+    def most_memory(self) -> int:
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@parl_remote.remote_class
+class Taker:
+    def take_from(self, giver: Any, calls: int) -> None:
+        submitted = [submit(giver.give) for _ in range(calls)]
+        submitted[0].result()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_answers_for_a_caller_that_is_gone_are_not_kept(connect: Callable[..., None]) -> None:
+    connect()
+    giver, taker, calls = Giver(), Taker(), 100
+    with pytest.raises(ActorLost):
+        taker.take_from(giver, calls)
+    assert giver.most_memory() < 2**22 * calls / 2
 
 
 def destroy(actor: object) -> None:

@@ -235,6 +235,8 @@ class _Caller:
             read_by(self, reply.references)
             if self.is_gone:  # looked at after that, because it may go at this moment
                 self.release()
+        if self.is_gone:
+            return
         if self.sharing is not None and len(reply) > 1:
             try:
                 reply = self.sharing.stow(reply)
