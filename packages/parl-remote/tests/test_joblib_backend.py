@@ -77,8 +77,10 @@ def priority(_: int) -> str | None:
 def test_parallel_takes_the_options_of_executors(shared_cluster: None) -> None:
     parallel = joblib.Parallel(n_jobs=2, backend="parl", initializer=raise_priority, retries=1, max_nbytes=None)
     assert parallel(joblib.delayed(priority)(n) for n in range(4)) == ["raised"] * 4
-    with pytest.raises(TypeError, match="there is no option 'idle_worker_timeout'"):
-        joblib.Parallel(n_jobs=2, backend="parl", idle_worker_timeout=3)(joblib.delayed(abs)(n) for n in range(4))
+    of_loky = joblib.Parallel(n_jobs=2, backend="parl", idle_worker_timeout=3)
+    assert of_loky(joblib.delayed(abs)(n) for n in range(4)) == [0, 1, 2, 3]
+    with pytest.raises(TypeError, match="there is no option 'retrys'"):
+        joblib.Parallel(n_jobs=2, backend="parl", retrys=3)(joblib.delayed(abs)(n) for n in range(4))
 
 
 def test_all_jobs_are_as_many_as_the_cluster_has_cpus(connect: Callable[..., None]) -> None:

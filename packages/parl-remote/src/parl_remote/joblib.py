@@ -29,8 +29,8 @@ from parl_remote._system.facilities import cpu_count
 
 __all__ = ["ParlBackend", "register"]
 
-# What `Parallel` gives every backend; whatever else a program gives it is for ours.
-_OF_JOBLIB = {*inspect.signature(Parallel).parameters, "context"}
+# What `Parallel` gives every backend, and programs give it for those of joblib; everything else is for ours.
+_OF_JOBLIB = {*inspect.signature(Parallel).parameters, "context", "idle_worker_timeout"}
 
 
 class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]  # joblib has no types
