@@ -48,11 +48,13 @@ class Many:
 """
 
 PROGRAM = """
+import multiprocessing
 import sys
 import numpy as np
 import parl_remote as parl
 from work import Plain, Many
 
+multiprocessing.current_process().authkey = b"the key of this program"
 parl.connect(cpu_num=2)
 Worker = parl.remote_class(Plain)
 worker = Worker.options(record="journals")(10)
@@ -126,6 +128,8 @@ def test_a_replay_has_the_same_outcomes_with_the_same_random_numbers(home: Path)
     assert [row["number"] for row in rows] == list(range(10))
     assert not [row for row in rows if row["differs"]], done.stderr
     assert done.returncode == 0
+    (journal,) = (home / "journals").glob("Plain*.journal")
+    assert b"the key of this program" not in journal.read_bytes()
 
 
 def test_the_call_that_ended_the_process_is_named_before_it_ends_the_replay(home: Path) -> None:

@@ -16,7 +16,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from multiprocessing import process
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parl_remote import _current
@@ -278,7 +277,6 @@ class DebugClient(ConnectionDisplay):
         creation = Creation(
             tuple(sys.path),
             tuple(sys.argv),
-            bytes(process.current_process().authkey),
             spec.name,
             b"",
             spec.names,

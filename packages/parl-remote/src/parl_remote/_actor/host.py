@@ -112,7 +112,6 @@ class Creation(NamedTuple):
     Attributes:
         sys_path: The caller's import paths, for importing the class; None stands for the actor's own paths.
         argv: The program's arguments, which the actor's code may parse as well.
-        authkey: The program's key of `multiprocessing`, by which its managers know its processes.
         class_name: The class's name, for messages about failures before the class is loaded.
         cls: The class, as `class_spec.dumps_class` gave it.
         names: Methods in the order in which calls number them.
@@ -122,11 +121,11 @@ class Creation(NamedTuple):
         saves: Whether the object's state is saved after calls, see `ActorHost.on_state`.
         state: Pickle of the last state that the object saved, None on first creation.
         state_buffers: The number of the message's last frames that belong to the state.
+        authkey: The program's key of `multiprocessing`, by which its managers know its processes; empty for none.
     """
 
     sys_path: tuple[str | None, ...]
     argv: tuple[str, ...]
-    authkey: bytes
     class_name: str
     cls: bytes
     names: tuple[str, ...]
@@ -136,6 +135,7 @@ class Creation(NamedTuple):
     saves: bool = False
     state: bytes | None = None
     state_buffers: int = 0
+    authkey: bytes = b""
 
 
 class HoldingReply(list[Buffer]):
@@ -418,7 +418,8 @@ class ActorHost:
             self.running = "__init__"
             sys.path[:] = [path for given in creation.sys_path for path in (sys.path if given is None else (given,))]
             sys.argv[:] = creation.argv
-            process.current_process().authkey = creation.authkey
+            if creation.authkey:
+                process.current_process().authkey = creation.authkey
             self.exit_report = ExitReport(DeathKind.IMPORT)
             cls = self._load_class(creation.cls)
             self.exit_report = ExitReport(DeathKind.CONSTRUCTOR)

@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from parl_remote import _current
-from parl_remote._actor.host import ActorHost, Concurrency, How, Run
+from parl_remote._actor.host import ActorHost, Concurrency, Creation, How, Run
 from parl_remote._actor.loop_runner import construct_on, new_loop
 from parl_remote._data import serialize
 from parl_remote._data.answers import Failure, rebuild
-from parl_remote._links.call_messages import Flag, Kind, header_of, payload_of
+from parl_remote._links.call_messages import Flag, Kind, header_of, pack, payload_of
 from parl_remote._transport import Buffer
 from parl_remote.errors import RemoteError
 
@@ -125,6 +125,7 @@ class _Writer:
         kind, _, index, _ = header_of(frames[0])
         if kind == _CREATE:
             self._write({"random": 1}, [_random_states()])
+            frames = _without_key(frames)
         name = _NAMES.get(kind, "")
         if not name:
             methods = self._host._methods
@@ -164,6 +165,14 @@ def begin(host: ActorHost, folder: str, class_name: str, lease_id: str) -> Path:
     file.write(json.dumps(header).encode() + b"\n")
     _Writer(file, host)
     return path
+
+
+def _without_key(frames: Sequence[memoryview]) -> list[Any]:
+    """Return a message that makes an actor without the program's key of `multiprocessing`: a replay needs none."""
+    kind, flags, index, call_id = header_of(frames[0])
+    data, buffers = payload_of(flags, frames)
+    creation = Creation(*serialize.loads(data))._replace(authkey=b"")
+    return pack(kind, flags & ~int(Flag.SPLIT), index, call_id, [*serialize.dumps(tuple(creation)), *buffers])
 
 
 def outcome_of(reply: Sequence[Buffer], took_s: float = 0.0) -> Outcome:

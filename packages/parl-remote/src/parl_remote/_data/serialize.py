@@ -381,8 +381,8 @@ def unreadable(what: str, where: str, error: BaseException) -> SerializationErro
     hint = ""
     if type(error).__name__ == "AuthenticationError":
         hint = (
-            ". A proxy of a multiprocessing manager is for the actors and functions of the program that made it; an "
-            "actor, or a parl.Queue, can be sent to any"
+            ". A proxy of a multiprocessing manager is for the actors and workers that the program made after its "
+            "key was set; an actor, or a parl.Queue, can be sent to any"
         )
     return SerializationError(f"{what} cannot be read in the {where}: {described(error)}{hint}", what=what)
 

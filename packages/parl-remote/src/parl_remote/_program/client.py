@@ -18,7 +18,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
-from multiprocessing import process
 from typing import TYPE_CHECKING, Any
 
 from parl_remote import _current
@@ -249,8 +248,7 @@ class Client(ConnectionDisplay):
         references: list[object] = []
         call = f"{spec.name}.__init__"
         arguments = serialize.dumps_arguments(args, kwargs, call, partial(spec.parameters, "__init__"), references)
-        authkey = bytes(process.current_process().authkey)
-        creation = (tuple(sys.argv), authkey, spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
+        creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
         recipe = Recipe(spec, options, creation, arguments[1:], tuple(references))
         made = self.making.make(recipe, at_once=at_once)
         if options.max_restarts:

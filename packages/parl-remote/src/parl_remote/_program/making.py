@@ -10,6 +10,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing import process
 from typing import TYPE_CHECKING, Any
 
 from parl_remote._config import Limits
@@ -81,7 +82,8 @@ class Recipe:
             sys_path: Where the actor finds modules.
         """
         state, buffers = self._state or (None, [])
-        fields = (sys_path, *self._creation, self.options.max_concurrency, self.saves, state, len(buffers))
+        authkey = bytes(process.current_process().authkey)
+        fields = (sys_path, *self._creation, self.options.max_concurrency, self.saves, state, len(buffers), authkey)
         return [*serialize.dumps(fields), *self._buffers, *buffers]
 
     def keep_state(self, frames: Sequence[memoryview]) -> None:

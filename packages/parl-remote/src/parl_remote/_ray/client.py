@@ -19,7 +19,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from multiprocessing import process
 from typing import Any
 
 from parl_remote._actor.host import How, concurrency_of
@@ -142,7 +141,6 @@ class RayClient(ConnectionDisplay):
             (
                 folder.sys_path,
                 tuple(sys.argv),
-                bytes(process.current_process().authkey),
                 spec.name,
                 cls,
                 spec.names,
