@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 import random
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from parl_evokit._params import ParameterLayout
 from parl_evokit.errors import EvolutionError, InvalidKey, NoiseDataError
-from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec
+from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec, _gaussian
 from parl_evokit.noise import _spec as quantile_module
 from parl_evokit.noise._exact_sum import BUDGET, _digits, weighted_moments
 from parl_evokit.noise._spec import LARGEST_UNIT
@@ -270,6 +271,24 @@ def test_exact_sums_are_the_same_after_the_noise_was_used_for_samples(size: int)
     found = ExactSum(used, keys, weights).part(0, size)
     assert (found == ExactSum(GaussianNoise(NoiseSpec(18)), keys, weights).part(0, size)).all()
     assert (ExactSum(used, keys, weights).part(7, size - 9) == found[7:-2]).all()
+
+
+@pytest.mark.parametrize("sizes", [[4], [1000, 4], [4, 1000]])
+def test_noise_that_is_kept_for_an_update_takes_bounded_memory(
+    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_gaussian, "MOST_COMPUTED", most := 2**16)
+    noise = GaussianNoise(NoiseSpec(18))
+    noise.perturb(np.zeros(1000, np.float32), 2, 0.3, keep=True)  # makes what all calls share
+    tracemalloc.start()
+    try:
+        for size in sizes:
+            parameters = np.zeros(size, np.float32)
+            for key in range(4, 4 + 2 * (3 * most // size if size > 100 else 3000), 2):
+                noise.perturb(parameters, key, 0.3, keep=True)
+            assert tracemalloc.get_traced_memory()[0] <= 1.2 * most * noise.units(2, 0, 1).itemsize
+    finally:
+        tracemalloc.stop()
 
 
 @both_kinds

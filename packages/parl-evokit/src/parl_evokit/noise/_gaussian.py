@@ -39,6 +39,7 @@ CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache hold
 ROW_CHUNK = 2**15  # the same for rows of computed noise, of which several are in work together
 MOST_KEPT = 2**20  # units that are kept for the next call: two megabytes
 MOST_COMPUTED = 2**22  # the same of computed ones, in rows: eight megabytes
+ROW_OVERHEAD = 2**7  # units that take as much memory as a row's array and its place in a dictionary
 LARGEST_COMPUTED = 2**18  # of a row
 LARGEST_GATHERED = 2**12  # parameters up to which gathering many windows at once beats one after the other
 FEW = 4  # samples from which pairs are gathered together
@@ -82,7 +83,7 @@ class GaussianNoise:
         self._block, self._window_count = spec.block, spec.windows
         self._scaled: tuple[float, FlatVector] = (0.0, np.empty(0, np.float32))
         self._last: tuple[int, float, FlatVector] = (0, 0.0, np.empty(0, np.float32))  # pair, std, noise
-        self._computed: dict[int, NDArray[np.int16]] = {}  # units of pairs, without a table
+        self._computed: tuple[int, dict[int, NDArray[np.int16]]] = (0, {})  # size of rows, and units by pair: no table
         self._kept: tuple[NDArray[np.uint64], NDArray[np.int16]] = (np.empty(0, np.uint64), np.empty((0, 0), np.int16))
 
     def __reduce__(self) -> tuple[type[GaussianNoise], tuple[NoiseSpec]]:
@@ -357,10 +358,10 @@ class GaussianNoise:
             def computed(
                 run: slice, start: int, count: int, out: NDArray[np.float32] | None = None
             ) -> NDArray[np.float32]:
-                wide, streams = _wide_quantiles(), pairs[run].tolist()
+                wide, streams, (_, computed_units) = _wide_quantiles(), pairs[run].tolist(), self._computed
                 rows = np.empty((len(streams), count), np.float32) if out is None else out
                 for row, stream in zip(rows, streams, strict=True):
-                    kept = self._computed.get(stream)
+                    kept = computed_units.get(stream)
                     if kept is not None and start + count <= len(kept):
                         row[...] = kept[start : start + count]
                     else:
@@ -387,16 +388,18 @@ class GaussianNoise:
 
     def _computed_units(self, pair: int, size: int) -> NDArray[np.int16]:
         """Return `units` of the even half of a pair, and keep them for `rows`."""
-        units = self._computed.get(pair)
-        if units is not None and len(units) == size:
+        size_kept, computed = self._computed
+        units = computed.get(pair) if size_kept == size else None
+        if units is not None:
             return units
         units = np.empty(size, np.int16)
         for part in chunks(size):
             bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
             quantiles().take(bits, out=units[part], mode="wrap")
-        if (len(self._computed) + 1) * size > MOST_COMPUTED:
-            self._computed = {}
-        self._computed[pair] = units
+        if size_kept != size or (len(computed) + 1) * (size + ROW_OVERHEAD) > MOST_COMPUTED:
+            computed = {}
+            self._computed = (size, computed)
+        computed[pair] = units
         return units
 
     def _windows(self, pair: int, start: int, count: int) -> Iterator[tuple[slice, slice]]:
