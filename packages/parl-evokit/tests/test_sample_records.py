@@ -1,10 +1,13 @@
 """Samples on the wire: protobuf's bytes by hand, and nothing else accepted."""
 
+import copy
 import importlib.util
 import math
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +83,41 @@ def test_a_key_is_two_halves_and_no_key_is_no_noise() -> None:
     info = SamplingInfo([1, 2, 3], 5, 6)
     info.fill(2**31 + 7, 8, 9)
     assert info == SamplingInfo([1, 7], 8, 9)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda info: pickle.loads(pickle.dumps(info))])
+@pytest.mark.parametrize("drawn", [True, False])
+def test_copies_and_pickles_are_equal_and_independent(
+    again: Callable[[SamplingInfo], SamplingInfo], drawn: bool
+) -> None:
+    info = SamplingInfo([1, 7], 8, 9, 10)
+    if drawn:
+        info.fill(2**31 + 7, 8, 9)
+        info.identity = 10
+    other = again(info)
+    assert other == info == SamplingInfo([1, 7], 8, 9, 10)
+    other.key[0] = 2
+    other.fingerprint = 3
+    assert info == SamplingInfo([1, 7], 8, 9, 10)
+    assert again(SamplingInfo()) == SamplingInfo()
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"fingerprint": 9, "identity": 10, "key": [1, 7], "model_iter_id": 8},
+        {"_halves": [1, 7], "drawn_key": None, "identity": 10, "origin": (8, 9)},
+        {"drawn_key": 2**31 + 7, "identity": 10, "origin": (8, 9)},
+    ],
+)
+def test_pickles_that_hold_attributes_are_read(state: dict[str, Any]) -> None:
+    class Written(SamplingInfo):
+        def __reduce__(self) -> tuple[Any, ...]:
+            return object.__new__, (SamplingInfo,), (None, state)
+
+    info = pickle.loads(pickle.dumps(Written()))
+    assert info == SamplingInfo([1, 7], 8, 9, 10)
+    assert info.noise_key == 2**31 + 7
 
 
 def test_a_drawn_key_is_the_same_whether_or_not_it_was_looked_at() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +136,15 @@ class SamplingInfo:
         self.key = list(key)
         self.origin = (model_iter_id, fingerprint)
         self.identity = identity
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._parts, *self.origin, self.identity)
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        """Take over the attributes that older pickles hold, which were written without `__reduce__`."""
+        self.origin, self.identity = (0, 0), 0
+        for name, value in state[1].items():
+            setattr(self, name, value)
 
     @property
     def key(self) -> list[int]:
