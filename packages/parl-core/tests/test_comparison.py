@@ -100,6 +100,45 @@ def test_runs_of_different_settings_in_a_folder_are_no_group(tmp_path: Path) -> 
     assert [len(group.runs) for group in grouped] == [2, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("other", "is_other"),
+    [
+        ({"data": "random.npz"}, True),
+        ({"backend": "paddle"}, True),
+        ({"steps": 1000}, True),
+        ({"module": "mine"}, True),
+        ({"goal": 0.0}, True),
+        ({"settings": {"gamma": 0.9}}, True),
+        ({"data": "", "goal": None, "env_options": {}}, False),
+        ({"checkpoint_every": 5, "extended_to": 9, "written_by": "a later one", "repeat_with": {"python": "4"}}, False),
+    ],
+)
+def test_runs_are_a_group_if_all_of_their_settings_are_the_same(
+    other: dict[str, Any], is_other: bool, tmp_path: Path
+) -> None:
+    for seed, more in enumerate([{}, {}, other]):
+        folder = log(tmp_path / "runs" / str(seed), [1.0, 5.0], seed=seed)
+        asked = json.loads((folder / "run.json").read_text())
+        asked |= {"backend": "torch", "settings": {"gamma": 0.99}, **more}
+        (folder / "run.json").write_text(json.dumps(asked))
+    found = Comparison.read([tmp_path / "runs"]).groups
+    assert [len(group.runs) for group in found] == ([1, 1, 1] if is_other else [3])
+    found = Comparison.read(sorted((tmp_path / "runs").iterdir()), by_settings=True).groups
+    assert [len(group.runs) for group in found] == ([2, 1] if is_other else [3])
+    assert len({group.name for group in found}) == len(found)
+
+
+def test_runs_of_a_program_are_a_group_if_they_differ_by_their_seed_alone(tmp_path: Path) -> None:
+    asked_for: list[dict[str, Any]] = [{"seed": 1, "runs": "a"}, {"seed": 2, "runs": "b"}, {"seed": 1, "lr": 0.1}]
+    for number, settings in enumerate(asked_for):
+        folder = log(tmp_path / str(number), [1.0, 5.0])
+        (folder / "run.json").unlink()
+        asked = {"format": "parl-settings", "version": 1, "program": "mine", "settings": {"lr": 1.0, **settings}}
+        (folder / "settings.json").write_text(json.dumps(asked))
+    found = Comparison.read([tmp_path / str(number) for number in range(3)], by_settings=True).groups
+    assert [(group.name, len(group.runs)) for group in found] == [("mine #1", 2), ("mine #2", 1)]
+
+
 def test_runs_of_one_seed_are_told_because_they_are_not_independent(tmp_path: Path) -> None:
     folders = [log(tmp_path / name, [1.0, 2.0], seed=seed) for name, seed in (("a", 3), ("b", 3), ("c", 4))]
     told = "PPO CartPole-v1: more than one run has the seed 3; such runs are not independent"

@@ -194,7 +194,7 @@ class Comparison:
         Raises:
             CheckpointError: a folder is neither.
         """
-        groups: dict[str, tuple[RunCurve, ...]] = {}
+        groups: dict[tuple[str, str], tuple[RunCurve, ...]] = {}  # by settings, where these make them, and name
         for folder, name in zip(folders, _names(folders), strict=True):
             inside = [] if (folder / JsonLines.NAME).exists() else sorted(folder.glob(f"*/{JsonLines.NAME}"))
             runs = tuple(read_run(path.parent) for path in inside) or (read_run(folder),)
@@ -202,9 +202,15 @@ class Comparison:
             for run in runs:
                 is_single = len(runs) == 1 or not are_alike
                 own = name if are_alike else f"{name}/{run.path.name}"
-                key = (by_settings and is_single and _without_seed(run)) or own
+                settings = _without_seed(run) if by_settings and is_single else ""
+                key = (settings, _described(run) if settings else own)
                 groups[key] = (*groups.get(key, ()), run)
-        return cls(tuple(RunGroup(name, runs) for name, runs in groups.items()))
+        names = [name for _, name in groups]
+        told_apart = [
+            f"{name} #{names[: place + 1].count(name)}" if names.count(name) > 1 else name
+            for place, name in enumerate(names)
+        ]
+        return cls(tuple(map(RunGroup, told_apart, groups.values())))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each run: group, run, seed, steps, best and last return, their origin, seconds, and end.
@@ -272,14 +278,33 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return ["/".join(part[-depth:]) for part in parts]
 
 
+# How far a run has come, how it is kept, and what wrote it: runs of one group may differ in these, as in their seeds.
+_NO_SETTINGS = {"seed", "extended_to", "checkpoint_every", "format", "version", "written_by", "repeat_with"}
+
+
+def _asked_without_seed(run: RunCurve) -> dict[str, Any]:
+    """Return what a run was asked for apart from its seed, and without what was left to the recipe."""
+    asked = {k: v for k, v in run.asked.items() if k not in _NO_SETTINGS and v not in (None, "", {})}
+    if isinstance(settings := asked.get("settings"), dict):  # of a program, which has its seed there
+        asked["settings"] = {name: value for name, value in settings.items() if name not in ("seed", "runs")}
+    return asked
+
+
 def _without_seed(run: RunCurve) -> str:
-    """Return what a run was asked for apart from its seed; an empty text if its folder does not say."""
-    asked = run.asked
-    if "algorithm" not in asked:
-        return ""
-    told = [pair for part in ("given", "env_options") for pair in sorted(dict(asked.get(part) or {}).items())]
+    """Return the same text for all runs that differ by their seed alone; an empty one if its folder does not say."""
+    asked = _asked_without_seed(run)
+    return json.dumps(asked, sort_keys=True) if asked else ""
+
+
+def _described(run: RunCurve) -> str:
+    """Return a name for runs with the settings of this one: the program, or the algorithm and what is given to it."""
+    asked = _asked_without_seed(run)
+    name = " ".join(str(asked.pop(part)) for part in ("program", "algorithm", "env") if part in asked)
+    asked.pop("settings", None)  # all of them: too long for a name
+    tables = [asked.pop(part, {}) for part in ("given", "env_options")]
+    told = [pair for part in (asked, *tables) for pair in sorted(part.items())]
     given = ", ".join(f"{name}={value}" for name, value in told)
-    return f"{asked['algorithm']} {asked.get('env', '')}" + (f" ({given})" if given else "")
+    return name + (f" ({given})" if given else "")
 
 
 def draw_comparison(comparison: Comparison, path: Path, title: str = "", goal: float | None = None) -> None:
