@@ -131,6 +131,16 @@ def test_a_transition_that_does_not_fit_is_refused(obs: Any, reward: float, next
     assert len(memory) == 0
 
 
+@pytest.mark.parametrize("act", [2**70, -(2**70), "1", None, 0.5, np.uint64(2**63)])
+def test_an_action_that_would_be_stored_as_another_one_is_refused(act: Any) -> None:
+    memory, stacks = FrameReplayMemory(10, (4, 3, 3)), np.zeros((4, 3, 3))
+    with pytest.raises(ValueError, match=r"append got obs .* stores observations \[4, 3, 3\]"):
+        memory.append(stacks, act, 0.0, stacks, False)
+    assert len(memory) == 0
+    memory.append(stacks, np.float32(3.0), 0.0, stacks, False)
+    assert memory.action[:1].tolist() == [3]
+
+
 @pytest.mark.parametrize("channels", [1, 2])
 def test_an_episode_whose_observations_do_not_shift_is_refused(channels: int) -> None:
     """Such as colour images, channels first, of which only the last channel would be stored at each step."""

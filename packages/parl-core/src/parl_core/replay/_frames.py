@@ -145,10 +145,12 @@ class FrameReplayMemory(SampledRing):
             )
             if fits:
                 self.action[slot] = act
+                if self._one_choice and self.action[slot] != act:
+                    raise ValueError("numpy has made a number of something else")
                 self._reward_at[slot] = reward
                 self._terminal_at[slot] = terminal
                 self._truncated_at[slot] = truncated
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, OverflowError, TypeError, ValueError) as error:
             self._floor = max(self._floor, self._end - self.max_size + 1)  # the slot may hold half of each
             raise ValueError(self._misfit(obs, act, reward, next_obs)) from error
         if not fits:
