@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from parl_core.errors import DivergedError
+from parl_torch import layers
 from parl_torch._host_acting import HostActing
 from parl_torch.agent import Agent
 from parl_torch.algorithms import A2C, DDPG, DDQN, DQN, IMPALA, PPO, TD3
@@ -322,3 +323,95 @@ def test_copies_act_with_their_own_weights() -> None:
                 parameter.zero_()
         assert not np.any(other._forward(other.alg.predict, obs))
     np.testing.assert_array_equal(agent._forward(agent.alg.predict, obs), before)
+
+
+class Normed(Model):
+    def __init__(self) -> None:
+        self.first, self.norm, self.last = layers.fc(8), layers.batch_norm(), layers.fc(ACT_DIM)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        return self.last(self.norm(self.first(obs)))
+
+    def value(self, obs: Tensor) -> Tensor:
+        return self.policy(obs)[:, :1]
+
+
+class Opposite(Trunk):
+    """A policy and a value that are not those of the common pass."""
+
+    def policy(self, obs: Tensor) -> Tensor:
+        return self.v(self.trunk(obs)).repeat(1, ACT_DIM) - super().policy(obs)
+
+    def value(self, obs: Tensor) -> Tensor:
+        return self.pi(self.trunk(obs))[:, :1]
+
+
+class OneNumber(Model):
+    """A deterministic policy of one number, as `[n]`."""
+
+    def __init__(self) -> None:
+        self.mean, self.worth = nn.Linear(OBS_DIM, 1), nn.Linear(OBS_DIM + 1, 1)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        return torch.tanh(self.mean(obs)).squeeze(-1)
+
+    def value(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.worth(torch.cat([obs, action.reshape(-1, 1)], 1))
+
+    def get_actor_params(self) -> list[Any]:
+        return list(self.mean.parameters())
+
+    def get_critic_params(self) -> list[Any]:
+        return list(self.worth.parameters())
+
+
+@pytest.mark.parametrize(("kind", "method"), [(PPO, "predict"), (PPO, "explore"), (A2C, "sample"), (IMPALA, "sample")])
+def test_acting_leaves_the_statistics_of_batches_as_they_are(kind: Any, method: str) -> None:
+    agent = an_agent(kind, Normed, **FRAGMENTS if kind is IMPALA else {})
+    agent.alg.model.policy(torch.from_numpy(observations()))  # which gives the layers their shapes
+    before = copy.deepcopy(agent.alg.model.state_dict())
+    getattr(agent, method)(observations())
+    assert all(torch.equal(value, before[name]) for name, value in agent.alg.model.state_dict().items())
+
+
+@pytest.mark.parametrize(("kind", "method"), [(PPO, "predict"), (PPO, "value"), (IMPALA, "logits")])
+def test_methods_of_the_model_that_differ_from_its_common_pass_count(
+    kind: Any, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, obs = an_agent(kind, Opposite, **FRAGMENTS if kind is IMPALA else {}), observations()
+    bound = getattr(agent.alg, method)
+    expected = by_framework(agent, monkeypatch, lambda agent: agent._forward(bound, obs))
+    np.testing.assert_allclose(agent._forward(bound, obs), expected, rtol=0.0, atol=1e-6)
+
+
+def test_a_policy_of_one_number_keeps_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, obs = an_agent(DDPG, OneNumber), observations()
+    for given in (obs, obs[0]):
+        found = agent.predict(given)
+        assert acts_on_host(agent, "predict")
+        expected = by_framework(agent, monkeypatch, lambda agent: agent.predict(given))  # noqa: B023 - called at once
+        assert np.shape(found) == np.shape(expected)
+        np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-6)
+
+
+def test_another_model_method_or_activation_is_used_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, obs = an_agent(TD3, lambda: TwinActorCritic(ACT_DIM, (32, 32))), observations()
+    assert agent.predict(obs).any()
+    other = copy.deepcopy(agent.alg.model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    agent.alg.model = other
+    assert not agent.predict(obs).any()
+    agent.alg.predict = lambda obs: torch.full((len(obs), ACT_DIM), 0.5)
+    assert (agent.predict(obs) == 0.5).all()
+    del agent.alg.predict
+    monkeypatch.setattr(TD3, "predict", lambda self, obs: torch.full((len(obs), ACT_DIM), 0.25))
+    assert (agent.predict(obs) == 0.25).all()
+    agent = an_agent(DQN, q_network)
+    agent.predict(obs)
+    layer = next(layer for layer in agent.alg.model.modules() if getattr(layer, "act", None) is not None)
+    layer.act = torch.sigmoid
+    found = agent._forward(agent.alg.predict, obs)
+    expected = by_framework(agent, monkeypatch, lambda agent: agent._forward(agent.alg.predict, obs))
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-6)

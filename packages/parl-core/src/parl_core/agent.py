@@ -627,7 +627,7 @@ class Agent:
         With noise, layers whose weights have some (`parl.layers.noisy_fc`) draw it, if the agent is in training mode.
         """
         if type(batch) is np.ndarray and (not options or options.keys() == {"action_mask"}):
-            found = self.alg._on_host(method.__name__, batch, **options)
+            found = self.alg._on_host(method, batch, **options)
             if found is not None:
                 if self._acted_on is None:
                     self._acted_on = {"obs": batch.shape[1:]}

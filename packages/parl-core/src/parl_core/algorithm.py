@@ -623,7 +623,7 @@ class Algorithm:
         """Return a numpy array that holds the tensor's values; what is not a tensor passes unchanged."""
         raise NotImplementedError
 
-    def _on_host(self, method: str, obs: NDArray[Any], action_mask: NDArray[Any] | None = None) -> Any:  # noqa: ARG002
+    def _on_host(self, method: Callable[..., Any], obs: NDArray[Any], action_mask: NDArray[Any] | None = None) -> Any:  # noqa: ARG002
         """Return what a method gives of observations, as arrays; None where the framework has to compute it."""
         return None
 

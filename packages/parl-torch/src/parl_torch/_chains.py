@@ -63,11 +63,13 @@ class Chain:
 
     Attributes:
         layers: with the model's parameters.
+        is_flat: the model's output is `[n]`, of a last layer of one number.
         gradients: where `backward` writes, a weight's and a bias's by turns; of a chain that is trained.
     """
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[Layer], *, is_flat: bool = False) -> None:
         self.layers = tuple(layers)
+        self.is_flat = is_flat
         self.gradients: list[Tensor] = []
         self._steps = [(bias.detach(), weight.detach().t(), kind, alpha) for weight, bias, kind, alpha in layers]
         self._weights = [layer.weight.detach() for layer in layers]
@@ -280,8 +282,8 @@ def outputs_of(model: Any, methods: Sequence[str], obs: Tensor) -> list[Chain | 
                 deviation, chain = _deviation(node), _layers(node, probe)
                 if deviation is not None:
                     found.append(deviation)
-                elif chain is not None:
-                    found.append(Chain(chain))
+                elif chain is not None and output.ndim <= 2:
+                    found.append(Chain(chain, is_flat=output.ndim == 1))
                 else:
                     return None
     return found

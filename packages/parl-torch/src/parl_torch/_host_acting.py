@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,7 +23,17 @@ from parl_torch._chains import Chain, Deviation, Fork, outputs_of
 from parl_torch._parts import Parts
 from parl_torch.distributions import CategoricalDistribution
 
-__all__ = ["EXPLORE", "PREDICT", "VALUE", "HostActing", "OnHost", "of_actor_critic", "output"]
+__all__ = [
+    "EXPLORE",
+    "PREDICT",
+    "PREDICT_ALONE",
+    "VALUE",
+    "VALUE_ALONE",
+    "HostActing",
+    "OnHost",
+    "of_actor_critic",
+    "output",
+]
 
 _MOST = 2**17
 """Products a layer up to which numpy computes: below, no BLAS uses a second thread."""
@@ -35,8 +46,8 @@ class OnHost(NamedTuple):
 
     Attributes:
         methods: of the model, whose outputs it needs.
-        finish: takes all that they return, `[n, out]` each, or `[out]` of standard deviations, and a mask of actions
-            or None; returns what the method does, as arrays, or None where the framework has to compute it.
+        finish: takes all that they return, in its shape, and a mask of actions or None; returns what the method does,
+            as arrays, or None where the framework has to compute it.
         takes_mask: the method has an argument `action_mask`.
     """
 
@@ -55,6 +66,7 @@ def of_actor_critic(
     needs: Literal["policy", "value", "both"] = "both",
     *,
     takes_mask: bool = False,
+    in_one_pass: Callable[[Any], bool] = attrgetter("_one_pass"),
 ) -> Callable[[Any], OnHost | None]:
     """Return what says of an actor-critic how a method of it acts in numpy, None where its kind of actions has no way.
 
@@ -64,13 +76,15 @@ def of_actor_critic(
             method does.
         needs: which of both; the other may be None.
         takes_mask: the method has an argument `action_mask`.
+        in_one_pass: returns of an algorithm whether the method calls `policy_and_value` of the model.
     """
 
     def way(algorithm: Any) -> OnHost | None:
         kind: ActionKind = algorithm.actions
         if algorithm.remembers or kind.used is not None or (kind.continuous and kind.nvec is not None):
             return None
-        parts = ("policy", "value") if algorithm._one_pass or needs == "both" else (needs,)
+        joint = in_one_pass(algorithm)
+        parts = ("policy", "value") if joint or needs == "both" else (needs,)
         of_policy = (2 if kind.continuous else 1) if "policy" in parts else 0
 
         def finished(outputs: Sequence[NDArray[Any]], mask: NDArray[Any] | None) -> Any:
@@ -83,7 +97,7 @@ def of_actor_critic(
                     return None
             return finish(policy, None if needs == "policy" else outputs[-1].reshape(-1))
 
-        return OnHost(("policy_and_value",) if algorithm._one_pass else parts, finished, takes_mask)
+        return OnHost(("policy_and_value",) if joint else parts, finished, takes_mask)
 
     return way
 
@@ -94,12 +108,30 @@ def _explored(policy: Any, value: NDArray[Any]) -> tuple[NDArray[Any], NDArray[A
 
 
 EXPLORE = of_actor_critic(_explored, takes_mask=True)
-PREDICT = of_actor_critic(lambda policy, _: policy.mode(), "policy", takes_mask=True)
-VALUE = of_actor_critic(lambda _, value: value, "value")
+
+
+def _mode(policy: Any, value: Any) -> Any:  # noqa: ARG001 - a `finish`
+    return policy.mode()
+
+
+def _value(policy: Any, value: Any) -> Any:  # noqa: ARG001
+    return value
+
+
+def _never(algorithm: Any) -> bool:  # noqa: ARG001
+    return False
+
+
+PREDICT = of_actor_critic(_mode, "policy", takes_mask=True)
+PREDICT_ALONE = of_actor_critic(_mode, "policy", takes_mask=True, in_one_pass=_never)
+VALUE = of_actor_critic(_value, "value")
+VALUE_ALONE = of_actor_critic(_value, "value", in_one_pass=_never)
 
 
 def _choices(logits: NDArray[Any], sizes: Sequence[int] | None, mask: NDArray[Any] | None) -> Any:
     """Return the distribution of choices; None where logits are not of these choices, which the framework explains."""
+    if logits.ndim != 2:
+        return None
     if mask is not None:
         if mask.shape != logits.shape:
             return None
@@ -114,7 +146,8 @@ def _choices(logits: NDArray[Any], sizes: Sequence[int] | None, mask: NDArray[An
 
 def _numbers(mean: NDArray[Any], std: NDArray[Any]) -> Any:
     """Return the distribution of numbers; None where the standard deviations are not theirs, likewise."""
-    return _Gaussian(mean, std) if not std.ndim or std.shape[-1] in (1, mean.shape[1]) else None
+    fits = mean.ndim == 2 and (not std.ndim or std.shape[-1] in (1, mean.shape[1]))
+    return _Gaussian(mean, std) if fits else None
 
 
 class _Categorical:
@@ -208,7 +241,7 @@ class HostActing:
 
     def __init__(self, model: Any, way: OnHost, obs: NDArray[Any]) -> None:
         example = next(model.parameters(), None)
-        self.is_chain = False
+        self._model, self.is_chain = model, False
         if example is None or not example.is_floating_point() or example.device.type != "cpu":
             return
         rows = torch.zeros(2, obs.shape[1], dtype=example.dtype)
@@ -223,13 +256,13 @@ class HostActing:
             self._trunk, self._width = [] if fork.trunk is None else _arrays(fork.trunk), obs.shape[1]
             heads = iter(fork.heads)
             self._outputs = [
-                part.logarithm.detach().numpy() if isinstance(part, Deviation) else _arrays(next(heads))
+                part.logarithm.detach().numpy() if isinstance(part, Deviation) else (_arrays(next(heads)), part.is_flat)
                 for part in found
             ]
 
-    def is_stale(self) -> bool:
-        """Return whether the model is another one than it was."""
-        return self.is_chain and not self._parts.are_same()
+    def is_of(self, model: Any) -> bool:
+        """Return whether this is the model, and is as it was."""
+        return model is self._model and (not self.is_chain or self._parts.are_same())
 
     def __call__(self, obs: NDArray[Any], mask: NDArray[Any] | None = None) -> Any:
         """Return what the algorithm's method does, of observations `[n, in]`; None where the framework has to."""
@@ -240,8 +273,8 @@ class HostActing:
         if obs.dtype != self._dtype:
             obs = obs.astype(self._dtype)
         with np.errstate(all="ignore"):  # of infinite numbers, as frameworks take them
-            common = _run(self._trunk, obs)
-            outputs = [np.exp(part) if isinstance(part, np.ndarray) else _run(part, common) for part in self._outputs]
+            common = _run(self._trunk, False, obs)
+            outputs = [np.exp(part) if isinstance(part, np.ndarray) else _run(*part, common) for part in self._outputs]
             return self._way.finish(outputs, mask)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -261,7 +294,7 @@ def _arrays(chain: Chain) -> list[_Step]:
     ]
 
 
-def _run(steps: Sequence[_Step], values: NDArray[Any]) -> NDArray[Any]:
+def _run(steps: Sequence[_Step], is_flat: bool, values: NDArray[Any]) -> NDArray[Any]:
     for weight, bias, activation, alpha in steps:
         values = np.dot(values, weight)
         values += bias
@@ -271,4 +304,4 @@ def _run(steps: Sequence[_Step], values: NDArray[Any]) -> NDArray[Any]:
             np.tanh(values, out=values)
         elif activation == "elu":
             values = np.where(values > 0.0, values, alpha * np.expm1(np.minimum(values, 0.0)))
-    return values
+    return values[:, 0] if is_flat else values

@@ -46,6 +46,8 @@ _PASSES += (
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
+_GIVEN = ("act", "alpha", "forward")  # attributes of a layer that say what it does
+
 
 class Parts:
     """The layers and tensors of models as they are now, and some of their methods.
@@ -69,17 +71,21 @@ class Parts:
         self._ids, self._sizes = list(map(id, self._found)), list(map(len, self._holders))
         self._tensors = [value for value in self._found if isinstance(value, Tensor) and not is_lazy(value)]
         self._memory = list(map(Tensor.data_ptr, self._tensors))
+        self._given = [vars(layer) for layer in layers for _ in _GIVEN]
+        self._given_names = list(_GIVEN) * len(layers)
+        self._given_values = list(map(dict.get, self._given, self._given_names))
         self._models, self._named = [model for model, _ in methods], [name for _, name in methods]
         self._methods = list(map(getattr, self._models, self._named))
         self.hooks = [getattr(layer, name) for layer in layers for name in _HOOKS]
         self.hooks += [getattr(every_module, f"_global{name}") for name in _HOOKS]
 
     def are_same(self) -> bool:
-        """Return whether no layer, tensor or method is another one, and no tensor has other memory."""
+        """Return whether no layer, tensor or method is another one, no tensor has other memory, and no activation."""
         return (
             list(map(id, map(dict.get, self._owners, self._names))) == self._ids
             and list(map(len, self._holders)) == self._sizes
             and list(map(Tensor.data_ptr, self._tensors)) == self._memory
+            and list(map(dict.get, self._given, self._given_names)) == self._given_values
             and list(map(getattr, self._models, self._named)) == self._methods
         )
 
@@ -90,8 +96,8 @@ def only_passes(model: Any, method: str) -> bool:
     They are then the same ones each time, and nothing else happens.
     """
     layers = [layer for layer in model.modules() if type(layer) not in _PLAIN_LAYERS]
-    if any(isinstance(layer, NoisyFc) for layer in layers):
-        return False  # each pass draws
+    if any(isinstance(layer, NoisyFc) or layer._buffers for layer in layers):
+        return False  # each pass draws, or changes what it keeps, as statistics of batches
     return all(_is_plain(getattr(layer, method if layer is model else "forward"), layer) for layer in layers)
 
 

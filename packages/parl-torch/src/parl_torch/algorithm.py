@@ -29,7 +29,7 @@ __all__ = ["Algorithm"]
 class Algorithm(contract.Algorithm):
     model: Any  # parl_torch.model.Model, whose policy() and value() only its author's class has
 
-    ON_HOST: ClassVar[Mapping[str, Callable[[Any], OnHost | None]]] = {}
+    ON_HOST: ClassVar[Mapping[Any, Callable[[Any], OnHost | None]]] = {}
     """Of methods of this very class that can act in numpy: returns how, None where its settings do not allow it."""
 
     _found_parameter: Tensor | None = None
@@ -103,18 +103,19 @@ class Algorithm(contract.Algorithm):
     ) -> FrameworkOptimizer:
         return FrameworkOptimizer(optimizer, self.model.parameters(), max_grad_norm, part=part)
 
-    def _on_host(self, method: str, obs: NDArray[Any], action_mask: NDArray[Any] | None = None) -> Any:
-        ways = vars(type(self)).get("ON_HOST", {})  # of this very class: others may have changed the method
-        if self._reduces or obs.ndim != 2 or obs.dtype.kind != "f" or method not in ways:
+    def _on_host(self, method: Callable[..., Any], obs: NDArray[Any], action_mask: NDArray[Any] | None = None) -> Any:
+        ways = vars(type(self)).get("ON_HOST", {})  # of this very class: others may have changed what the method calls
+        way_of = ways.get(getattr(method, "__func__", None))  # of the contract's method, unless it was replaced
+        if way_of is None or self._reduces or obs.ndim != 2 or obs.dtype.kind != "f":
             return None
         known = self.__dict__.setdefault("_host_acting", {})
-        acting = known.get(method)
-        if acting is None or acting.is_stale():
-            way = ways[method](self)
+        acting = known.get(method.__name__)
+        if acting is None or not acting.is_of(self.model):
+            way = way_of(self)
             if way is None:
                 return None
             try:
-                acting = known[method] = HostActing(self.model, way, obs)
+                acting = known[method.__name__] = HostActing(self.model, way, obs)
             except Exception:  # any: of the model, which is run again and explained
                 return None
         return acting(obs, action_mask)

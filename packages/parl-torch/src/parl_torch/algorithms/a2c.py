@@ -48,10 +48,10 @@ def _slopes(algorithm: "A2C", networks: Sequence[Fork], batch: Rollout, entropy_
 
 class A2C(contract.A2C, Algorithm):
     ON_HOST: ClassVar = {
-        "explore": EXPLORE,
-        "predict": PREDICT,
-        "sample_actions": of_actor_critic(lambda policy, value: (policy.sample(), value), takes_mask=True),
-        "value": VALUE,
+        contract.A2C.explore: EXPLORE,
+        contract.A2C.predict: PREDICT,
+        contract.A2C.sample_actions: of_actor_critic(lambda policy, value: (policy.sample(), value), takes_mask=True),
+        contract.A2C.value: VALUE,
     }
 
     @written(_networks, _slopes)

@@ -15,7 +15,7 @@ __all__ = ["DDPG", "BootstrappedDDPG"]
 
 
 class DDPG(contract.DDPG, Algorithm):
-    ON_HOST: ClassVar = {"predict": lambda _: OnHost(("policy",), output)}
+    ON_HOST: ClassVar = {contract.DDPG.predict: lambda _: OnHost(("policy",), output)}
 
     def critic_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         r_t, obs, next_obs = batch.reward, batch.obs, batch.next_obs

@@ -58,7 +58,7 @@ def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> F
 
 
 class DQN(contract.DQN, Algorithm):
-    ON_HOST: ClassVar = {"predict": lambda algorithm: OnHost((algorithm._value,), output)}
+    ON_HOST: ClassVar = {contract.DQN.predict: lambda algorithm: OnHost((algorithm._value,), output)}
 
     @written(_networks, _slopes)
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:

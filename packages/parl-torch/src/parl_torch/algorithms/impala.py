@@ -61,10 +61,14 @@ def _slopes(
 
 class IMPALA(contract.IMPALA, Algorithm):
     ON_HOST: ClassVar = {
-        "logits": of_actor_critic(lambda policy, _: policy.numbers, "policy"),
-        "predict": of_actor_critic(lambda policy, _: policy.mode()),  # with the values, whose layers take shapes, too
-        "sample_actions": of_actor_critic(lambda policy, _: (policy.sample(), policy.numbers)),
-        "value": VALUE,
+        contract.IMPALA.logits: of_actor_critic(
+            lambda policy, _: policy.numbers, "policy", in_one_pass=lambda algorithm: not algorithm._policy_alone
+        ),
+        contract.IMPALA.predict: of_actor_critic(
+            lambda policy, _: policy.mode()
+        ),  # with the values, whose layers take shapes, too
+        contract.IMPALA.sample_actions: of_actor_critic(lambda policy, _: (policy.sample(), policy.numbers)),
+        contract.IMPALA.value: VALUE,
     }
 
     @written(_networks, _slopes)

@@ -11,7 +11,7 @@ from parl_core.contracts import ppo, separate_ppo
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
 from parl_torch._chains import Figures, Fork, Networks, written
-from parl_torch._host_acting import EXPLORE, PREDICT, VALUE, of_actor_critic
+from parl_torch._host_acting import EXPLORE, PREDICT_ALONE, VALUE_ALONE, of_actor_critic
 from parl_torch.algorithm import Algorithm
 from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
 from parl_torch.losses._proximal import Behaviour, proximal_losses, proximal_slopes
@@ -65,10 +65,10 @@ def _sampled(policy: Any, value: NDArray[Any]) -> tuple[NDArray[Any], ...]:
 
 class PPO(ppo.PPO, Algorithm):
     ON_HOST: ClassVar = {
-        "explore": EXPLORE,
-        "predict": PREDICT,
-        "sample_actions": of_actor_critic(_sampled, takes_mask=True),
-        "value": VALUE,
+        ppo.PPO.explore: EXPLORE,
+        ppo.PPO.predict: PREDICT_ALONE,
+        ppo.PPO.sample_actions: of_actor_critic(_sampled, takes_mask=True),
+        ppo.PPO.value: VALUE_ALONE,
     }
 
     @written(_networks, _slopes)

@@ -15,7 +15,7 @@ __all__ = ["TD3", "TD3BC", "ReBRAC"]
 
 
 class TD3(contract.TD3, Algorithm):
-    ON_HOST: ClassVar = {"predict": lambda _: OnHost(("policy",), output)}
+    ON_HOST: ClassVar = {contract.TD3.predict: lambda _: OnHost(("policy",), output)}
 
     def critic_loss(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         r_t, obs, next_obs = batch.reward, batch.obs, batch.next_obs
