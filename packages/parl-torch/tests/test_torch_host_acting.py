@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -415,3 +416,81 @@ def test_another_model_method_or_activation_is_used_from_then_on(monkeypatch: py
     found = agent._forward(agent.alg.predict, obs)
     expected = by_framework(agent, monkeypatch, lambda agent: agent._forward(agent.alg.predict, obs))
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-6)
+
+
+class Given(Elu):
+    """A network that is told its activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.square, self.squash = nn.Linear(OBS_DIM, OBS_DIM), torch.tanh
+
+    def value(self, obs: Tensor) -> Tensor:
+        return self.net(self.squash(self.square(obs)))
+
+
+def turned(model: Any) -> None:
+    model.square.weight.data = model.square.weight.data.t()
+
+
+def cut(model: Any) -> None:
+    model.squash = torch.relu
+
+
+def steepened(model: Any) -> None:
+    model.net[1].alpha = 5.0
+
+
+def patched(model: Any) -> None:
+    model.square.forward = torch.neg
+
+
+@pytest.mark.parametrize("change", [turned, cut, steepened, patched])
+def test_changes_of_a_layer_are_followed(change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, obs = an_agent(DQN, Given), observations()
+    before = agent._forward(agent.alg.predict, obs)
+    assert acts_on_host(agent, "predict")
+    change(agent.alg.model)
+    found = agent._forward(agent.alg.predict, obs)
+    expected = by_framework(agent, monkeypatch, lambda agent: agent._forward(agent.alg.predict, obs))
+    assert not np.allclose(found, before)
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-6)
+
+
+class Switched(SharedActorCritic):
+    """A ready-made network with a helper of its own, which may do something else another time."""
+
+    sharp = False
+
+    def _distributed(self, output: Any) -> Any:
+        return 4.0 - output if self.sharp else output
+
+
+class Longer(SharedActorCritic):
+    """A ready-made network with a helper of its own that is only layers."""
+
+    def __init__(self) -> None:
+        super().__init__(ACT_DIM, (32,))
+        self.more = nn.Linear(ACT_DIM, ACT_DIM)
+
+    def _distributed(self, output: Any) -> Any:
+        return self.more(output)
+
+
+def test_a_helper_that_a_ready_made_network_is_given_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    obs, agent = observations(), an_agent(A2C, lambda: Switched(ACT_DIM, (32,)))
+    before = agent.predict(obs)
+    agent.alg.model.sharp = True
+    after = agent.predict(obs)
+    assert (before != after).any()
+    np.testing.assert_array_equal(after, by_framework(agent, monkeypatch, lambda agent: agent.predict(obs)))
+    agent = an_agent(A2C, Longer)
+    agent.predict(obs)
+    assert acts_on_host(agent, "predict")
+
+
+def test_observations_beyond_the_range_of_the_weights_are_infinite() -> None:
+    agent = an_agent(DQN, q_network)
+    with warnings.catch_warnings(action="error"):
+        assert agent.predict(np.full((2, OBS_DIM), 1e300)).shape == (2,)
+    assert acts_on_host(agent, "predict")

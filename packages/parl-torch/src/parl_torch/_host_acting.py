@@ -270,9 +270,9 @@ class HostActing:
             return None
         if any(self._parts.hooks) or not (mask is None or self._way.takes_mask):
             return None
-        if obs.dtype != self._dtype:
-            obs = obs.astype(self._dtype)
         with np.errstate(all="ignore"):  # of infinite numbers, as frameworks take them
+            if obs.dtype != self._dtype:
+                obs = obs.astype(self._dtype)
             common = _run(self._trunk, False, obs)
             outputs = [np.exp(part) if isinstance(part, np.ndarray) else _run(*part, common) for part in self._outputs]
             return self._way.finish(outputs, mask)

@@ -2,6 +2,7 @@
 
 import dis
 from collections.abc import Sequence
+from operator import is_
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -46,7 +47,8 @@ _PASSES += (
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
-_GIVEN = ("act", "alpha", "forward")  # attributes of a layer that say what it does
+_STATE = frozenset(vars(nn.Module()))
+_OUR_PACKAGES = frozenset(("builtins", "torch", "parl_core", "parl_torch"))
 
 
 class Parts:
@@ -65,29 +67,35 @@ class Parts:
         self._holders = [
             part for layer in layers for part in (layer._modules, layer._parameters, layer._buffers) if part
         ]
-        self._owners = [part for part in self._holders for _ in part]
-        self._names = [name for part in self._holders for name in part]
-        self._found = [part[name] for part in self._holders for name in part]  # held, so that no other gets its id
-        self._ids, self._sizes = list(map(id, self._found)), list(map(len, self._holders))
+        places = [(part, name) for part in self._holders for name in part]
+        places += [(vars(layer), name) for layer in layers for name in _doing(layer)]
+        self._owners, self._names = [part for part, _ in places], [name for _, name in places]
+        self._found = list(map(dict.get, self._owners, self._names))
+        self._sizes = list(map(len, self._holders))
         self._tensors = [value for value in self._found if isinstance(value, Tensor) and not is_lazy(value)]
         self._memory = list(map(Tensor.data_ptr, self._tensors))
-        self._given = [vars(layer) for layer in layers for _ in _GIVEN]
-        self._given_names = list(_GIVEN) * len(layers)
-        self._given_values = list(map(dict.get, self._given, self._given_names))
+        self._matrices = [tensor for tensor in self._tensors if tensor.dim() > 1]
+        self._strides = list(map(Tensor.stride, self._matrices))
         self._models, self._named = [model for model, _ in methods], [name for _, name in methods]
         self._methods = list(map(getattr, self._models, self._named))
         self.hooks = [getattr(layer, name) for layer in layers for name in _HOOKS]
         self.hooks += [getattr(every_module, f"_global{name}") for name in _HOOKS]
 
     def are_same(self) -> bool:
-        """Return whether no layer, tensor or method is another one, no tensor has other memory, and no activation."""
+        """Return whether no layer, tensor, activation or method is another one, and no tensor lies elsewhere."""
         return (
-            list(map(id, map(dict.get, self._owners, self._names))) == self._ids
+            all(map(is_, map(dict.get, self._owners, self._names), self._found))
             and list(map(len, self._holders)) == self._sizes
             and list(map(Tensor.data_ptr, self._tensors)) == self._memory
-            and list(map(dict.get, self._given, self._given_names)) == self._given_values
+            and list(map(Tensor.stride, self._matrices)) == self._strides
             and list(map(getattr, self._models, self._named)) == self._methods
         )
+
+
+def _doing(layer: nn.Module) -> list[str]:
+    """Return the names of a layer's own attributes that may say what it does: functions, and where one may come."""
+    given = [name for name, value in vars(layer).items() if name not in _STATE and (value is None or callable(value))]
+    return ["forward", "alpha", *given] if isinstance(layer, nn.ELU) else ["forward", *given]
 
 
 def only_passes(model: Any, method: str) -> bool:
@@ -113,12 +121,20 @@ def _is_plain(method: Any, layer: nn.Module) -> bool:
 def _is_pass(function: Any, layer: nn.Module) -> bool:
     if not isinstance(function, FunctionType):
         return False
-    if function.__module__ in _OUR_LAYERS or function in (nn.Sequential.forward, nn.Module.forward):
-        return True
     code = function.__code__
+    if function.__module__ in _OUR_LAYERS:
+        return all(_is_pass(own, layer) for own in _overridden(code.co_names, layer))
+    if function in (nn.Sequential.forward, nn.Module.forward):
+        return True
     if code.co_freevars or not all(step.opname.startswith(_PASSES) for step in dis.get_instructions(code)):
         return False
     return all(_is_known(name, function, layer) for name in code.co_names)
+
+
+def _overridden(names: Sequence[str], layer: nn.Module) -> list[Any]:
+    """Return what a user's class has under names that code of ours asks for."""
+    homes = [(name, next((kind for kind in type(layer).__mro__ if name in vars(kind)), object)) for name in names]
+    return [vars(kind)[name] for name, kind in homes if kind.__module__.partition(".")[0] not in _OUR_PACKAGES]
 
 
 def _is_known(name: str, function: FunctionType, layer: nn.Module) -> bool:
