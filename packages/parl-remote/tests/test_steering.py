@@ -144,17 +144,59 @@ def test_a_restart_that_fails_keeps_the_name_and_those_who_look_for_the_actor(wh
     failed = lease(state, actor_name="boss", max_restarts=2, restarts=1, replaces=held)
     if what_fails == "constructor":
         state.lease_ended("n", failed, DeathCause(DeathKind.CONSTRUCTOR))
-    state.lease_released("c", failed, comes_back=True)
+    state.lease_released("c", failed, replaces=held)
     assert to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
     for number, sought in enumerate((FindActor(1, "boss"), FindActor(2, lease_id=held), FindActor(3, lease_id=failed))):
         assert state.find_requested("d", sought) == [], number
     out = ask(state, actor_name="boss", max_restarts=2, restarts=2, replaces=held)
     (granted,) = to_client(out, LeaseGranted)
     assert [found.lease_id for found in to_client(out, ActorFound, "d")] == [granted.lease_id] * 3
-    state.lease_released("c", granted.lease_id, comes_back=True)
+    state.lease_released("c", granted.lease_id, replaces=held)
     assert state.find_requested("d", FindActor(4, lease_id=failed)) == []
     assert to_client(state.lease_released("c", held), Failed, "d"), "its program gives up"
     assert not to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+
+
+def test_failed_restarts_leave_a_link_each_however_many_there_are() -> None:
+    state = cluster("n")
+    held = lease(state, actor_name="boss", max_restarts=-1)
+    state.lease_ended("n", held, KILLED)
+    for number in range(1, 10_100):
+        failed = lease(state, actor_name="boss", max_restarts=-1, restarts=number, replaces=held)
+        state.lease_released("c", failed, replaces=held)
+    assert state.find_requested("d", FindActor(1, lease_id=held)) == []
+    assert state.find_requested("d", FindActor(2, lease_id=failed)) == []
+    assert len(to_client(state.lease_released("c", held), Failed, "d")) == 2
+
+
+def test_a_program_gives_up_a_restart_of_which_a_new_master_knows_only_the_attempt() -> None:
+    state = cluster("n")
+    attempt = lease(state, actor_name="boss", max_restarts=1, restarts=1)  # as a worker brings it
+    state.lease_released("c", attempt, replaces="lost before")
+    assert state.find_requested("d", FindActor(1, "boss")) == []
+    assert to_client(state.lease_released("c", "lost before"), Failed, "d")
+    assert not to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+
+
+def test_a_program_gives_up_an_actor_before_its_loss_is_reported() -> None:
+    state = cluster("n")
+    held = lease(state, actor_name="boss", max_restarts=1)
+    failed = lease(state, actor_name="boss", max_restarts=1, restarts=1, replaces=held)
+    state.lease_released("c", failed, replaces=held)
+    state.lease_released("c", held)
+    with pytest.raises(RemoteError, match="there is no actor called"):
+        state.find_requested("d", FindActor(1, lease_id=failed))
+    assert not to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+
+
+def test_a_loss_that_is_reported_after_the_restart_awaits_no_other() -> None:
+    state = cluster("n")
+    held = lease(state, max_restarts=2)
+    second = lease(state, max_restarts=2, restarts=1, replaces=held)
+    state.lease_ended("n", held, KILLED)
+    state.lease_released("c", second)
+    with pytest.raises(RemoteError, match="there is no actor called"):
+        state.find_requested("d", FindActor(1, lease_id=held))
 
 
 def test_a_restart_that_finds_no_resources_keeps_the_name_until_it_is_given_up() -> None:

@@ -201,19 +201,28 @@ class ClusterState:
         return self._settled(self._grants.cancelled(client_id, request_id))
 
     def lease_released(
-        self, client_id: str, lease_id: str, now: float | None = None, *, comes_back: bool = False
+        self, client_id: str, lease_id: str, now: float | None = None, *, replaces: str = ""
     ) -> list[Instruction]:
-        """Release a client's lease; one that is already gone, or of another client, is ignored."""
+        """Release a client's lease; one that is already gone, or of another client, is ignored.
+
+        Args:
+            client_id: The client.
+            lease_id: The lease, or a lost one whose actor the client does not make again.
+            now: The time.
+            replaces: See `LeaseRelease`.
+        """
         self._now = self._now if now is None else now
         lease = self.tables.leases.get(lease_id)
-        if lease is None:
-            if comes_back:
-                return []
-            given_up = self.tables.will_not_come_back(client_id, lease_id)
-            return self._settled([]) if given_up else []  # to tell those who look for it
-        if lease.client_id != client_id:
+        if lease is not None and lease.client_id != client_id:
             return []
-        return self._settled(self._ends.revoke(lease_id, "released by its owner", comes_back=comes_back))
+        given_up = False
+        if replaces:
+            self.tables.restart_failed(client_id, lease_id, replaces)
+        elif lease is None or self.tables.is_coming_back(lease_id):
+            given_up = self.tables.will_not_come_back(client_id, lease_id)
+        if lease is None:
+            return self._settled([]) if given_up else []  # to tell those who look for it
+        return self._settled(self._ends.revoke(lease_id, "released by its owner"))
 
     def lease_ended(
         self, node_id: str, lease_id: str, cause: DeathCause, now: float | None = None

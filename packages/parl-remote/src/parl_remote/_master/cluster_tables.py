@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
@@ -192,11 +192,11 @@ class ActorNames:
         else:
             del self._holders[name]
 
-    def forget_lost(self, client_id: str, lease_id: str | None = None) -> None:
-        """Release the names kept for restarts by a program: of one actor, or of all."""
+    def forget_lost(self, client_id: str, is_over: Callable[[str], bool]) -> None:
+        """Release the names that are kept for restarts by a program, those of leases that are over."""
         lost = [n for n, h in self._holders.items() if h.client_id == client_id and h.is_lost]
         for name in lost:
-            if lease_id in {None, self._holders[name].lease_id}:
+            if is_over(self._holders[name].lease_id):
                 del self._holders[name]
 
 
@@ -246,6 +246,7 @@ class Lease:
         detached: Whether the actor outlives its client.
         restarts: The number of the actor's restarts.
         max_restarts: The maximum number of restarts; -1 for no limit.
+        replaces: The lost lease whose actor was to be restarted on this one; empty for none, or if a worker brought it.
         gpus: The GPUs that the actor sees.
         since: When it began, on the loop's clock.
         number: Leases count up, which is their order in lists.
@@ -263,6 +264,7 @@ class Lease:
     detached: bool = False
     restarts: int = 0
     max_restarts: int = 0
+    replaces: str = ""
     gpus: tuple[str, ...] = ()
     since: float = 0.0
     number: int = 0
@@ -314,8 +316,8 @@ class ClusterTables:
         self.clients[lease.client_id].leases[lease.lease_id] = None
         lease.node.leases[lease.lease_id] = None
 
-    def free(self, lease_id: str, cause: DeathCause | None = None, *, comes_back: bool = False) -> Lease:
-        """End a lease: with its cause, or because its client released it, and perhaps makes its actor again."""
+    def free(self, lease_id: str, cause: DeathCause | None = None) -> Lease:
+        """End a lease: with its cause, or because its client released it."""
         lease = self.leases.pop(lease_id)
         self.function_workers.pop(lease_id, None)
         client = self.clients.get(lease.client_id)
@@ -323,13 +325,14 @@ class ClusterTables:
             client.leases.pop(lease_id, None)
             if not client.is_known and not client.leases:
                 del self.clients[lease.client_id]
-        if cause is not None and cause.kind.is_loss and cause.kind is not DeathKind.KILLED_BY_USER:
-            was_made = lease.restarts > 0 or cause.kind not in _NEVER_MADE  # a restart that fails is tried again
-            comes_back = was_made and lease.may_come_back
-        comes_back = comes_back and client is not None and client.is_known
-        if comes_back:
-            self._coming_back[lease_id] = lease.client_id
-        self.names.end(lease.actor_name, lease_id, comes_back=comes_back)
+        lost = cause is not None and cause.kind.is_loss and cause.kind is not DeathKind.KILLED_BY_USER
+        if lost and lease.may_come_back and client is not None and client.is_known:
+            if cause is None or cause.kind not in _NEVER_MADE:
+                if lease_id not in self._successors:  # its client, which hears from the worker as well, was slower
+                    self._coming_back[lease_id] = lease.client_id
+            elif lease.replaces:
+                self.restart_failed(lease.client_id, lease_id, lease.replaces)
+        self.names.end(lease.actor_name, lease_id, comes_back=self.is_coming_back(lease_id))
         lease.node.leases.pop(lease_id, None)
         self.pool.give(lease.node, lease.resources, lease.gpus)
         if cause is not None:
@@ -377,18 +380,27 @@ class ClusterTables:
 
     def will_not_come_back(self, client_id: str, lease_id: str | None = None) -> bool:
         """Note that a client does not make an actor, or any of its own, again; return whether it was to."""
-        lease_id = None if lease_id is None else self._latest(lease_id)
         given_up = [old for old, whose in self._coming_back.items() if whose == client_id and lease_id in {None, old}]
         for old in given_up:
             del self._coming_back[old]
-        self.names.forget_lost(client_id, lease_id)
+        self.names.forget_lost(client_id, lambda held: lease_id is None or self._latest(held) == lease_id)
         return bool(given_up)
 
-    def replace(self, old_lease_id: str, new_lease_id: str) -> None:
-        """Redirect handles of a lost actor, and of attempts to restart it, to its replacement."""
-        old_lease_id = self._latest(old_lease_id)
-        self._coming_back.pop(old_lease_id, None)
-        self._successors[old_lease_id] = new_lease_id
+    def replace(self, lost_lease_id: str, new_lease_id: str) -> None:
+        """Redirect handles of a lost actor to its replacement."""
+        self._coming_back.pop(lost_lease_id, None)
+        self._redirect(lost_lease_id, new_lease_id)
+
+    def restart_failed(self, client_id: str, lease_id: str, lost_lease_id: str) -> None:
+        """Note that a client makes a lost actor again, after an attempt on this lease; whoever found that one waits."""
+        self._coming_back.pop(lease_id, None)
+        self._coming_back[lost_lease_id] = client_id
+        self._successors.pop(lost_lease_id, None)
+        self._redirect(lease_id, lost_lease_id)
+
+    def _redirect(self, lease_id: str, to: str) -> None:
+        self._successors.pop(lease_id, None)  # so that it is the newest
+        self._successors[lease_id] = to
         while len(self._successors) > _SUCCESSORS_KEPT:
             del self._successors[next(iter(self._successors))]
 

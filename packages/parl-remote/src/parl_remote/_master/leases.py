@@ -114,6 +114,7 @@ class LeaseGrants:
             detached=request.detached,
             restarts=request.restarts,
             max_restarts=request.max_restarts,
+            replaces=request.replaces,
             since=now,
         )
         tables.record(lease)
@@ -265,9 +266,9 @@ class LeaseEnds:
         self._leaving: dict[str, Lease] = {}  # free already; their workers have yet to report how their actors ended
         self._kills: dict[str, list[tuple[str, int]]] = {}  # by lease: clients to notify of its end
 
-    def revoke(self, lease_id: str, reason: str, *, comes_back: bool = False) -> list[Instruction]:
-        """End a lease that its client does not need any more; `comes_back` as in `LeaseRelease`."""
-        lease = self._tables.free(lease_id, comes_back=comes_back)
+    def revoke(self, lease_id: str, reason: str) -> list[Instruction]:
+        """End a lease that its client does not need any more."""
+        lease = self._tables.free(lease_id)
         self._leaving[lease_id] = lease
         if len(self._leaving) > _LEAVING_KEPT:
             del self._leaving[next(iter(self._leaving))]

@@ -179,8 +179,8 @@ class Master:
                 self._carry_out(self._state.lease_requested(client_id, message, now))
             case LeaseCancel(request_id=request_id):
                 self._carry_out(self._state.lease_cancelled(client_id, request_id))
-            case LeaseRelease(lease_id=lease_id, comes_back=comes_back):
-                self._carry_out(self._state.lease_released(client_id, lease_id, now, comes_back=comes_back))
+            case LeaseRelease(lease_id=lease_id, replaces=replaces):
+                self._carry_out(self._state.lease_released(client_id, lease_id, now, replaces=replaces))
             case StatusRequest(request_id=request_id, detail=detail, nodes=nodes):
                 dropped = self._reception.dropped
                 link.tell(self._state.status(request_id, now, detail=detail, dropped=dropped, nodes=nodes))

@@ -93,11 +93,12 @@ class LeaseRelease(Message):
 
     Attributes:
         lease_id: The lease.
-        comes_back: Whether the client makes the actor again, which could not be restarted on this lease.
+        replaces: The lost lease whose actor the client makes again elsewhere, because it could not be restarted on this
+            one; else empty.
     """
 
     lease_id: str
-    comes_back: bool = False
+    replaces: str = ""
 
 
 @record

@@ -388,9 +388,9 @@ class Client(ConnectionDisplay):
             if not record.has_ended:
                 self._borrowing.unwatch(record)
 
-    def _release(self, record: ActorRecord, *, comes_back: bool = False) -> None:
-        """Give back the lease of an actor whose constructor did not succeed; `comes_back` if that was a restart."""
-        self._master.release(record.lease_id, comes_back=comes_back)
+    def _release(self, record: ActorRecord, *, replaces: str = "") -> None:
+        """Give back the lease of an actor whose constructor did not succeed; `replaces` if that was a restart."""
+        self._master.release(record.lease_id, replaces=replaces)
         self.own.forget(record, DeathCause(DeathKind.CONSTRUCTOR))
 
     def _worker_gone(self, node_id: str) -> None:

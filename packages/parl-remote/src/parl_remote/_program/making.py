@@ -179,19 +179,19 @@ class Making:
                 created = connection.submit(Call(Kind.CREATE, 0, 0, message, "__init__", recipe.references))
             except (ChannelClosed, ClusterUnreachable) as gone:
                 error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
-                self._release(record, comes_back=bool(replaces))
+                self._release(record, replaces=replaces)
                 if not left:
                     raise error from None
                 with interruptible:
                     time.sleep(self._limits.rejoin_interval_s)  # the master has to learn of it as well
                 continue
             except BaseException:
-                self._give_up(record, options.name, comes_back=bool(replaces))
+                self._give_up(record, options.name, replaces=replaces)
                 raise
             try:
                 created.result()
             except BaseException:
-                self._give_up(record, options.name, comes_back=bool(replaces))
+                self._give_up(record, options.name, replaces=replaces)
                 raise
             addresses = tuple(granted.node_addresses)
             there = ActorPlace(granted.lease_id, granted.node_id, addresses, granted.socket_dir, granted.host_id)
@@ -250,9 +250,9 @@ class Making:
                 self._note_given_up(options.name)
                 raise
 
-    def _give_up(self, record: ActorRecord, name: str, *, comes_back: bool) -> None:
+    def _give_up(self, record: ActorRecord, name: str, *, replaces: str) -> None:
         self._note_given_up(name)
-        self._release(record, comes_back=comes_back)
+        self._release(record, replaces=replaces)
 
     def _note_given_up(self, name: str) -> None:
         if len(self._given_up) >= _NAMES_KEPT:

@@ -248,10 +248,10 @@ class MasterClient:
         if answer.exception() is None:
             self.release(answer.result().lease_id)
 
-    def release(self, lease_id: str, *, comes_back: bool = False) -> None:
-        """Give a lease back; its worker ends the actor. `comes_back` as in `LeaseRelease`."""
+    def release(self, lease_id: str, *, replaces: str = "") -> None:
+        """Give a lease back; its worker ends the actor. `replaces` as in `LeaseRelease`."""
         self._held.pop(lease_id, None)
-        message = LeaseRelease(lease_id, comes_back)
+        message = LeaseRelease(lease_id, replaces)
         if self._away_since is not None:
             self._unsaid.append(message)
             return
