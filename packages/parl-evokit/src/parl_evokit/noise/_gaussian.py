@@ -392,10 +392,7 @@ class GaussianNoise:
         units = computed.get(pair) if size_kept == size else None
         if units is not None:
             return units
-        units = np.empty(size, np.int16)
-        for part in chunks(size):
-            bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
-            quantiles().take(bits, out=units[part], mode="wrap")
+        units = self.units(2 * pair, 0, size)
         if size_kept != size or (len(computed) + 1) * (size + ROW_OVERHEAD) > MOST_COMPUTED:
             computed = {}
             self._computed = (size, computed)
