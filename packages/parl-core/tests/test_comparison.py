@@ -86,6 +86,14 @@ def test_runs_that_differ_by_their_seed_become_a_group_when_asked_for(tmp_path: 
     assert (group.name, len(group.runs)) == ("PPO CartPole-v1", 3)
 
 
+def test_runs_of_a_program_without_a_name_are_called_as_their_first_folder(tmp_path: Path) -> None:
+    folders = [log(tmp_path / name, [1.0, 2.0]) for name in "ab"]
+    for seed, folder in enumerate(folders):
+        (folder / "run.json").write_text(json.dumps({"settings": {"lr": 0.1, "seed": seed}}))
+    (group,) = Comparison.read(folders, by_settings=True).groups
+    assert (group.name, len(group.runs)) == ("a", 2)
+
+
 def test_runs_of_different_settings_in_a_folder_are_no_group(tmp_path: Path) -> None:
     others: dict[str, dict[str, Any]] = {"a": {}, "b": {"algorithm": "DQN"}, "c": {"env_options": {"N": 5}}}
     for name, other in others.items():

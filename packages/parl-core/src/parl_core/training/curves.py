@@ -194,7 +194,8 @@ class Comparison:
         Raises:
             CheckpointError: a folder is neither.
         """
-        groups: dict[tuple[str, str], tuple[RunCurve, ...]] = {}  # by settings, where these make them, and name
+        groups: dict[str, tuple[RunCurve, ...]] = {}  # by settings where these make them, else by name
+        names: dict[str, str] = {}
         for folder, name in zip(folders, _names(folders), strict=True):
             inside = [] if (folder / JsonLines.NAME).exists() else sorted(folder.glob(f"*/{JsonLines.NAME}"))
             runs = tuple(read_run(path.parent) for path in inside) or (read_run(folder),)
@@ -203,12 +204,13 @@ class Comparison:
                 is_single = len(runs) == 1 or not are_alike
                 own = name if are_alike else f"{name}/{run.path.name}"
                 settings = _without_seed(run) if by_settings and is_single else ""
-                key = (settings, _described(run) if settings else own)
+                key = settings or own
                 groups[key] = (*groups.get(key, ()), run)
-        names = [name for _, name in groups]
+                names.setdefault(key, (_described(run) if settings else "") or own)
+        given = list(names.values())
         told_apart = [
-            f"{name} #{names[: place + 1].count(name)}" if names.count(name) > 1 else name
-            for place, name in enumerate(names)
+            f"{name} #{given[: place + 1].count(name)}" if given.count(name) > 1 else name
+            for place, name in enumerate(given)
         ]
         return cls(tuple(map(RunGroup, told_apart, groups.values())))
 
