@@ -28,6 +28,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from parl_core import shared_memory
 from parl_core.shared_memory import MemoryAddress, MemoryGone
@@ -282,6 +283,7 @@ class Mappings:
 
     def __init__(self) -> None:
         self._memory: dict[tuple[int, int], mmap.mmap] = {}
+        self._lent: dict[tuple[int, int], weakref.finalize[..., Any]] = {}
         self._uses = 0
 
     def open(self, ticket: Buffer) -> list[memoryview]:
@@ -309,7 +311,9 @@ class Mappings:
             memory = self._map(pid, descriptor, inode, size)
         content = np.frombuffer(memory, np.uint8, whole, _FRAMES_AT)
         # The memory must not be unmapped before the frames are gone; the callback sees to both.
-        weakref.finalize(content, _give_back, memory, os.getpid(), _forks[0]).atexit = False
+        lent = weakref.finalize(content, _give_back, memory, os.getpid(), _forks[0])
+        lent.atexit = False
+        self._lent[descriptor, inode] = lent
         view, frames, at = content.data, [], 0
         for length in lengths:
             frames.append(view[at : at + length])
@@ -318,9 +322,11 @@ class Mappings:
 
     def close(self) -> None:
         """Drop all mappings; frames that are in use keep theirs."""
-        self._memory = {}
+        self._take_back()
+        self._memory, self._lent = {}, {}
 
     def _map(self, pid: int, descriptor: int, inode: int, size: int) -> mmap.mmap:
+        self._take_back()
         self._forget_retired()
         try:
             ours = shared_memory.open_at(MemoryAddress(pid, descriptor, inode, size), _NAME, writable=True)
@@ -337,8 +343,15 @@ class Mappings:
         self._memory[descriptor, inode] = memory
         return memory
 
+    def _take_back(self) -> None:
+        """Free the segments whose frames are gone; a signal's handler that raises may have ended their finalizers."""
+        for lent in list(self._lent.values()):
+            if lent.alive and lent.peek() is None:
+                lent()
+
     def _forget_retired(self) -> None:
         self._memory = {key: memory for key, memory in self._memory.items() if memory[0] != _RETIRED}
+        self._lent = {key: lent for key, lent in self._lent.items() if lent.alive}
 
 
 _forks = [0]  # how often this process was forked
