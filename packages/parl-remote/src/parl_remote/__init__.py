@@ -1,4 +1,4 @@
-"""Remote classes for plain parallel Python: objects of any class run in processes, on one machine or many.
+"""Remote classes for plain parallel Python: objects of any class run in separate processes, on one machine or many.
 
     import parl_remote
 
@@ -8,9 +8,9 @@
             return a + b
 
     parl_remote.connect()       # a private cluster of this machine; or "host:port"
-    Actor().add(1, 2)           # 3, computed in a process of its own
+    Actor().add(1, 2)           # 3, computed in a separate process
 
-Names are imported on first use, so that `import parl_remote` takes almost no time.
+Names are imported on first use, so `import parl_remote` takes almost no time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`connect` and `disconnect` open and close a program's connection; `get_actor` and `kill` reach actors by name.
+"""`connect` and `disconnect` open and close a program's connection; `get_actor` and `kill` find actors by name.
 
-A failure to connect is diagnosed at once (`doctor.reach`), and the error's message contains the remedy. Modules that
-only some connections need are imported in functions: the client (21 ms) while the node of a private cluster starts, the
-rest with their kind of cluster.
+If connecting fails, `doctor.reach` looks for the cause, and the error's message contains the remedy. Modules that only
+some connections need are imported in functions: the client (21 ms) while the node of a private cluster starts, other
+modules when their kind of cluster is opened.
 """
 
 from __future__ import annotations
@@ -186,35 +186,38 @@ def connect(
     log_dir: str | os.PathLike[str] | None = None,
     logs: bool = False,
 ) -> None:
-    """Connect this program to a cluster, or to a private one that ends with the program.
+    """Connect this program to a cluster, or to a private cluster that ends with the program.
 
-    A second call with the same address and options does nothing, unless the cluster has ended.
+    If the program is connected already, a call with the same address and options does nothing; options that are left
+    out are not compared. If the cluster has ended, the call connects again.
 
     Args:
-        master_address: "host:port" of a cluster that `xparl start` made; None or "local" is a private cluster of this
-            machine, without any daemon. "ray" and "ray://host:port" run actors on Ray (`parl-remote[ray]`): on one of
-            this machine that ends with the program, or on one that runs elsewhere.
+        master_address: "host:port" of a cluster that `xparl start` made. None or "local" starts a private cluster of
+            this machine, without any daemon. "ray" starts Ray on this machine until the program ends, and
+            "ray://host:port" uses a running Ray cluster (both need `parl-remote[ray]`).
         distributed_files: Patterns of files that actors find at the same relative paths, for example
-            `["data/*.csv", "configs", "!*.log"]`: relative to the current directory, directories with all that is in
-            them; `!` removes matches. Actors then run in a separate directory, which holds these files as they
-            are now. The program's own modules need not be listed.
-        cpu_num: CPUs of a private cluster to give to actors (default: those that this process may use). The number may
-            exceed the CPUs of the machine.
+            `["data/*.csv", "configs", "!*.log"]`. Patterns are relative to the current directory; a directory includes
+            its whole content; `!` removes matches. Actors then run in a separate directory with copies of these files
+            as they are now. The program's own modules need not be listed. Only the call that connects takes this
+            argument.
+        cpu_num: CPUs that a private cluster gives to actors, 1 or more (default: those that this process may use). The
+            number may exceed the CPUs of the machine.
         preload: Modules that a private cluster imports once for all actors, for example `["torch"]`.
-        debug: Make actors within this process, so that breakpoints work; everything else is the same.
-        lease_timeout_s: Seconds that creating an object waits for free resources, 0 or more; None waits without limit.
-        key_file: File with the cluster's key. By default `PARL_KEY_FILE`, `PARL_KEY`, and the key file of this user's
-            own `xparl start` on this machine.
-        log_dir: Folder for the output of a private cluster's actors, one file each; by default their files are removed
-            once the program has ended.
-        logs: Show what actors print, and what they write to stderr, as lines of this program's own output that begin
-            with the actor's class, name and process. Without it the lines are in files only (`xparl logs`).
+        debug: Whether to make actors within this process, so that breakpoints work; everything else is the same.
+        lease_timeout_s: Seconds that making an object waits for free resources, 0 or more; None waits without limit.
+        key_file: The file with the cluster's key. By default the key comes from `PARL_KEY_FILE`, `PARL_KEY` or the key
+            file of this user's own `xparl start` on this machine.
+        log_dir: A folder for the output of a private cluster's actors, one file per actor. By default the files are
+            removed when the program ends.
+        logs: Whether to show the actors' output, stdout and stderr, in this program's output. Each line begins with the
+            actor's class, name and process. Without it, the output is only in files (`xparl logs`).
 
     Raises:
-        RemoteError: This program is connected to another cluster, or with other options; `disconnect` first.
+        RemoteError: This program is connected to another cluster or with other options, or `distributed_files` is given
+            again; call `disconnect` first. Also in an actor, which is connected already.
         ClusterUnreachable: Nothing answers at the address, or the private cluster did not start.
         AuthenticationFailed: The key is missing or wrong.
-        VersionMismatch: The cluster uses another version of the protocol.
+        VersionMismatch: The cluster uses another version of the protocol or another minor version of Python.
         ModuleNotFoundError: A module of `preload` does not exist.
         TypeError: An argument is of the wrong type.
         ValueError: An argument is out of its range, or does not go with the address; a pattern in `distributed_files`
@@ -321,7 +324,7 @@ def _refuse_other(running: str, address: str, files: Sequence[str], options: dic
 
 
 def disconnect() -> None:
-    """End this program's actors and close its connection; without a connection it does nothing."""
+    """End this program's actors, except detached ones, and close its connection; without a connection do nothing."""
     with _changing:
         old = _current.clear()
         if old is not None:
@@ -330,7 +333,7 @@ def disconnect() -> None:
 
 
 def get_global_client() -> _current.ActorMaker:
-    """Return the connection, under PARL's name for it; its `actor_num` is the number of its actors.
+    """Return the connection, as in PARL: `actor_num` is the number of this program's actors.
 
     Raises:
         NotConnected: There is no connection.
@@ -423,12 +426,12 @@ def get_actor(name: str, *, timeout_s: float | None = _LOOK_UP_S) -> Any:
 
     Args:
         name: The name.
-        timeout_s: Seconds to wait for an actor that is just being made; None waits without limit.
+        timeout_s: Seconds to wait for an actor that is being made (default 30); None waits without limit.
 
     Raises:
-        NoSuchActor: No actor has the name; the message has a similar name.
+        NoSuchActor: No actor has the name; the message suggests a similar one.
         ActorLost: The actor ended during the look-up.
-        ResultTimeout: It was not made in time.
+        ResultTimeout: The actor was not made before the timeout.
         NotConnected: There is no connection.
         TypeError: The name is not a string.
     """
@@ -450,7 +453,7 @@ def kill(actor: object) -> None:
     Raises:
         NoSuchActor: No actor has the name.
         NotConnected: There is no connection.
-        TypeError: The argument is neither.
+        TypeError: The argument is neither a handle nor a name.
     """
     if isinstance(actor, str):
         _current.client().kill(actor)

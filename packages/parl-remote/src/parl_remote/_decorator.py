@@ -1,20 +1,20 @@
 """`@remote_class`, which makes the objects of a class in actors.
 
-    @remote_class               A(1)                    a proxy; the object itself is made in a process of its own
+    @remote_class               A(1)                    a proxy; the object itself is made in a separate process
     class A: ...                A.options(n_cpu=2)(1)   the same with other options
 
-A class that is just being defined stays the same: its name, docstring, pickling, `isinstance` and, for type checkers,
-its type. The decorator replaces only its `__new__`, by one that decides where an object is made, and adds `options` and
-`as_remote`. A class that already exists, that is, one that its module or a running function has by its name, is not
-changed: the decorator returns a remote class beside it, a `ChosenClass`.
+A class that is being defined keeps its name, docstring, pickling, `isinstance` and, for type checkers, its type. The
+decorator replaces its `__new__` by one that decides where an object is made, and adds `options` and `as_remote`. A
+class that exists already, because its module or a running function refers to it by its name, is not changed: the
+decorator returns a separate remote class, a `ChosenClass`.
 
     A(1)  -->  RemoteNew --remote--> the client makes an actor, the program holds a proxy
                          --local---> an ordinary object: in actors that cannot reach their cluster, and for subclasses
                                      that are not decorated themselves
                          `--nowhere: an `UnconnectedObject`, where the program has no connection
 
-`options` belongs to the class alone: objects do not have it, a class that has an `options` of its own keeps that, and a
-subclass that is not decorated has none. Objects and classes keep their kind when they are sent, see `reduce_object` and
+Only the class has `options`: objects do not have it, a class that defines `options` keeps its own, and a subclass that
+is not decorated has none. A class stays remote when it is sent, and an object stays an object; see `reduce_object` and
 `RemoteNew.__reduce__`.
 """
 
@@ -225,7 +225,7 @@ def _choose(cls: type, options: ActorOptions) -> ChosenClass:
 
 
 def _exists(cls: type) -> bool:
-    """Return whether something knows a class by its name already; nothing does while it is being defined."""
+    """Return whether a class is assigned to its name already; it is not while it is being defined."""
     try:
         if operator.attrgetter(cls.__qualname__)(sys.modules.get(cls.__module__)) is cls:
             return True
@@ -311,9 +311,9 @@ def remote_class(
 def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
     """Make the objects of a class actors, each in its own process on this machine or another one of the cluster.
 
-    Use it with or without parentheses. For an existing class, `remote_class(Class)` returns a remote class
-    beside it, and the class itself stays local. Within an actor, objects of decorated classes are actors as well, of
-    the same cluster; they belong to the actor that makes them and end with it.
+    The decorator works with and without parentheses. For a class that exists already, `remote_class(Class)` returns a
+    separate remote class, and the class itself stays local. Within an actor, objects of decorated classes are actors of
+    the same cluster, too; they belong to the actor that makes them and end with it.
 
     Args:
         cls: The class.
@@ -321,28 +321,31 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
 
     Options:
         wait: Whether a method call waits for its result (default True). With `wait=False` it returns a
-            `RemoteFuture` at once and any number of calls may be outstanding, run in order.
-        n_cpu: CPUs that an actor takes (default 1); fractions share one.
-        n_gpu: GPUs that an actor takes (default 0).
-        memory: MiB of its node's memory that are reserved for an actor (default 0).
-        max_memory: MiB that the actor's process may grow by before it is ended (default: no limit).
+            `RemoteFuture` at once; any number of calls may be in flight, and the actor runs them in order.
+        n_cpu: CPUs reserved for an actor, 0 or more in steps of 0.001 (default 1); fractions share a CPU.
+        n_gpu: GPUs reserved for an actor: a whole number, or a fraction below 1 of a shared GPU (default 0). With 0, no
+            GPU is visible in the actor.
+        memory: MiB of its node's memory reserved for an actor, 0 or more (default 0).
+        max_memory: MiB by which the actor's process may grow, above 0; if it exceeds them, it is ended (default: no
+            limit).
         labels: Amounts of resources that the cluster's owner has named, for example `{"license": 1}` (default: none).
-        placement: "spread" puts an actor on the node with the most free resources (default), "pack" on the fullest with
-            enough.
-        node: The only node that an actor may go to, by its name or id (default: any).
-        name: The actor's name for `get_actor`, unique in the cluster (default: none).
-        detached: Whether the actor outlives the program that made it (default False).
+        placement: "spread" puts an actor on the node with the most free resources (default), "pack" on the fullest node
+            that has enough.
+        node: The name or id of the only node that may run the actor (default: any node).
+        name: The actor's name for `get_actor`: up to 200 characters, unique in the cluster (default: none).
+        detached: Whether the actor outlives the program that made it (default False); not on a private cluster.
         max_restarts: How often a lost actor is restarted with the same arguments, -1 for no limit (default 0). Calls
-            that were in flight raise `ActorLost`, later ones wait for the new actor.
-        max_concurrency: How many calls run in the actor at once. Default: 1, in order; 1000 for a class that has
-            `async def` methods, which run on an event loop in the actor. Above 1, methods of other classes run in
-            threads, started in order.
-        max_pending_calls: How many calls of one caller may be unanswered (default: no limit, all are kept in memory).
-        when_full: What a call above `max_pending_calls` does: "wait" for a slot (default), or "raise"
+            that were in flight raise `ActorLost`; later calls wait for the new actor.
+        max_concurrency: The maximum number of calls that run in the actor at once, 1 or more. The default is 1, or 1000
+            for a class with `async def` methods, which run on an event loop in the actor. Above 1, methods of other
+            classes run in threads, started in order.
+        max_pending_calls: The maximum number of unanswered calls of one caller, 1 or more (default: no limit; all calls
+            are kept in memory).
+        when_full: What a call above `max_pending_calls` does: "wait" for an answer (default), or "raise"
             `TooManyPendingCalls`.
-        record: A folder for a journal of the actor's calls, on the actor's host, which `xparl replay` runs again
-            in a process of its own, under a debugger if need be (default: none).
-        lease_timeout_s: Seconds that creating an object waits for free resources (default: that of `connect`).
+        record: A folder on the actor's host for a journal of the actor's calls, which `xparl replay` runs again, in a
+            debugger if wanted (default: none).
+        lease_timeout_s: Seconds that making an object waits for free resources, 0 or more (default: that of `connect`).
 
     Raises:
         TypeError: An option is unknown, or the decorated object is not a class.
@@ -378,7 +381,7 @@ class ServeAttribute(ClassAttribute):
             return self
 
         def as_remote(*args: Any, **kwargs: Any) -> Serving:
-            """Serve this object to the program with a `RemoteManager` at that address; see `parl_remote.as_remote`."""
+            """Serve this object to the `RemoteManager` at an address; see `parl_remote.as_remote`."""
             from parl_remote._serving import as_remote  # 15 ms, the actor's side; few programs need it
 
             return as_remote(instance, *args, **kwargs)
@@ -387,10 +390,14 @@ class ServeAttribute(ClassAttribute):
 
 
 def with_options(cls: type[T], /, **options: Any) -> type[T]:
-    """Return a remote class with other options, which apply to objects made through the returned callable.
+    """Return a remote class with other options; they apply to objects made by calling what is returned.
 
-    `Actor.options(...)` does the same. Use this function for classes with an `options` of their own, and for type
-    checkers, which do not see an attribute that a decorator adds.
+    `Actor.options(...)` does the same. This function also works for classes that define `options` themselves, and type
+    checkers understand it; they do not see an attribute that a decorator adds.
+
+    Args:
+        cls: A class decorated with `remote_class`.
+        **options: The options to change, as for `remote_class`.
 
     Example:
         `fast = with_options(Actor, wait=False); actor = fast(1)`
@@ -404,13 +411,20 @@ def with_options(cls: type[T], /, **options: Any) -> type[T]:
 
 
 def submit(method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RemoteFuture[R]:
-    """Call a remote object's method without waiting, whatever the `wait` of its class; typed like the method.
+    """Call a remote object's method and return its future, whatever the `wait` of its class.
+
+    Type checkers see the types of the method.
+
+    Args:
+        method: A method of a remote object, for example `actor.run`.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
 
     Example:
         `futures = [submit(actor.run, n) for actor in actors]`
 
     Raises:
-        TypeError: It is not a method of a remote object.
+        TypeError: `method` is not a method of a remote object.
         SerializationError: An argument cannot be sent.
     """
     if not isinstance(method, RemoteMethod):

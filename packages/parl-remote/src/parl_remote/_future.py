@@ -220,7 +220,7 @@ class _Awaiting:
 
 
 class ResultIterator(Iterator[T]):
-    """An iterator over results, in which `async for` lets the event loop run while the next one is not there."""
+    """An iterator over results; `async for` lets the event loop run while it waits for the next result."""
 
     def __aiter__(self) -> Self:
         return self
@@ -272,11 +272,11 @@ class Carrier(Protocol):
 
 
 class RemoteFuture(concurrent.futures.Future[T]):
-    """The future of a call, returned by methods of `wait=False` actors and by `parl_remote.submit`.
+    """The future of a call: of a method of a `wait=False` class, of `submit`, or of a function.
 
-    Everything of `concurrent.futures.Future` works, `await` too, and PARL's `get`, `get_nowait` and `empty`. Callbacks
-    run in the thread that waits for an answer, or in one for callbacks, one after the other; they may wait for other
-    calls.
+    It is a `concurrent.futures.Future`, can be awaited, and has PARL's methods `get`, `get_nowait` and `empty`.
+    Callbacks run one after the other, in the thread that waits for an answer or in a thread for callbacks; they may
+    wait for other calls.
     """
 
     # Defaults for what the base class would set one by one, and per instance only where needed.
@@ -319,16 +319,16 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return self._state is not PENDING and self._state != RUNNING
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the result and return it.
+        """Wait for the result and return it; any later call returns it again.
 
         Args:
             timeout: Seconds to wait; None waits without limit.
 
         Raises:
-            ResultTimeout: The time has passed; the call continues.
+            ResultTimeout: The result did not arrive before the timeout; the call continues.
             concurrent.futures.CancelledError: The call was cancelled.
-            Exception: Whatever the method raised.
-            SystemExit: The actor was lost because the program ends, and this is a daemon thread: it ends as well,
+            Exception: The exception that the method raised.
+            SystemExit: The actor was lost because the program is ending, and this is a daemon thread, which ends
                 without a traceback.
         """
         if self._state is not FINISHED:
@@ -350,10 +350,13 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the end of the call and return its exception, None if it raised none.
+        """Wait for the end of the call and return its exception; return None if it raised none.
+
+        Args:
+            timeout: Seconds to wait; None waits without limit.
 
         Raises:
-            ResultTimeout: The time has passed; the call continues.
+            ResultTimeout: The call did not end before the timeout; it continues.
             concurrent.futures.CancelledError: The call was cancelled.
         """
         if self._state is not FINISHED:
@@ -361,10 +364,15 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return self._exception
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
-        """Return the result; PARL's name for `result`. With `block=False` it does not wait.
+        """Return the result, as `result` does; this is PARL's name for it.
+
+        Args:
+            block: Whether to wait for the result.
+            timeout: Seconds to wait; None waits without limit.
 
         Raises:
-            ResultTimeout: The result is not there yet.
+            ResultTimeout: The result has not arrived, or did not arrive before the timeout.
+            Exception: What `result` raises.
         """
         if block:
             return self.result(timeout)
@@ -374,18 +382,19 @@ class RemoteFuture(concurrent.futures.Future[T]):
         """Return the result without waiting.
 
         Raises:
-            ResultTimeout: The result is not there yet.
+            ResultTimeout: The result has not arrived.
+            Exception: What `result` raises.
         """
         if not self.done():
             raise ResultTimeout(f"the result of {self.method}() is not there yet")
         return self.result()
 
     def empty(self) -> bool:
-        """Return whether the result is not there yet."""
+        """Return whether the call is still pending: the opposite of `done`, under PARL's name."""
         return not self.done()
 
     def done(self) -> bool:
-        """Return whether the call has ended or was cancelled; reads arrived answers, but does not wait."""
+        """Return whether the call has ended or was cancelled; read arrived answers without waiting."""
         if self._state is PENDING:
             carrier = self._carrier
             if carrier is not None:
@@ -394,7 +403,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return self._settled
 
     def running(self) -> bool:
-        """Return whether the result is not there yet; a call of an actor may be queued there or running."""
+        """Return whether the call is in progress; a call of an actor counts as running while the actor queues it."""
         if self._state is PENDING and self._carrier is None:
             return False
         return not self.done()
@@ -406,11 +415,12 @@ class RemoteFuture(concurrent.futures.Future[T]):
     def cancel(self) -> bool:
         """Cancel the call.
 
-        The actor drops the call if it has not started, and cancels the task of a running coroutine. A running method is
-        not interrupted, and its result is discarded.
+        If the call has not started, its actor drops it. If it runs as a coroutine, its task is cancelled. A running
+        method is not interrupted; its result is discarded.
 
         Returns:
-            False if the result is already there.
+            True if the call is cancelled. False if it has ended; also if it has begun and belongs to an executor, a
+            remote function or a pool, whose calls run to their end.
         """
         if self.done():
             return self.cancelled()

@@ -124,7 +124,10 @@ _SMALL = 2**16  # bytes sent within the reference: a file, a mapping and its pag
 
 
 class ObjectRef(serialize.Reference, Generic[T]):
-    """A reference to a value stored by `put`. It can be an argument of a call, part of one, or a result.
+    """A reference to a value stored by `put`.
+
+    As an argument of a call it arrives as the value itself. Inside another argument, and in a result, it arrives as a
+    reference.
 
     Attributes:
         id: The value's id, the same in all processes.
@@ -143,23 +146,23 @@ class ObjectRef(serialize.Reference, Generic[T]):
 
     @property
     def is_here(self) -> bool:
-        """Return whether `get` works without another process."""
+        """Whether this process has the value, so that `get` needs no other process."""
         return bool(self._frames) or self._memory is not None
 
     @property
     def is_inline(self) -> bool:
-        """Return whether the value travels in the reference, because it is small."""
+        """Whether the value is small and therefore sent within the reference."""
         return bool(self._frames)
 
     def get(self, timeout: float | None = None) -> T:
-        """Return the value: arrays are read-only, and each call makes new containers around them.
+        """Return the value: arrays are read-only views of shared memory, and each call makes new containers.
 
         Args:
-            timeout: Seconds to wait for a value that is on another host; None waits without limit.
+            timeout: Seconds to wait for a value on another host; None waits without limit.
 
         Raises:
-            ObjectLost: Every process that had the value has ended.
-            ResultTimeout: The value did not come in time.
+            ObjectLost: Every process that had the value has ended or dropped it.
+            ResultTimeout: The value did not arrive before the timeout.
             TypeError: `timeout` is not a number.
         """
         timeout = seconds_of("timeout", timeout)
@@ -171,10 +174,10 @@ class ObjectRef(serialize.Reference, Generic[T]):
         return value
 
     def image(self) -> memoryview | None:
-        """Return what to send to a node that cannot see this host's memory; None if the value travels in the reference.
+        """Return the bytes to send to a node without access to this host's memory; None if the reference has the value.
 
         Raises:
-            ObjectLost: Every process that had the value has ended.
+            ObjectLost: Every process that had the value has ended or dropped it.
         """
         return None if self._frames else read_image(self._here(None).place())
 
@@ -261,18 +264,18 @@ class _DirectArgument(serialize.Reference):
 
 @uninterrupted
 def put(value: T) -> ObjectRef[T]:
-    """Store a value once, to be passed to many actors.
+    """Store a value once, to pass it to many actors, and return a reference to it.
 
-    The arrays that actors get are read-only views of the same memory; `array.copy()` makes one that can be written to.
-    Tensors can be written to, which changes nothing for others.
+    Actors of the same host get read-only views of the same memory for its arrays; `array.copy()` makes a writable
+    array. Tensors are writable, and a change is visible only to the actor that makes it.
 
     Args:
-        value: Anything that could be an argument. Later changes to it do not affect the stored value.
+        value: Any value that can be an argument of a call. Later changes to it do not affect the stored value.
 
     Raises:
         NotConnected: There is no connection.
         SerializationError: The value cannot be sent.
-        TypeError: It is a reference already, or a future.
+        TypeError: The value is a reference already, or a future.
         MemoryError: There is not enough memory.
 
     Example:

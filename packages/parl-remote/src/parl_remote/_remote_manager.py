@@ -2,11 +2,11 @@
 
     program elsewhere: obj.as_remote("host:port") --> RemoteManager(port) --get_remote()--> a handle, as of an actor
 
-    RemoteManager   listens, and tells peers apart by the objects that they serve
-    ServedObject    one object: its class, the way to it, and whether it comes back when its connection breaks
+    RemoteManager   listens, and identifies peers by the objects that they serve
+    ServedObject    one object: its class, its connection, and its reconnection after the connection breaks
     PeerChannel     a channel over one peer of the listener
 
-Only the manager's port has to be reachable. Connecting programs must hold the same key.
+Only the manager's port has to be reachable. Connecting programs need the manager's key.
 """
 
 from __future__ import annotations
@@ -268,18 +268,24 @@ _SHUTDOWN_S = 1.0  # for the last messages to leave
 
 
 class RemoteManager:
-    """A listener for objects that other programs serve with `as_remote`; it writes its address to stderr.
+    """A listener for objects that other programs serve with `as_remote`; a context manager.
+
+    It writes its address to stderr.
 
     Args:
-        port: The port to listen on; 0 for a free one, see `address`.
-        host: The interface: "127.0.0.1" for programs on this host only, "0.0.0.0" for those on others, too.
-        key_file: The file with the key of both ends. By default the key is taken from `PARL_KEY_FILE` or `PARL_KEY`.
-            Without those a new key is made, which programs of the same user on this host find automatically.
-        reconnect_s: The time in which an object whose connection broke may reconnect.
+        port: The port to listen on, 0 to 65535; 0 chooses a free port, see `address`.
+        host: The interface to listen on: "127.0.0.1" for programs on this host, "0.0.0.0" for programs on any host.
+        key_file: The file with the key of both ends. By default the key comes from `PARL_KEY_FILE` or `PARL_KEY`.
+            Without them, the manager makes a new key, which programs of the same user on this host find automatically.
+        reconnect_s: Seconds that an object has to reconnect after its connection breaks (default 30).
+
+    Attributes:
+        address: The address that the manager listens on, "host:port".
 
     Raises:
-        AuthenticationFailed: The key file is missing, not private or holds no key.
-        OSError: The port is in use, or the interface is not of this host.
+        ValueError: The port is out of its range.
+        AuthenticationFailed: The key file is missing, readable by others or contains no key.
+        OSError: The port is in use, or this host has no such interface.
     """
 
     def __init__(
@@ -325,15 +331,17 @@ class RemoteManager:
     def get_remote(
         self, timeout_s: float | None = None, *, wait: bool = True, max_pending_calls: int | None = None
     ) -> Any:
-        """Return the next served object, each once; one whose handle was dropped is returned again.
+        """Return a handle of the next served object that has no handle; wait for one.
+
+        An object whose handle was dropped is available again.
 
         Args:
-            timeout_s: How long to wait for one; None waits without limit.
-            wait: Whether its methods wait for their results, as for `remote_class`.
-            max_pending_calls: How many calls may be unanswered, as for `remote_class`.
+            timeout_s: Seconds to wait; None waits without limit.
+            wait: Whether the object's methods wait for their results, as for `remote_class`.
+            max_pending_calls: The maximum number of unanswered calls, as for `remote_class`.
 
         Raises:
-            ResultTimeout: No object was served in time.
+            ResultTimeout: No object was available before the timeout.
             NotConnected: The manager is closed.
         """
         timeout_s = seconds_of("timeout_s", timeout_s)
@@ -355,7 +363,7 @@ class RemoteManager:
                 return make_proxy(proxies, served.reference(options), wait=options.wait)
 
     def close(self) -> None:
-        """Release all objects and stop serving them; a second call does nothing."""
+        """Release all objects and stop listening; a second call does nothing."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -368,7 +376,7 @@ class RemoteManager:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def __len__(self) -> int:
-        """Return the number of objects connected now."""
+        """Return the number of connected objects."""
         return sum(served.is_connected for served in list(self._objects.values()))
 
     def __enter__(self) -> Self:

@@ -1,11 +1,11 @@
-"""`as_remote`: serves an object of this program to another one, over a connection that this program opens.
+"""`as_remote`: serves an object of this program to another program, over a connection that this program opens.
 
     obj.as_remote("host:port") --connect, identity---> RemoteManager
                                <---- calls, as to an actor ----      get_remote() returns a handle to the program there
                                ----- answers --------------->
 
-Calls run in a thread of this program, one after the other (or several, see `host.Concurrency`). A broken connection is
-re-established; the object keeps its state meanwhile.
+Calls run in a thread of this program, one after the other, or several at once (see `host.Concurrency`). A broken
+connection is opened again; the object keeps its state meanwhile.
 """
 
 from __future__ import annotations
@@ -56,28 +56,32 @@ def as_remote(
     timeout_s: float = 30.0,
     reconnect_s: float = 30.0,
 ) -> Serving:
-    """Serve an object to the program with a `RemoteManager` at an address; also `obj.as_remote(address)`.
+    """Serve an object to the `RemoteManager` at an address; `obj.as_remote(address)` does the same.
 
     Return as soon as the manager has registered the object. Calls then run in a thread of this program. The program
     does not end before the manager is closed or `close` is called.
 
     Args:
-        obj: Any object: of a remote class, of an ordinary one, or the handle of an actor. An object of a remote class
-            that was made without a connection is built now, in this process.
-        server_ip: The manager's address, "host:port"; or the host alone, with `server_port`.
+        obj: An object of a remote class or of any other class, or the handle of an actor. If it is of a remote class
+            and was made without a connection, it is built now, in this process.
+        server_ip: The manager's address, "host:port", or only its host, with `server_port`.
         server_port: The manager's port, if it is not in the address.
-        remote_ip: Not used any more: no connections to this program are made.
-        remote_port: Not used any more.
-        key_file: The key that the manager has. By default `PARL_KEY_FILE`, `PARL_KEY`, and the file of a manager of the
-            same user on this host are tried.
-        max_concurrency: How many calls run at once, as for `remote_class`.
-        timeout_s: How long to try to reach the manager, which may not have been started yet.
-        reconnect_s: How long to try to reconnect whenever the connection breaks.
+        remote_ip: No longer used, because no connections to this program are made.
+        remote_port: No longer used.
+        key_file: The file with the manager's key. By default the key comes from `PARL_KEY_FILE`, `PARL_KEY`, or the
+            file of a manager of the same user on this host.
+        max_concurrency: The maximum number of calls that run at once, as for `remote_class`.
+        timeout_s: Seconds to try to reach the manager, which may start later (default 30).
+        reconnect_s: Seconds to try to reconnect after the connection breaks (default 30).
+
+    Returns:
+        A handle to wait for the end of the service or to end it.
 
     Raises:
-        ClusterUnreachable: Nothing answers there.
+        ClusterUnreachable: No manager answers at the address.
         AuthenticationFailed: There is no key, or the manager has another one.
         SerializationError: The object's class cannot be sent.
+        TypeError: An argument is of the wrong type.
         ValueError: The address is invalid, or a number is out of its range.
     """
     address = Address.parse(server_ip if server_port is None else f"{server_ip}:{server_port}")
@@ -110,7 +114,7 @@ class Serving:
     """The handle of a served object, returned by `as_remote`.
 
     Attributes:
-        error: The error that ended it, None while it is served or after a regular end.
+        error: The error that ended the service; None while the object is served and after a regular end.
     """
 
     def __init__(
@@ -145,14 +149,17 @@ class Serving:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether calls are still accepted, or the connection is being re-established."""
+        """Whether the object is served: calls are accepted, or the connection is being opened again."""
         return not self._ended.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the serving has ended; return False if the time has passed before.
+        """Wait until the service has ended and return True; return False after the timeout.
+
+        Args:
+            timeout_s: Seconds to wait; None waits without limit.
 
         Raises:
-            RemoteError: The serving ended because the manager could not be reached any more.
+            RemoteError: The service ended because the manager could no longer be reached.
         """
         if not self._ended.wait(seconds_of("timeout_s", timeout_s)):
             return False
@@ -161,7 +168,7 @@ class Serving:
         return True
 
     def close(self) -> None:
-        """Stop serving; a running call finishes, but its answer is lost. A second call does nothing."""
+        """Stop serving the object; a running call finishes, but its answer is lost. A second call does nothing."""
         if not self._closing:
             self._closing = True
             with contextlib.suppress(ChannelClosed, ResultTimeout):

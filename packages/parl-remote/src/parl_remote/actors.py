@@ -2,7 +2,7 @@
 
     open_actors("remote", cpu_num=2) ──> RemoteActors ── create ──> one actor, as `@remote_class` makes them
 
-The class passed in need not be decorated, and is not changed.
+The class passed in is not changed and need not be decorated.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ __all__ = ["RemoteActors"]
 
 
 class RemoteActors:
-    """Actors of the cluster that this program is connected to, or else of a private one that closes with this object.
+    """Actors of the cluster that this program is connected to; a context manager.
+
+    If the program is not connected, this object opens a connection, and `close` closes it.
 
     Args:
-        address: of a cluster; None takes the existing connection, or opens a private cluster of this machine.
-        n_cpu: CPUs that each actor takes; fractions share one.
-        connect: further options of `parl_remote.connect`, such as `cpu_num=2` and `preload=["gymnasium"]`.
+        address: The address of a cluster. None uses the existing connection, or else a private cluster of this machine.
+        n_cpu: CPUs reserved for each actor, 0 or more; fractions share a CPU.
+        connect: Further options of `parl_remote.connect`, such as `cpu_num=2` and `preload=["gymnasium"]`.
 
     Raises:
-        ValueError: there is a connection already, and options were given for another one.
+        ValueError: The program is connected already, and an address or options were given; or an option is out of its
+            range.
+        RemoteError: Connecting failed; see `parl_remote.connect`.
     """
 
     def __init__(self, address: str | None = None, *, n_cpu: float = 1, **connect: Any) -> None:
@@ -49,27 +53,27 @@ class RemoteActors:
 
     @property
     def slots(self) -> int | None:
-        """The number of actors that fit into a private cluster; None if the cluster has other users."""
+        """The value of `cpu_num` if this object was opened with it; else None."""
         return self._slots
 
     def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> _RemoteHandle:
-        """Construct `cls(*args, **kwargs)` in a new actor.
+        """Construct `cls(*args, **kwargs)` in a new actor and return its handle.
 
         Raises:
-            NoResources: no capacity, at all or within the time allowed.
-            ActorLost: the process ended in the constructor.
-            Exception: whatever the constructor raised.
+            NoResources: The cluster cannot provide the resources, at all or before the timeout.
+            ActorLost: The process ended in the constructor.
+            Exception: The exception that the constructor raised.
         """
         handle = _RemoteHandle(_current.create(_current.client(), ClassSpec(cls), self._options, args, kwargs))
         self._handles.append(handle)
         return handle
 
     def put(self, value: Any, /) -> Any:
-        """Store a value once on each host; actors get read-only views of it."""
+        """Store a value once per host and return a reference to it; actors get read-only views of its arrays."""
         return put(value)
 
     def close(self) -> None:
-        """End all actors made here, and the connection if it was opened here."""
+        """End all actors of this object, and the connection if this object opened it."""
         for handle in self._handles:
             handle.close()
         self._handles.clear()

@@ -25,11 +25,11 @@
           ├─ LocalProtocolError        this side broke the protocol: a bug here
           └─ RemoteProtocolError       the peer broke the protocol
 
-PARL's other public names are aliases: `RemoteSerializeError` and `RemoteDeserializeError` are `SerializationError`,
+Other error names of PARL are aliases: `RemoteSerializeError` and `RemoteDeserializeError` are `SerializationError`,
 `ResourceError` is `NoResources`, `FutureFunctionError` is `RemoteCallError`, `FutureObjectEmpty` is `ResultTimeout`.
-`FutureGetRepeatedlyError` is never raised: a result may be read any number of times.
+`FutureGetRepeatedlyError` is never raised, because a result can be read any number of times.
 
-Every error here survives pickling with its attributes, because actors may hold handles of other actors.
+All errors keep their attributes when they are pickled, because an actor may call other actors and pass their errors on.
 """
 
 from __future__ import annotations
@@ -95,11 +95,12 @@ _MIB = 2**20
 class DeathKind(Enum):
     """The kinds of an actor's end.
 
-    EXIT: its process exited by itself. SIGNAL: it was killed by a signal that parl-remote did not send. MEMORY: it
-    passed its `max_memory`. OUT_OF_MEMORY: SIGKILL, just when its host ran out of memory. NODE_LOST: unknown, its node
-    does not answer. CLIENT_GONE: the program that owned it ended or broke off. STOPPED: program or cluster were closed.
-    CONSTRUCTOR: `__init__` raised. IMPORT: its class could not be loaded in the actor. KILLED_BY_USER: `destroy`,
-    `xparl kill` or similar. DRAINED: its node was drained. RELEASED: it had no holders any more.
+    EXIT: its process exited by itself. SIGNAL: a signal that parl-remote did not send killed its process. MEMORY: its
+    process exceeded `max_memory`. OUT_OF_MEMORY: its process was killed by SIGKILL while its host was out of memory.
+    NODE_LOST: its node no longer answers, so the cause is unknown. CLIENT_GONE: the program that owned it ended or
+    lost its connection. STOPPED: the program disconnected, or the cluster was stopped. CONSTRUCTOR: `__init__` raised.
+    IMPORT: its class could not be loaded in the actor. KILLED_BY_USER: `parl.kill`, `xparl kill` or similar. DRAINED:
+    its node was drained. RELEASED: no handle of it was left.
     """
 
     EXIT = "exit"
@@ -117,7 +118,7 @@ class DeathKind(Enum):
 
     @property
     def is_loss(self) -> bool:
-        """Return whether the end counts as a loss: not if the actor's program released it or ended."""
+        """Return whether the end is a loss: not if its program released it or ended, or its cluster was stopped."""
         return self not in (DeathKind.RELEASED, DeathKind.CLIENT_GONE, DeathKind.STOPPED)
 
 
@@ -135,20 +136,20 @@ class DeathCause(Record):
 
     Attributes:
         kind: The kind of end.
-        exit_code: The process's exit status, where it exited by itself.
-        signal: The number of the signal that ended it, where one did.
+        exit_code: The exit status of the process; None unless it exited by itself.
+        signal: The number of the signal that ended the process; None if no signal did.
         detail: One sentence for display: limits and sizes, the node's name, the constructor's error.
-        log_tail: The last lines that the actor wrote, oldest first.
-        last_call: The method that ran last, empty if none did.
-        memory: Samples of its process's size in its last minute, oldest first; the last one is the size at its end.
-        memory_peak: The peak size of its process in bytes, as the kernel counted it; 0 if not known.
-        memory_limit: The growth that it was allowed, in bytes; None for no limit.
-        node: The name of the node that it ran on, empty if not known.
-        pid: Its process id there, 0 if not known or if there was none.
-        at: When it ended, Unix time in seconds; 0 if not known.
-        lease_id: The actor's id in its cluster; this and the following are empty where only the connection broke.
-        class_name: Its class.
-        name: Its name for `get_actor`, empty for none.
+        log_tail: The last lines of the actor's output, oldest first.
+        last_call: The name of the method that ran last; empty if none did.
+        memory: The sizes of its process in the last minute, oldest first; the last one is the size at its end.
+        memory_peak: The peak size of its process in bytes, as measured by the kernel; 0 if unknown.
+        memory_limit: The number of bytes by which its process was allowed to grow; None for no limit.
+        node: The name of its node; empty if unknown.
+        pid: Its process id on that node; 0 if unknown or if there was no process.
+        at: The Unix time of its end in seconds; 0 if unknown.
+        lease_id: The actor's id in its cluster. If only the connection broke, this and the following are empty.
+        class_name: The name of its class.
+        name: Its name for `get_actor`; empty if it has none.
         restarts: The number of its restarts.
     """
 
@@ -223,7 +224,7 @@ class RemoteError(ParlError):
 
     @functools.cached_property  # which an attribute of this name of the user's own exception stands before
     def error_info(self) -> str:
-        """The whole message, under PARL 2.x's name for it."""
+        """The whole message; the attribute has this name in PARL 2.x."""
         return str(self)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -238,13 +239,13 @@ def _rebuild(kind: type[RemoteError], args: tuple[Any, ...], attributes: dict[st
 
 
 class NotConnected(RemoteError):
-    """A remote object was used before `parl.connect`, after `parl.disconnect` or when the cluster is gone."""
+    """A remote object was used before `parl.connect`, after `parl.disconnect` or after the cluster ended."""
 
 
 class ClusterUnreachable(NotConnected, ConnectionError):
-    """Nothing answers at an address, or the connection to the master was lost.
+    """No process answers at the address, or the connection to the master was lost.
 
-    This class is a `NotConnected`, because the loss of a cluster may be noticed during a request or before it.
+    It is a subclass of `NotConnected`, so one `except NotConnected` catches the loss of a cluster at any time.
 
     Attributes:
         address: The address tried, "host:port".
@@ -256,7 +257,7 @@ class ClusterUnreachable(NotConnected, ConnectionError):
 
 
 class VersionMismatch(RemoteError):
-    """The two sides have no common protocol version, or not the same minor version of Python.
+    """The two sides have no protocol version in common, or run different minor versions of Python.
 
     Attributes:
         ours: The versions that this side supports, (lowest, highest).
@@ -274,12 +275,12 @@ class AuthenticationFailed(RemoteError):
 
 
 class NoResources(RemoteError):
-    """The cluster cannot provide the resources of an actor, at all or within the time allowed.
+    """The cluster cannot provide the resources of an actor, at all or before the timeout.
 
     Attributes:
         asked: The requested resources, as text.
         available: The cluster's resources, as text.
-        may_pass: Whether a node is large enough, so that the request can succeed once other actors have ended.
+        may_pass: Whether a later attempt can succeed: a node is large enough, but other actors use its resources.
     """
 
     def __init__(self, message: str, *, asked: str = "", available: str = "", may_pass: bool = False) -> None:
@@ -290,7 +291,7 @@ class NoResources(RemoteError):
 
 
 class NameTaken(RemoteError, ValueError):
-    """The requested name of an actor belongs to another actor of the cluster."""
+    """Another actor of the cluster has the requested name."""
 
 
 class NoSuchActor(RemoteError, LookupError):
@@ -305,21 +306,21 @@ _FROM_OUTSIDE = (DeathKind.NODE_LOST, DeathKind.DRAINED, DeathKind.KILLED_BY_USE
 
 
 class ActorLost(ActorError, LostActor):
-    """The actor has ended; pending calls and all later ones raise this.
+    """The actor has ended; its pending calls and all later calls raise this error.
 
     Args:
-        cause: Why it ended; or the whole message, in code that raises it by itself.
-        class_name: The actor's class.
-        note: What follows the cause in the message.
-        is_restarting: See the attribute.
+        cause: The cause of its end; or the whole message, for code that raises this error itself.
+        class_name: The name of the actor's class.
+        note: Text that follows the cause in the message.
+        is_restarting: The attribute of this name.
 
     Attributes:
-        cause: Why it ended.
-        from_outside: Whether the cause lies outside the actor, so that its work cannot have ended it.
-        log_tail: The last lines that it wrote, oldest first.
-        class_name: The actor's class.
-        is_restarting: Whether the actor is restarted, so that a later call reaches the new one.
-        was_sent: Whether the call may have reached the actor; if not, it has not run.
+        cause: The cause of its end.
+        from_outside: Whether the cause lies outside the actor, so that the actor's work cannot be the cause.
+        log_tail: The last lines of the actor's output, oldest first.
+        class_name: The name of the actor's class.
+        is_restarting: Whether the actor is being restarted; if so, a later call reaches the new actor.
+        was_sent: Whether the call may have reached the actor; if False, the call has not run.
     """
 
     was_sent = True
@@ -350,21 +351,21 @@ class ActorLost(ActorError, LostActor):
 
 
 class ExecutorBroken(ActorError, BrokenExecutor):
-    """An executor has no workers: its initializer failed, or none could be made; the cause is the error."""
+    """An executor has no workers: its initializer failed, or no worker could be made; `__cause__` is the error."""
 
 
 class QueueClosed(ActorError):
-    """A `parl.Queue` is closed: it accepts no more items, or has none left."""
+    """A `parl.Queue` is closed: it accepts no items, and `get` finds none left."""
 
 
 class ItemLost(ActorError, BrokenExecutor):
-    """A pool gives up an item after several of its processes died while working on it; the cause is the last error.
+    """An item was given up because several workers ended while they processed it; `__cause__` is the last error.
 
-    The standard library's executors raise a `BrokenExecutor` in this case.
+    The standard library's executors raise `BrokenExecutor` in this case, which is a base class of this error.
 
     Attributes:
         index: The item's index, from 0.
-        attempts: How many actors died.
+        attempts: The number of workers that ended.
     """
 
     def __init__(self, message: str, *, index: int = 0, attempts: int = 0) -> None:
@@ -374,15 +375,15 @@ class ItemLost(ActorError, BrokenExecutor):
 
 
 class RemoteCallError(ActorError):
-    """A method raised in the actor, or a function in its worker; these keep running.
+    """A method raised an exception in its actor, or a function in its worker; the actor or worker keeps running.
 
-    If the user's own exception can be rebuilt, it is raised: an object of its class that is also a `RemoteCallError`.
-    Its cause is an exception that contains the traceback. If it cannot be rebuilt, because its class is unknown here
-    or it does not pickle, this class is raised itself.
+    The caller gets an object of the exception's own class that is also a `RemoteCallError`; its `__cause__` contains
+    the traceback. If the exception cannot be rebuilt, because the caller does not know its class or because it cannot
+    be pickled, the caller gets an object of this class.
 
     Attributes:
-        method: The method or function that was called.
-        remote_traceback: The traceback as the actor formatted it.
+        method: The name of the method or function that was called.
+        remote_traceback: The traceback, formatted in the actor.
         type_name: The qualified name of the exception's class in the actor.
     """
 
@@ -401,7 +402,7 @@ class RemoteCallError(ActorError):
 
 
 class RemoteAttributeError(RemoteCallError, AttributeError):
-    """The actor has no such method or attribute; the message lists near ones."""
+    """The actor has no such method or attribute; the message lists similar names."""
 
 
 class SerializationError(RemoteError, PicklingError):
@@ -417,15 +418,15 @@ class SerializationError(RemoteError, PicklingError):
 
 
 class ObjectLost(RemoteError):
-    """The value behind an `ObjectRef` is gone: every process that had it has ended, or has dropped it."""
+    """The value of an `ObjectRef` is gone: every process that had it has ended or dropped it."""
 
 
 class ResultTimeout(RemoteError, TimeoutError):
-    """A result did not arrive in the time allowed; the call itself may still finish."""
+    """A result did not arrive before the timeout; the call may still finish."""
 
 
 class TooManyPendingCalls(RemoteError):
-    """A call was refused because `max_pending_calls` are unanswered, and `when_full="raise"` was chosen.
+    """A call was refused because `max_pending_calls` calls are unanswered and `when_full` is "raise".
 
     Attributes:
         limit: The maximum number of unanswered calls.
@@ -439,20 +440,20 @@ class TooManyPendingCalls(RemoteError):
 class ChannelClosed(RemoteError, ConnectionError):
     """The connection to a peer is closed; no more messages will arrive.
 
-    Callers of actors never get it: the client raises `ActorLost` or `ClusterUnreachable` instead.
+    Calls of actors never raise it; they raise `ActorLost` or `ClusterUnreachable` instead.
     """
 
 
 class ProtocolError(RemoteError):
-    """A message violates the protocol; the text names state, field and value."""
+    """A message violates the protocol; the text names the state, the field and the value."""
 
 
 class LocalProtocolError(ProtocolError):
-    """This side violated the protocol: a bug of parl-remote."""
+    """This side violated the protocol, which is a bug of parl-remote."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent a malformed message, or one out of order."""
+    """The peer sent a malformed or unexpected message."""
 
 
 RemoteSerializeError = SerializationError
@@ -463,7 +464,7 @@ FutureObjectEmpty = ResultTimeout
 
 
 class FutureGetRepeatedlyError(RemoteError):
-    """PARL's error for a second `get` of one future; here `get` returns the result again, so it is never raised."""
+    """PARL's error for a second `get` of a future; it is never raised, because `get` returns the result again."""
 
 
 def missing(message: str, name: str) -> RemoteAttributeError:
@@ -478,7 +479,7 @@ def from_parts(kind: type[BaseException], args: tuple[object, ...], attributes: 
 
     Args:
         kind: Its class.
-        args: Those it stores; of a class that customizes pickling, those its constructor takes.
+        args: Its stored arguments; for a class that customizes pickling, the arguments of its constructor.
         attributes: Its other attributes.
     """
     try:
@@ -498,17 +499,17 @@ def from_parts(kind: type[BaseException], args: tuple[object, ...], attributes: 
 
 
 def assign(error: BaseException, name: str, value: object) -> None:
-    """Set an attribute of an exception, also of one whose class refuses that, such as a frozen dataclass."""
+    """Set an attribute of an exception, even if its class forbids that, such as a frozen dataclass."""
     object.__setattr__(error, name, value)
 
 
 def disconnected() -> NotConnected:
-    """Return the error of what needs a connection that this program has closed."""
+    """Return the error for an operation that needs a connection which this program has closed."""
     return NotConnected("the connection is closed; call parl.connect() again")
 
 
 def waits_for_itself() -> RemoteError:
-    """Return the error of a wait that only the code which it interrupted could end."""
+    """Return the error for a signal handler that waits for the code that it interrupted."""
     return RemoteError(
         "a signal handler cannot wait for an actor while the code that it interrupted waits for the same one: "
         "make the call without waiting, or set a flag that the program looks at"

@@ -1,11 +1,11 @@
-"""joblib's backend "parl": its batches, and so scikit-learn's, run in the workers of `parl.Executor`.
+"""The joblib backend "parl": runs batches of joblib, and so of scikit-learn, in the workers of `parl.Executor`.
 
     import parl
     with joblib.parallel_backend("parl", n_jobs=8):
         search.fit(X, y)
 
-A program that imports `parl` need not register it; one that imports `parl_remote` alone calls `register`. Needs joblib
-(`pip install "parl-remote[joblib]"`).
+A program that imports `parl` need not register the backend; a program that imports only `parl_remote` calls `register`.
+It needs joblib (`pip install "parl-remote[joblib]"`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _OF_JOBLIB = {*inspect.signature(Parallel).parameters, "context", "idle_worker_t
 
 
 class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]  # joblib has no types
-    """Runs joblib's batches in the program's warm workers.
+    """A backend that runs joblib's batches in the workers of `parl.Executor`.
 
     Args:
         nesting_level: The number of parallel calls around this one.
-        inner_max_num_threads: Refused: `parl_remote` gives a worker the threads of its CPUs.
-        **options: Of `parl.Executor`: `n_cpu`, `retries`, `timeout_s`, `initializer` and others. `Parallel` takes them
-            as well.
+        inner_max_num_threads: Not supported and refused by joblib: a worker has as many threads as CPUs (`n_cpu`).
+        **options: Options of `parl.Executor`: `n_cpu`, `retries`, `timeout_s`, `initializer` and others. `Parallel`
+            accepts them as well.
     """
 
     supports_retrieve_callback = True
@@ -56,7 +56,11 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self._given: dict[str, Any] = {}
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """Return how many batches run at a time; -1 is one for each CPU of the cluster."""
+        """Return the number of batches that run at a time; -1 is one per CPU of the cluster, -2 one less, and so on.
+
+        Raises:
+            ValueError: `n_jobs` is 0.
+        """
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         if n_jobs is None:
@@ -64,10 +68,11 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         return n_jobs if n_jobs > 0 else max(1, _cluster_cpus() + 1 + n_jobs)
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **given: Any) -> int:
-        """Prepare for a call of `Parallel`.
+        """Prepare for a call of `Parallel` and return the number of batches that run at a time.
 
         Raises:
-            TypeError: There is no such option.
+            TypeError: An option is unknown.
+            ValueError: An option is out of its range.
         """
         n_jobs = self.effective_n_jobs(n_jobs)
         if n_jobs == 1:
@@ -79,7 +84,7 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         return n_jobs
 
     def submit(self, func: Any, callback: Any = None) -> Any:
-        """Run a batch; `callback` gets its future."""
+        """Run a batch and return its future; `callback` is called with the future when it is done."""
         assert self._executor is not None  # joblib calls `configure` first
         func.items = [
             (one, tuple(map(_shared, args)), {name: _shared(value) for name, value in kwargs.items()})
@@ -104,7 +109,7 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """Drop the batches that have not begun."""
+        """Cancel the batches that have not begun; get ready for the next call if `ensure_ready` is True."""
         self.terminate()
         if ensure_ready:
             self.configure(self._n_jobs, parallel=self.parallel, **self._given)
@@ -117,11 +122,11 @@ def _cluster_cpus() -> int:
 
 
 class _Mapped:
-    """A writable array in a file, which the worker maps by its path, so that what it writes is there.
+    """A writable array in a file; the worker maps the same file, so that its writes reach the file.
 
     Args:
         array: The array.
-        memory: What it is a view of, or itself.
+        memory: The mapped array that it is a view of, or itself.
     """
 
     def __init__(self, array: Any, memory: Any) -> None:
@@ -132,11 +137,11 @@ class _Mapped:
 
 
 def _shared(value: Any) -> Any:
-    """Return what is sent for an argument, which is copied unless others are to see what is written to it."""
+    """Return what to send for an argument: a writable mapped array by its file, any other value as a copy."""
     memory = _get_backing_memmap(value) if isinstance(value, np.ndarray) else None
     return _Mapped(value, memory) if isinstance(memory, np.memmap) and memory.mode in {"r+", "w+"} else value
 
 
 def register() -> None:
-    """Register the backend "parl" with joblib."""
+    """Register the backend "parl" with joblib; a second call does nothing."""
     register_parallel_backend("parl", ParlBackend)

@@ -4,8 +4,9 @@
     with parl.Executor(max_workers=8) as ex:    a concurrent.futures.Executor
     parl.map(score, paths, progress=True)       an iterator over results, in order
 
-No connection is needed: a private cluster of this machine starts at first use. Workers are kept and shared by all
-functions of the program, unless they need an initializer.
+No connection is needed: without one, the first use starts a private cluster of this machine. All functions of the
+program with the same resources share workers, which stay alive between calls. An executor with an initializer has
+separate workers.
 """
 
 from __future__ import annotations
@@ -40,17 +41,20 @@ _LIMIT_NAMES = ("n_cpu", "n_gpu", "memory", "max_memory", "labels", "placement",
 
 
 class Executor(concurrent.futures.Executor):
-    """A `concurrent.futures.Executor` whose workers are processes of a cluster, kept alive and shared by the program.
+    """A `concurrent.futures.Executor` whose workers are processes of a cluster.
+
+    The workers stay alive between calls. All executors and functions of the program with the same resources share
+    them.
 
     Args:
-        max_workers: How many functions run at a time (default: as many as the cluster has CPUs for). On a private
-            cluster there are as many workers even if the machine has fewer CPUs.
-        initializer: A function that each worker calls first; the executor then has separate workers.
-        initargs: Its arguments.
-        retries: How many more workers a call or item may end after the first, before it is given up with `ItemLost`
-            (default 3). A call whose worker ends is run again.
-        timeout_s: How long a call or an item may run, in seconds; its worker is ended, and it raises `ResultTimeout`
-            (default: no limit).
+        max_workers: The maximum number of calls that run at a time, 1 or more (default: as many as the cluster has CPUs
+            for). On a private cluster it may exceed the number of CPUs if `n_cpu` is at most 1.
+        initializer: A function that each worker calls first. An executor with an initializer has separate workers.
+        initargs: Arguments of the initializer.
+        retries: How often a call or an item is run again after its worker has ended, 0 or more (default 3). After that
+            it raises `ItemLost`.
+        timeout_s: Seconds that a call or an item may run, above 0. After that its worker is ended, and the call raises
+            `ResultTimeout` (default: no limit).
         **resources: `n_cpu` (default 1), `n_gpu`, `memory`, `max_memory`, `labels`, `placement`, `node` and
             `lease_timeout_s` of each worker, as for `remote_class`.
 
@@ -94,11 +98,13 @@ class Executor(concurrent.futures.Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> RemoteFuture[T]:
         """Run `fn(*args, **kwargs)` in a worker and return its future.
 
-        Arguments are serialized now. An argument that is a future is awaited, and the function gets its result.
+        Arguments are serialized before `submit` returns; if one cannot be sent, the future's error is a
+        `SerializationError`. If an argument is a future, the call starts when that future is settled, and the function
+        gets its result.
 
         Raises:
             RuntimeError: The executor is shut down.
-            ExecutorBroken: Its initializer has failed.
+            ExecutorBroken: The initializer has failed.
         """
 
         def begin(future: RemoteFuture[T]) -> Calls:
@@ -118,18 +124,21 @@ class Executor(concurrent.futures.Executor):
         chunksize: int | None = None,
         buffersize: int | None = None,
     ) -> Iterator[T]:
-        """Return an iterator over `fn(*items)`, in order; work starts at once.
+        """Return an iterator over the results of `fn(*items)`, in order; work starts at once.
 
         Args:
             fn: The function.
-            iterables: Its arguments, one of each for an item.
-            timeout: Seconds from now within which each result has to be there; then `TimeoutError` is raised.
-            chunksize: Items that go to a worker together. By default their measured cost decides; with a `timeout` it
-                is 1, so that no result waits for a later one.
-            buffersize: How many items may be read before their results are requested (default: all, at once).
+            iterables: Its arguments; each item takes one element of every iterable.
+            timeout: Seconds after the call of `map` until which a result may arrive; a later one raises `TimeoutError`.
+            chunksize: The number of items sent to a worker together, 1 or more. By default it is chosen from the
+                measured cost of the items; with a `timeout` it is 1, so that no result waits for a later one.
+            buffersize: The maximum number of items that are read before their results are requested, 1 or more
+                (default: all items are read at once).
 
         Raises:
             RuntimeError: The executor is shut down.
+            ExecutorBroken: The initializer has failed.
+            TypeError: There is no iterable, or an argument is of the wrong type.
             ValueError: A number is out of its range.
         """
         _check_sizes(chunksize, buffersize)
@@ -165,11 +174,14 @@ class Executor(concurrent.futures.Executor):
         return results
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse more work, and more items of maps with a `buffersize`: iterating past those raises `RuntimeError`.
+        """Accept no more work; a second call does nothing.
+
+        Iterators of `map` with a `buffersize` read no more items; iterating past those already read raises
+        `RuntimeError`.
 
         Args:
             wait: Whether to wait until all work is done.
-            cancel_futures: Whether to cancel what has not begun.
+            cancel_futures: Whether to cancel calls and items that have not begun.
         """
         with self._lock:
             self._shut_down = True
@@ -200,7 +212,7 @@ class Executor(concurrent.futures.Executor):
 
     @property
     def _broken(self) -> Any:
-        """The error of an executor that takes no more work; False if it does. The standard library has it, too."""
+        """The error that broke the executor, or False; the standard library's executors have this attribute, too."""
         return False if self._workers is None else self._workers.broken or False
 
     def _opened(self) -> Calls:
@@ -233,7 +245,7 @@ class Executor(concurrent.futures.Executor):
 
 
 class _Settings:
-    """What an executor, a map and a remote function have in common."""
+    """The settings that an executor, a map and a remote function have in common."""
 
     def __init__(self, retries: int, timeout_s: float | None, resources: dict[str, Any]) -> None:
         seconds = seconds_of("timeout_s", timeout_s)
@@ -258,9 +270,11 @@ class _Settings:
 class RemoteFunction(Generic[P, R]):
     """A function that runs in a worker process: `f(x)` waits for the result, `f.submit(x)` returns a future.
 
+    `remote_function` makes it.
+
     Args:
         function: The function.
-        settings: How it runs.
+        settings: The options of `remote_function`.
     """
 
     def __init__(self, function: Callable[P, R], settings: _Settings) -> None:
@@ -284,11 +298,11 @@ class RemoteFunction(Generic[P, R]):
         return submit_call(begin, self, args, kwargs)
 
     def map(self, *iterables: Iterable[Any], **how: Any) -> Iterator[R]:
-        """Return an iterator over the results of many items; takes what `parl.map` takes."""
+        """Return an iterator over the results of many items; `how` takes the options of `parl.map`."""
         return map(self, *iterables, **how)
 
     def options(self, **changed: Any) -> RemoteFunction[P, R]:
-        """Return the function with some options of `remote_function` changed."""
+        """Return the function with some options of `remote_function` changed; raise what that raises."""
         retries = changed.pop("retries", self._settings.retries)
         timeout_s = changed.pop("timeout_s", self._settings.timeout_s)
         settings = _Settings(retries, timeout_s, changed)
@@ -328,15 +342,15 @@ def remote_function(
 def remote_function(
     function: Any = None, /, *, retries: int = _RETRIES, timeout_s: float | None = None, **resources: Any
 ) -> Any:
-    """Make a function run in a worker process; with or without parentheses.
+    """Make a function run in a worker process; the decorator works with and without parentheses.
 
     `f(x)` waits for the result, like a method of a remote class; `f.submit(x)` returns a `RemoteFuture`. All
-    functions of a program with the same resources share their workers.
+    functions of a program with the same resources share workers.
 
     Args:
         function: The function.
-        retries: As for `Executor`.
-        timeout_s: As for `Executor`.
+        retries: As for `Executor` (default 3).
+        timeout_s: As for `Executor`, in seconds (default: no limit).
         **resources: As for `Executor`: `n_cpu` (default 1), `n_gpu` and others.
 
     Raises:
@@ -368,25 +382,29 @@ def map(  # as it is called in the package
     timeout_s: float | None = None,
     **resources: Any,
 ) -> Results[R]:
-    """Return an iterator over `fn(*items)` for all items, in order, computed in worker processes.
+    """Return an iterator over the results of `fn(*items)`, in order, computed in worker processes.
 
-    Items are read as results are requested, so there may be any number of them; only as many are in progress as
-    keep the workers busy. The error of an item is raised at the item's position; the iterator continues with the next.
+    Items are read as results are requested, so an iterable may be infinite. The number of items in progress is limited
+    to what keeps the workers busy. If an item raises an error, the iterator raises it at the item's position; the next
+    request continues with the next item.
 
     Args:
-        fn: The function, or a remote function, whose options then are the defaults.
-        iterables: Its arguments, one of each for an item.
-        chunksize: Items that go to a worker together. By default their measured cost decides.
-        buffersize: How many items may be read before their results are requested (default: to keep workers busy).
-        max_workers: How many chunks are worked on at a time (default: as many as there are CPUs for).
-        timeout: Seconds within which all results have to be there; then `ResultTimeout` is raised.
-        progress: Whether to show a bar, or its title; needs `tqdm`.
-        retries: As for `Executor`.
-        timeout_s: As for `Executor`.
+        fn: The function, or a remote function, whose options are then the defaults.
+        iterables: Its arguments; each item takes one element of every iterable.
+        chunksize: The number of items sent to a worker together, 1 or more. By default it is chosen from the measured
+            cost of the items.
+        buffersize: The maximum number of items that are read before their results are requested, 1 or more (default: as
+            many as keep the workers busy).
+        max_workers: The maximum number of chunks in progress at a time, 1 or more (default: as many as the cluster has
+            CPUs for).
+        timeout: Seconds after the call of `map` until which all results have to arrive; then `ResultTimeout` is raised.
+        progress: Whether to show a progress bar, or the bar's title. Without `tqdm` a warning is logged instead.
+        retries: As for `Executor` (default 3).
+        timeout_s: As for `Executor`, in seconds (default: no limit).
         **resources: As for `Executor`.
 
     Raises:
-        TypeError: An option is unknown.
+        TypeError: There is no iterable, an argument is of the wrong type, or an option is unknown.
         ValueError: An option is out of its range.
         SerializationError: The function cannot be sent.
     """
@@ -426,7 +444,7 @@ def _nothing() -> None:
 
 
 def _zipped(iterables: Sequence[Iterable[Any]]) -> tuple[Iterable[Any], How, int | None]:
-    """Return items, how a function takes them, and how many there are if that is known."""
+    """Return the items, how a function takes them, and their number if it is known."""
     if not iterables:
         raise TypeError("map needs at least one iterable of items")
     sizes = [len(one) if isinstance(one, Sized) else None for one in iterables]
@@ -446,7 +464,7 @@ def _check_sizes(chunksize: int | None, buffersize: int | None) -> None:
 
 
 def _plain(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what is sent for a function: a remote function by its name if it has one, else what it wraps."""
+    """Return what to send for a function: a remote function itself if it is sent by name, else what it wraps."""
     if isinstance(fn, RemoteFunction) and not serialize.has_name_elsewhere(fn):
         return fn._parl_function
     return fn
@@ -550,19 +568,20 @@ def _settled(value: Any) -> Any:
 
 @uninterrupted
 def wait(futures: Sequence[Any], *, num_returns: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
-    """Wait until some futures are settled; return those, and the others, both in the given order.
+    """Wait until some futures are settled; return them and the other futures.
 
     Args:
-        futures: Futures of calls of actors or functions, or any others of `concurrent.futures`, each once.
-        num_returns: How many to wait for.
-        timeout: Seconds to wait at most; None waits without limit.
+        futures: Futures of calls of actors or functions, or any other futures of `concurrent.futures`, each once.
+        num_returns: The number of futures to wait for, from 1 to the number of futures.
+        timeout: The maximum time to wait, in seconds; None waits without limit.
 
     Returns:
-        At most `num_returns` settled futures, and the others; two empty lists if there are no futures.
+        A list of at most `num_returns` settled futures (fewer after the timeout) and a list of the other futures, both
+        in the given order. Both lists are empty if there are no futures.
 
     Raises:
-        TypeError: An element is not a future.
-        ValueError: A future is there twice, or there are fewer than `num_returns`.
+        TypeError: `futures` is a single future, or an element is not a future.
+        ValueError: A future is listed twice, or `num_returns` is out of its range.
     """
     if isinstance(futures, concurrent.futures.Future):
         raise TypeError("wait takes a list of futures, not one")
@@ -604,7 +623,7 @@ _SETTLED = (
 
 
 class _Countdown:
-    """A waiter for some of many futures, as the standard library's futures tell them of their ends."""
+    """A waiter for some of many futures, with the methods that the standard library's futures call."""
 
     def __init__(self, left: int) -> None:
         self._left = left

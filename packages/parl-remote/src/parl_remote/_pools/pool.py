@@ -1,16 +1,17 @@
-"""`parl.ActorPool`: distributes many items over a few actors; no item is lost when an actor dies.
+"""`parl.ActorPool`: distributes many items over a few actors and runs an item again if its actor dies.
 
     with parl.ActorPool(Worker, 4) as pool:
         for result in pool.map("work", items): ...              in order, taken lazily
         for result in pool.map_unordered("work", items): ...                    as they finish
         future = pool.submit("work", 3)                         a single one
 
-An item whose actor dies is run again by another one: every item runs at least once, and possibly more often. The number
-of items that are in progress while `map` is read is limited:
+If an actor dies, another actor runs its item again: every item runs at least once, and possibly more often. While `map`
+is read, the number of items in progress is limited:
 
     items --taken one by one--> tasks --> Dispatcher --> Results, in the items' order or as they come
 
-The error of an item that raises is raised at the item's position; the next request continues with the next item.
+If an item raises an error, the iterator raises it at the item's position; the next request continues with the next
+item.
 """
 
 from __future__ import annotations
@@ -43,24 +44,25 @@ Work = str | Callable[..., Any]
 
 
 class ActorPool:
-    """Distributes items to its free actors.
+    """A pool of actors that distributes items to those that are free; a context manager.
 
     Args:
-        actors: Remote objects, made or borrowed; or a remote class (also `Class.options(...)`) or any other callable
-            that returns an actor. The pool then makes `size` actors and replaces those that die.
-        size: The number of actors to make; only for a class.
+        actors: Remote objects of this program or of others; or a remote class (also `Class.options(...)`) or any other
+            callable that returns an actor. With a class or callable, the pool makes `size` actors and replaces those
+            that die.
+        size: The number of actors to make, 1 or more; only with a class or callable.
         args: The positional arguments of each actor.
-        kwargs: Its keyword arguments.
-        per_actor: Items that an actor has at a time, 1 or more (default 2): one runs, and the others wait in the actor,
-            which saves the round trip between items.
-        retries: How many actors an item may kill, beyond the first, before it is given up with `ItemLost` (default 3).
-            Only deaths while an actor worked on that item alone are counted. If the actor had several items, all of
+        kwargs: The keyword arguments of each actor.
+        per_actor: The maximum number of items sent to an actor at a time, 1 or more (default 2). One runs; the others
+            wait in the actor, which saves a round trip between items.
+        retries: How often an item is run again after its actor has died, 0 or more (default 3). After that it raises
+            `ItemLost`. Only deaths of an actor with no other item are counted. If the actor had several items, all of
             them are run again, one at a time.
 
     Raises:
         TypeError: `actors` is neither a class nor remote objects.
         ValueError: A number is out of its range, or there are no actors.
-        NoResources: There are no resources for so many actors.
+        NoResources: The cluster has no resources for so many actors.
     """
 
     def __init__(
@@ -115,24 +117,26 @@ class ActorPool:
     ) -> Results:
         """Return an iterator over the results of all items, in their order.
 
-        No item is started before the first result is requested; then items are taken on demand, so that `items` may be
-        infinite.
+        The first item starts when the first result is requested. Items are taken on demand, so `items` may be infinite.
 
         Args:
-            work: The name of a method that takes an item, or a function of an actor and an item that calls a method
-                and returns its future: `lambda actor, item: actor.step(item, scale=2)`. In this function, methods
-                return without waiting.
-            items: Items to work on.
-            ahead: How many items may be in progress, or finished and not yet consumed (default: 16 for each actor).
-            timeout_s: Seconds to wait for the next result; then `ResultTimeout` is raised, and the iterator can be
-                continued.
-            progress: Whether to show a bar, or its title; needs `tqdm`.
+            work: The name of a method that takes an item, or a function of an actor and an item that calls a method and
+                returns its future: `lambda actor, item: actor.step(item, scale=2)`. In this function, methods return
+                futures without waiting.
+            items: The items.
+            ahead: The maximum number of items in progress or finished but not yet consumed, 1 or more (default: 16 per
+                actor).
+            timeout_s: Seconds to wait for the next result; then the iterator raises `ResultTimeout` and can be
+                continued. None waits without limit.
+            progress: Whether to show a progress bar, or the bar's title. Without `tqdm` a warning is logged instead.
 
         Returns:
-            An iterator. An item that raises does so at its position, and the iterator continues with the next one.
+            An iterator. If an item raises an error, the iterator raises it at the item's position and continues with
+            the next item.
 
         Raises:
             TypeError: `work` is neither a name nor a function.
+            ValueError: `ahead` is out of its range.
             ActorError: The pool is closed.
         """
         return self._results(work, items, ahead, timeout_s, progress, is_ordered=True)
@@ -146,19 +150,23 @@ class ActorPool:
         timeout_s: float | None = None,
         progress: bool | str = False,
     ) -> Results:
-        """Return an iterator over the results of all items, in the order in which they finish; see `map`."""
+        """Return an iterator over the results of all items in the order in which they finish; see `map`."""
         return self._results(work, items, ahead, timeout_s, progress, is_ordered=False)
 
     def submit(self, work: Work, /, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
-        """Run a single item on a free actor.
+        """Run one call on a free actor.
 
         Args:
             work: The name of a method, or a function of an actor and `args` that returns the future of a call.
-            args: Its arguments.
+            args: The arguments of the method or function.
             kwargs: Its keyword arguments.
 
         Returns:
-            A future; once the call has begun it cannot be cancelled.
+            The future of the call, which cannot be cancelled once the call has begun.
+
+        Raises:
+            TypeError: `work` is neither a name nor a function.
+            ActorError: The pool is closed.
         """
         return self._do(next(self._numbers), _call_of(work, self.actors), args, kwargs)
 
@@ -172,10 +180,13 @@ class ActorPool:
         self._open().add(actor)
 
     def pop(self, timeout_s: float | None = None) -> Any:
-        """Remove an actor from the pool and return it: one that is free, or the first to become free.
+        """Remove a free actor from the pool and return it; wait until one is free.
+
+        Args:
+            timeout_s: Seconds to wait; None waits without limit.
 
         Raises:
-            ResultTimeout: No actor became free in time.
+            ResultTimeout: No actor became free before the timeout.
             ActorError: The pool has no actors, or is closed.
         """
         timeout_s = seconds_of("timeout_s", timeout_s)
@@ -191,8 +202,8 @@ class ActorPool:
         """Release the actors; a second call does nothing.
 
         Args:
-            wait: Whether to wait until all submitted items are done. If not, items that have not begun are cancelled,
-                and the others raise `ActorError`.
+            wait: Whether to wait until all submitted items are done. If False, items that have not begun are cancelled,
+                and the futures of the others raise `ActorError`.
         """
         dispatcher, self._dispatcher = self._dispatcher, None
         if dispatcher is not None and self._pid == os.getpid():
@@ -266,14 +277,14 @@ class ActorPool:
 
 
 class Results(ResultIterator[Any]):
-    """The results of `ActorPool.map` and `map_unordered`, one after the other.
+    """An iterator over the results of `ActorPool.map` and `map_unordered`.
 
     Args:
-        items: Items to work on; taken in the thread that requests results, no more than needed.
+        items: The items, taken as needed in the thread that requests results.
         begin: Submits an item with its number.
-        ahead: How many items may be in progress, or finished and not yet consumed.
+        ahead: The maximum number of items in progress or finished but not yet consumed.
         is_ordered: Whether results are in the items' order.
-        timeout_s: How long to wait for the next result; None waits without limit.
+        timeout_s: Seconds to wait for the next result; None waits without limit.
         tick: Called for each result returned.
     """
 
@@ -309,10 +320,10 @@ class Results(ResultIterator[Any]):
         """Return the next result.
 
         Raises:
-            StopIteration: There are no more.
-            ResultTimeout: It was not available in time; call again to continue waiting.
-            ItemLost: Actors kept dying while working on this item.
-            Exception: Whatever the method raised for this item.
+            StopIteration: There are no more results.
+            ResultTimeout: The result did not arrive before the timeout; call again to continue waiting.
+            ItemLost: Too many actors died while they worked on this item.
+            Exception: The exception that the method raised for this item.
         """
         following = self._next
         while not following:
@@ -366,7 +377,7 @@ class Results(ResultIterator[Any]):
         return ResultTimeout(f"{what} within {self._timeout_s} s; ask again")
 
     def close(self) -> None:
-        """Take no more items and cancel those not started; available results are dropped."""
+        """Take no more items, cancel those that have not begun and drop the results that have arrived."""
         self._exhausted = True
         self._next.clear()
         while self._under_way:

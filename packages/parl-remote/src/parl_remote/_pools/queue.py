@@ -4,9 +4,9 @@ Queue.put --items--> QueueActor: items, waiting calls --items--> Queue.get
                         (one event loop: a caller that waits is a task, which ends with its caller)
                      items that are lent        <--got, given back-- Queue.get
 
-Ctrl-C or a cancellation may end a `get` at any moment, also when its items are on the way. So a `get` borrows its
-items, under a ticket of its own. The next `get` confirms that they have arrived; a `get` that was ended returns them to
-their old place. Calls run in order, so the next `get` of the same program finds them there.
+Ctrl-C or a cancellation may end a `get` at any moment, even while its items are on the way. Therefore a `get` borrows
+its items, under its own ticket. The next `get` confirms that they have arrived; an interrupted `get` returns them to
+their old position. Calls run in order, so the next `get` of the same program finds them there.
 """
 
 from __future__ import annotations
@@ -167,17 +167,22 @@ def _wake_all(waiters: deque[asyncio.Future[bool]]) -> None:
 class Queue(Generic[Item]):
     """A queue that programs and actors share: first in, first out, with `put` and `get` as in `queue.Queue`.
 
-    Its handle can be an argument of any call, so that actors put and take. Items may be any value that a call accepts,
-    handles and `parl.put` references included. It lives until its last handle is gone.
+    A handle of the queue can be an argument of any call, so actors can add and take items. An item is any value that a
+    call accepts, including handles and `parl.put` references. The queue lives until its last handle is gone. Without a
+    connection, the constructor starts a private cluster.
+
+    If a process is killed while it receives an item, the item is lost. If the queue's own process or node is lost, all
+    its items are lost, and calls raise `ActorLost`. The queue keeps the items of a handle's last `get` in memory until
+    the handle's next `get`, because the `get` may have been interrupted.
 
     Args:
-        maxsize: The most items in it; a `put` beyond that waits. 0 has no limit.
-        options: Options of its actor, as for a remote class: `name` for `Queue.named`, `node`, `detached`, ... The
-            default of `n_cpu` is 0.
+        maxsize: The maximum number of items, above which `put` waits; 0 for no limit.
+        options: Options of the queue's actor, as for `remote_class`: `name` for `Queue.named`, `node`, `detached` and
+            others. `n_cpu` is 0 by default.
 
-    If a process is killed just as it receives an item, the item is lost. If the queue's own process or node is lost, so
-    are its items, and calls raise `ActorLost`. The queue keeps the items that a handle got last until the handle's next
-    `get`, in case that `get` was interrupted. Without a connection, a private cluster is started.
+    Raises:
+        TypeError: An argument is of the wrong type, or an option is unknown.
+        ValueError: An argument is out of its range.
     """
 
     def __init__(self, maxsize: int = 0, **options: Any) -> None:
@@ -190,72 +195,79 @@ class Queue(Generic[Item]):
 
     @classmethod
     def named(cls, name: str) -> Queue[Any]:
-        """Return the queue that was made with that `name`.
+        """Return a handle of the queue that was made with the option `name`.
 
         Raises:
-            NoSuchActor: There is none.
+            NoSuchActor: There is no such queue.
         """
         return _of(get_actor(name))
 
     def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
-        """Add an item; wait if there is no slot.
+        """Add an item; wait while the queue is full.
 
-        If Ctrl-C or another signal's handler ends the call, the item is in the queue once or not at all. That depends
-        on whether the queue has taken it by then.
+        If Ctrl-C or another signal's handler interrupts the call, the item is in the queue once or not at all.
 
         Args:
-            item: The item; it is serialised now.
-            block: Whether to wait for a slot.
-            timeout: How long, in seconds; None has no limit.
+            item: The item, serialized before `put` returns.
+            block: Whether to wait while the queue is full.
+            timeout: Seconds to wait, 0 or more; None waits without limit.
 
         Raises:
-            queue.Full: There was no slot in time.
+            queue.Full: The queue stayed full until the timeout.
             QueueClosed: The queue is closed.
         """
         _check_put(self._actor.put([item], _patience(block, timeout)), 1)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Item:
-        """Take the oldest item; wait if there is none.
+        """Take the oldest item and return it; wait while the queue is empty.
 
         Args:
-            block: Whether to wait for an item.
-            timeout: How long, in seconds; None has no limit.
+            block: Whether to wait while the queue is empty.
+            timeout: Seconds to wait, 0 or more; None waits without limit.
 
         Raises:
-            queue.Empty: There was no item in time.
+            queue.Empty: The queue stayed empty until the timeout.
             QueueClosed: The queue is closed and has no items left.
         """
         return self._taken(1, _patience(block, timeout))[0]
 
     def put_nowait(self, item: Item) -> None:
-        """Add an item at once; raise what `put` raises."""
+        """Add an item without waiting; raise what `put` raises."""
         self.put(item, block=False)
 
     def get_nowait(self) -> Item:
-        """Take an item at once; raise what `get` raises."""
+        """Take an item without waiting and return it; raise what `get` raises."""
         return self.get(block=False)
 
     def put_many(self, items: Iterable[Item], timeout: float | None = None) -> None:
-        """Add items with one call, in order; each waits for a slot.
+        """Add items in order, with one call; wait while the queue is full.
+
+        Args:
+            items: The items.
+            timeout: Seconds to wait until all items are added, 0 or more; None waits without limit.
 
         Raises:
-            queue.Full: There were no slots for all in time; those that fitted are in the queue.
+            queue.Full: Not all items were added before the timeout; the message has the number of those that were.
             QueueClosed: The queue is closed.
         """
         batch = list(items)
         _check_put(self._actor.put(batch, _patience(True, timeout)), len(batch))
 
     def get_many(self, most: int, timeout: float | None = None) -> list[Item]:
-        """Take the available items, at least one and up to `most`, with one call; wait for the first.
+        """Take 1 to `most` items with one call and return them; wait for the first one only.
+
+        Args:
+            most: The maximum number of items, 1 or more.
+            timeout: Seconds to wait for the first item, 0 or more; None waits without limit.
 
         Raises:
-            queue.Empty: There was no item in time.
+            queue.Empty: The queue stayed empty until the timeout.
             QueueClosed: The queue is closed and has no items left.
         """
         return self._taken(check_count("most", most, 1), _patience(True, timeout))
 
     def _taken(self, most: int, timeout_s: float | None) -> list[Item]:
-        """Take items; what a signal's handler raises leaves them in the queue."""
+        """Take items; if a signal's handler raises an exception, they stay in the queue."""
         ticket, got = os.urandom(_TICKET_BYTES), self._got[:]
         try:
             with uninterrupted:
@@ -272,14 +284,21 @@ class Queue(Generic[Item]):
     async def put_async(self, item: Item, timeout: float | None = None) -> None:
         """Add an item without blocking the event loop; raise what `put` raises.
 
-        If it is cancelled, as by `asyncio.wait_for`, the item is in the queue once or not at all.
+        If the task is cancelled, for example by `asyncio.wait_for`, the item is in the queue once or not at all.
+
+        Args:
+            item: The item.
+            timeout: Seconds to wait, 0 or more; None waits without limit.
         """
         _check_put(await submit(self._actor.put, [item], _patience(True, timeout)), 1)
 
     async def get_async(self, timeout: float | None = None) -> Item:
-        """Take an item without blocking the event loop; raise what `get` raises.
+        """Take an item without blocking the event loop and return it; raise what `get` raises.
 
-        If it is cancelled, as by `asyncio.wait_for`, it takes nothing.
+        If the task is cancelled, for example by `asyncio.wait_for`, it takes no item.
+
+        Args:
+            timeout: Seconds to wait, 0 or more; None waits without limit.
         """
         ticket = os.urandom(_TICKET_BYTES)
         got, self._got = self._got, []
@@ -298,7 +317,7 @@ class Queue(Generic[Item]):
 
     @property
     def maxsize(self) -> int:
-        """The most items in it; 0 has no limit."""
+        """The maximum number of items; 0 for no limit."""
         return int(self._actor.size()[1])
 
     def qsize(self) -> int:
@@ -306,33 +325,33 @@ class Queue(Generic[Item]):
         return int(self._actor.size()[0])
 
     def empty(self) -> bool:
-        """Return whether there is no item at this moment."""
+        """Return whether the queue is empty at this moment."""
         return self.qsize() == 0
 
     def full(self) -> bool:
-        """Return whether there is no free slot at this moment."""
+        """Return whether the queue is full at this moment."""
         items, most = self._actor.size()
         return bool(most) and items >= most
 
     def task_done(self) -> None:
-        """Count one item that was taken as finished, for `join`.
+        """Mark one taken item as finished, for `join`.
 
         Raises:
-            ValueError: It is called more often than items were added.
+            ValueError: There were more calls than items.
         """
         if not self._actor.done(1):
             raise ValueError("task_done() called too many times")
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until `task_done` was called for every item; return False if that does not happen in time."""
+        """Wait until `task_done` was called for every item; return False after `timeout` seconds."""
         return bool(self._actor.join(seconds_of("timeout", timeout)))
 
     def close(self) -> None:
-        """Refuse more items: `put` raises `QueueClosed`, as does `get` once the queue is empty; loops over it end."""
+        """Accept no more items: `put` raises `QueueClosed`, and so does `get` once the queue is empty; loops end."""
         self._actor.close()
 
     def kill(self) -> None:
-        """End the queue at once, with all its items."""
+        """End the queue at once; its items are lost."""
         kill(self._actor)
 
     def __iter__(self) -> Iterator[Item]:

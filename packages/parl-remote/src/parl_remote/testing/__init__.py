@@ -2,8 +2,8 @@
 
     pytest -p parl_remote.testing.plugin        or, in conftest.py:  pytest_plugins = ["parl_remote.testing"]
 
-provides the fixtures of `parl_remote.testing.plugin`. Their building blocks are here as well, for other test frameworks
-and scripts. All modules are loaded on demand.
+Either form provides the fixtures of `parl_remote.testing.plugin`. This package also contains the parts that they are
+made of, for other test frameworks and scripts. Its modules are loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Faults of actors at exact points of a program: after its third call, during the fourth, the second actor of a class.
+"""Faults of actors at exact points of a program, for example after the third call of the second actor of a class.
 
     program --call 3--> Faults --sent--> actor         after_calls=3: occurs once call 3 is answered, before call 4
     program --call 4--> Faults --sent, never begun--X  during_call=4: the actor is stopped while call 4 is sent
 
-The program is not changed: while a `Faults` is open, calls of this process to its actors pass through it. The same
-fault thus occurs at the same point in every run, whatever the speed of the machine.
+The program is not changed: while a `Faults` is open, calls of this process to its actors pass through it. A fault
+occurs at the same point in every run, whatever the speed of the machine.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _ENDS_S = 10.0
 
 
 class Faults:
-    """Injects faults into actors that this process makes from now on, and into given ones; a context manager.
+    """Faults of the actors that this process makes from now on, and of given actors; a context manager.
 
     Attributes:
-        struck: The faults so far, for display and assertions, for example "Sampler 2: kill after call 3".
+        struck: The faults that have occurred, for display and assertions, for example "Sampler 2: kill after call 3".
     """
 
     def __init__(self) -> None:
@@ -49,12 +49,12 @@ class Faults:
         """Return the faults of one actor.
 
         Args:
-            which: A remote object, or the name of a class whose actors are still to be made.
-            number: With a name: the number of the actor of that class, counted from 1 as they are made from now on.
+            which: A remote object, or the name of a class whose actors the program has yet to make.
+            number: With a name, the number of the actor among those of the class made from now on, counted from 1.
 
         Raises:
-            TypeError: `which` is neither.
-            ValueError: The number is below 1, or the object is not an actor of this process's connection.
+            TypeError: `which` is neither a remote object nor a name.
+            ValueError: The number is below 1, or the object is not an actor that this process has made.
         """
         if isinstance(which, str):
             if number < 1:
@@ -75,7 +75,7 @@ class Faults:
         return self._watch(record, record.connection, ActorFaults(record.class_name, self.struck))
 
     def open(self) -> Faults:
-        """Start intercepting."""
+        """Start to intercept calls, and return this object; a second call does nothing."""
         if self._original is None:
             self._original = original = Making._start
 
@@ -88,7 +88,7 @@ class Faults:
         return self
 
     def close(self) -> None:
-        """Stop intercepting, and resume paused actors."""
+        """Stop intercepting calls, cancel planned faults and resume paused actors; a second call does nothing."""
         if self._original is not None:
             Making._start = self._original  # type: ignore[method-assign]
             self._original = None
@@ -118,8 +118,8 @@ class ActorFaults:
     """The planned and past faults of one actor; made by `Faults.actor`.
 
     Attributes:
-        name: Its name, for display.
-        calls: How many calls were sent to it since interception started; reads and writes of attributes do not count.
+        name: The actor's name for display, for example "Sampler 2".
+        calls: The number of calls sent to the actor since interception started, without reads and writes of attributes.
     """
 
     def __init__(self, name: str, struck: list[str]) -> None:
@@ -140,7 +140,7 @@ class ActorFaults:
         """The actor's process.
 
         Raises:
-            ProcessLookupError: The actor was not made yet, has ended, or is on another host.
+            ProcessLookupError: The actor is not made yet, has ended, or is on another host.
         """
         if self._record is None or not self._record.pid:
             raise ProcessLookupError(f"{self.name} was not made yet")
@@ -150,27 +150,43 @@ class ActorFaults:
         return process
 
     def kill(self, *, after_calls: int | None = None, during_call: int | None = None) -> None:
-        """Kill the actor (SIGKILL), and wait for its end; at once by default.
+        """Kill the actor (SIGKILL) and wait for its end; without arguments, at once.
 
         Args:
-            after_calls: Kill it once this number of calls was answered; the next one raises `ActorLost`. 0 is before
-                the first one.
-            during_call: Kill it while this call, counted from 1, is in flight: it is sent and never begun.
+            after_calls: Kill it when this number of calls has been answered, 0 or more; the next call raises
+                `ActorLost`.
+            during_call: Kill it while the call of this number, counted from 1, is in flight: it is sent and never
+                begun.
+
+        Raises:
+            ProcessLookupError: Without arguments: the actor is not made yet, has ended, or is on another host.
+            ValueError: Both arguments were given, or that call has been sent already.
         """
         self.do(self._kill, after_calls=after_calls, during_call=during_call, name="kill")
 
     def pause(self, *, after_calls: int | None = None, during_call: int | None = None) -> None:
-        """Stop the actor (SIGSTOP) until `resume` or the end of the faults; the arguments are those of `kill`."""
+        """Stop the actor (SIGSTOP) until `resume` or `close`; arguments and errors are those of `kill`."""
         self.do(lambda: self.process.pause(), after_calls=after_calls, during_call=during_call, name="pause")
 
     def resume(self) -> None:
-        """Resume the actor."""
+        """Resume the actor (SIGCONT).
+
+        Raises:
+            ProcessLookupError: The actor is not made yet, has ended, or is on another host.
+        """
         self.process.resume()
 
     def slow(self, seconds: float) -> None:
-        """Delay every call from now on by at least `seconds`; 0 ends that.
+        """Delay every call from now on by at least `seconds`; 0 ends the delay.
 
-        The actor's process is stopped for that long, so keep it below the limit of silence (15 s unless set).
+        The actor's process is stopped for that time, which should be below the liveness limit of the cluster (15 s by
+        default).
+
+        Args:
+            seconds: The delay, from 0 to below 3600.
+
+        Raises:
+            ValueError: `seconds` is out of its range.
         """
         if not 0 <= seconds < 3600:
             raise ValueError(f"seconds must be from 0 to below 3600, not {seconds!r}")
@@ -184,16 +200,17 @@ class ActorFaults:
         during_call: int | None = None,
         name: str = "",
     ) -> None:
-        """Run an action at a point of this actor's life, for example `do(node.cut, after_calls=3)`.
+        """Run an action at a point of the program, for example `do(node.cut, after_calls=3)`; by default at once.
 
         Args:
-            action: The action; called with the actor stopped (`during_call`), or before its next call is sent.
-            after_calls: Run it once this number of calls was answered; 0 is before the first one.
-            during_call: Run it while this call, counted from 1, is in flight.
-            name: Its name in `Faults.struck`, by default the action's own name.
+            action: The action. With `during_call` the actor is stopped while it runs; with `after_calls` it runs before
+                the actor's next call is sent.
+            after_calls: Run it when this number of calls has been answered, 0 or more.
+            during_call: Run it while the call of this number, counted from 1, is in flight.
+            name: The name of the action in `Faults.struck` (default: the name of the function).
 
         Raises:
-            ValueError: Both points were given, or one that has passed already.
+            ValueError: Both `after_calls` and `during_call` were given, or that call has been sent already.
         """
         if after_calls is not None and during_call is not None:
             raise ValueError("give after_calls or during_call, not both")
@@ -226,7 +243,7 @@ class ActorFaults:
         connection.send = watched  # type: ignore[method-assign]
 
     def close(self) -> None:
-        """Cancel planned faults, and resume the actor."""
+        """Cancel planned faults and delays, and resume the actor."""
         self._after.clear()
         self._during.clear()
         self._gate.set()

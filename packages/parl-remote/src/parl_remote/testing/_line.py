@@ -4,9 +4,9 @@
                      |
                      conditions, cut, blackhole, reset: any time, from any thread
 
-It needs no privileges. Data held at a cut is delivered after `restore`, as TCP does with a cable that was unplugged and
-plugged in again; data in a black hole is lost, and its connection with it. A line carries TCP, which repairs loss and
-order by itself, so a lost segment arrives `retransmit_s` later, with all that follow it.
+It needs no privileges. Data held at a cut is delivered after `restore`, as with an unplugged cable that is plugged in
+again. Data in a black hole is lost, and so is its connection. A line carries TCP, which repairs loss and order: a lost
+segment and everything behind it arrive `retransmit_s` later, and duplicates and reordering have no effect.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEXT_TRY_S = 0.01
 
 
 class Direction(Flag):
-    """A direction of traffic, as seen from the target of a `Line`."""
+    """A direction of traffic of a `Line`: IN is towards the target, OUT comes from it, BOTH is either."""
 
     IN = auto()
     OUT = auto()
@@ -43,16 +43,22 @@ class Direction(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The quality of one direction of a line; the default is perfect.
+    """The quality of one direction of a line; the default is a perfect line.
 
     Attributes:
-        delay_s: The added delay in seconds, 0 or more. A round trip has it twice if both directions do.
-        jitter_s: The maximum of a random delay added to it, uniformly distributed.
-        loss: Share of packets that never arrive, from 0 to below 1.
-        duplicate: Share of packets that arrive twice, from 0 to 1.
-        reorder: Share of packets that are not delayed and so overtake others, from 0 to 1; needs a delay.
-        bytes_per_s: The bandwidth; None has no limit.
-        retransmit_s: The additional delay of a lost segment on a line; 0.2 s is the minimum of Linux.
+        delay_s: The added delay in seconds, from 0 to below 3600. If both directions have it, a round trip has it
+            twice.
+        jitter_s: The maximum of an additional random delay in seconds, uniformly distributed, from 0 to below 3600.
+        loss: The share of packets that are lost, from 0 to below 1.
+        duplicate: The share of packets that arrive twice, from 0 to 1; without effect on a `Line`, which carries TCP.
+        reorder: The share of packets that are not delayed and overtake others, from 0 to 1; needs a delay. Without
+            effect on a `Line`.
+        bytes_per_s: The bandwidth in bytes per second, above 0; None for no limit.
+        retransmit_s: The additional delay in seconds of a lost segment on a `Line`, from 0 to below 3600; the default
+            is the minimum of Linux.
+
+    Raises:
+        ValueError: A value is out of its range, or `reorder` is given without a delay.
     """
 
     delay_s: float = 0.0
@@ -82,18 +88,18 @@ _PERFECT = Conditions()
 
 
 class Line:
-    """A relay from an address of its own to a target.
+    """A TCP relay that listens on its own address and forwards to a target.
 
     Args:
         to: The target, (host, port).
-        listen: The address to listen on, (host, port); port 0 is a free one.
-        seed: The seed of random choices.
+        listen: The address to listen on, (host, port); port 0 chooses a free port.
+        seed: The seed of the random delays and losses.
 
     Attributes:
-        address: The address that it listens on, "host:port".
+        address: The address that the line listens on, "host:port".
 
     Raises:
-        OSError: It cannot listen there.
+        OSError: The line cannot listen on this address.
     """
 
     def __init__(
@@ -126,37 +132,37 @@ class Line:
         return len(self._connections)
 
     def passed(self, direction: Direction) -> int:
-        """Return the bytes delivered in one direction so far."""
+        """Return the number of bytes delivered so far in a direction, or in both."""
         return sum(way.passed for which, way in self._ways.items() if which in direction)
 
     def set(self, conditions: Conditions, direction: Direction = Direction.BOTH) -> None:
         """Set the line's conditions from now on.
 
         Args:
-            conditions: The conditions; `Conditions()` is a perfect line.
-            direction: The direction.
+            conditions: The new conditions; `Conditions()` is a perfect line.
+            direction: The direction or directions to change.
         """
         for which, way in self._ways.items():
             if which in direction:
                 way.conditions = conditions
 
     def cut(self, direction: Direction = Direction.BOTH) -> None:
-        """Stop all data; connections stay open, as with an unplugged cable."""
+        """Hold all data; connections stay open, as with an unplugged cable."""
         self._do(lambda: self._gates(direction, closed=True))
 
     def blackhole(self, direction: Direction = Direction.BOTH) -> None:
-        """Accept all data and deliver none: senders notice nothing until an answer is missing."""
+        """Accept all data and drop it; a sender notices nothing until an answer is missing."""
         for which, way in self._ways.items():
             way.swallows |= which in direction
 
     def restore(self) -> None:
-        """End cuts and black holes; connections that have lost data are reset."""
+        """End cuts and black holes; reset connections that have lost data."""
         for way in self._ways.values():
             way.swallows = False
         self._do(self._restore)
 
     def reset(self) -> None:
-        """Reset all current connections, as a router that has lost its tables does."""
+        """Reset all current connections, as a router does that has lost its tables."""
         self._do(self._reset_all)
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
-"""A real cluster of several nodes on this machine's loopback: real processes, real TCP, a line in front of each.
+"""A cluster of several nodes on this machine's loopback: real processes, real TCP and a line to each node.
 
     this program --127.0.2.1:port--> Line --> master, 127.0.0.1:port
                  --127.0.2.1:w1----> Line --> node 1, 127.0.0.1:w1 --127.0.3.1:port--> Line --> master
                  --127.0.2.1:w2----> Line --> node 2, 127.0.0.1:w2 --127.0.3.2:port--> Line --> master
     actors of node 1 --127.0.3.1:w2--> Line --> node 2            and so from every node to every node
 
-All connections use encrypted TCP, as between hosts, so that results carry over. A guard process ends the cluster when
-this program ends for any reason. Linux, where all of 127.0.0.0/8 is this machine.
+All connections use encrypted TCP, as between hosts, so results also hold there. A guard process ends the cluster when
+this program ends for any reason. It needs Linux, where all addresses of 127.0.0.0/8 belong to this machine.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ _LINES_OF_LOG = 15
 
 
 class LoopbackCluster:
-    """A master and any number of nodes.
+    """A cluster of a master and several nodes on this machine; a context manager.
 
     Args:
-        nodes: The initial number of nodes.
-        cpus: CPUs of each node for actors.
-        master_cpus: CPUs of the master's own node for actors.
-        liveness_limit_s: The silence after which a peer counts as lost, in seconds.
-        variables: More environment variables for the nodes.
+        nodes: The initial number of nodes, 0 or more.
+        cpus: CPUs that each node gives to actors, above 0.
+        master_cpus: CPUs that the master's own node gives to actors, 0 or more.
+        liveness_limit_s: Seconds of silence after which a peer counts as lost.
+        variables: Additional environment variables of the nodes.
 
     Attributes:
         address: The address for programs, "host:port".
-        key_file: The cluster's key.
-        home: Its private directory, with all logs; removed by `close`.
+        key_file: The file with the cluster's key.
+        home: The cluster's private directory, with all logs; removed by `close`.
         master: The master's node.
-        nodes: The other nodes by name, "node1" and so on.
+        nodes: The other nodes by name: "node1" and so on.
 
     Raises:
-        RuntimeError: A node did not come up.
+        RuntimeError: A node did not start.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class LoopbackCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables with which another process connects to `address`."""
+        """The environment variables that another process needs to connect to `address`."""
         return {**self._variables, "PARL_KEY_FILE": str(self.key_file)}
 
     def connect(self, **options: Any) -> None:
@@ -127,13 +127,13 @@ class LoopbackCluster:
             parl_remote.connect(self.address, **options)
 
     def add_node(self, cpus: float = 2) -> Member:
-        """Start another node.
+        """Start another node and return it.
 
         Args:
-            cpus: CPUs that it gives to actors, above 0.
+            cpus: CPUs that the node gives to actors, above 0.
 
         Raises:
-            RuntimeError: The node did not come up.
+            RuntimeError: The node did not start.
         """
         self._numbers += 1
         name = f"node{self._numbers}"
@@ -147,7 +147,7 @@ class LoopbackCluster:
         return node
 
     def start_node(self, node: Member) -> None:
-        """Start a killed node again, as a new one with no actors."""
+        """Start a killed node again, as a new node without actors."""
         node.start()
         found = _WORKER_AT.search(node.said)
         if found is None:
@@ -176,14 +176,14 @@ class LoopbackCluster:
         """Start the master again after `master.kill()`, on the same port and with the same key.
 
         Returns:
-            The seconds until it answered.
+            The time until it answered, in seconds.
         """
         began = time.monotonic()
         self.master.start()
         return time.monotonic() - began
 
     def status(self) -> Status:
-        """Return the status from the master directly, past all lines.
+        """Return the master's status, requested without passing through a line.
 
         Raises:
             RemoteError: The master does not answer.
@@ -198,7 +198,7 @@ class LoopbackCluster:
             The time that it took, in seconds.
 
         Raises:
-            TimeoutError: The number differs after `timeout_s`.
+            TimeoutError: The master has another number of nodes after `timeout_s` seconds.
         """
         began = time.monotonic()
         while (seen := self.status().node_count) != count:
@@ -208,7 +208,7 @@ class LoopbackCluster:
         return time.monotonic() - began
 
     def processes(self) -> tuple[Process, ...]:
-        """Return every process of this cluster, including orphans, without the guard."""
+        """Return all processes of this cluster, including orphans, except the guard."""
         found = processes_with("PARL_RUN_DIR", self._variables["PARL_RUN_DIR"])
         return tuple(process for process in found if process.pid not in {self._guard.pid, os.getpid()})
 
@@ -216,7 +216,7 @@ class LoopbackCluster:
         """End all processes; a second call does nothing.
 
         Raises:
-            RuntimeError: A process did not end by itself and was killed: a fault of parl-remote.
+            RuntimeError: A process did not end by itself and was killed, which is a bug of parl-remote.
         """
         if self._closed:
             return
@@ -251,7 +251,7 @@ class LoopbackCluster:
 
 @contextmanager
 def set_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables of this process within a `with`; other PARL_ variables are removed meanwhile."""
+    """Set environment variables of this process within a `with` block; remove other PARL_ variables meanwhile."""
     before = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PARL_")}
     os.environ.update(variables)
     try:
@@ -263,13 +263,13 @@ def set_variables(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 class Member:
-    """A node started for tests, possibly the master's.
+    """A node of a `LoopbackCluster`, or its master.
 
     Attributes:
         name: Its name in the cluster.
-        said: The output of its command when it was up.
-        toward: The line that leads to it, for programs; None until it is known.
-        upward: The line that leads from it to the master; None for the master itself.
+        said: The output of its command until it was ready.
+        toward: The line from programs to the node; None until the node's port is known.
+        upward: The line from the node to the master; None for the master.
     """
 
     def __init__(
@@ -307,10 +307,10 @@ class Member:
 
     @property
     def zygote(self) -> Process:
-        """The process that its actors are forked from.
+        """The process from which the node's actors are forked.
 
         Raises:
-            ProcessLookupError: There is none now: the node has no CPUs or is being started.
+            ProcessLookupError: There is no such process: the node has no CPUs or is starting.
         """
         for child in self.process.children:
             if child.name == _ZYGOTE:
@@ -319,7 +319,7 @@ class Member:
 
     @property
     def actors(self) -> tuple[Process, ...]:
-        """The processes of the node's actors, without the spare one."""
+        """The processes of the node's actors, without the spare process."""
         with contextlib.suppress(ProcessLookupError):
             return tuple(child for child in self.zygote.children if child.name != "parl:spare")
         return ()
@@ -330,10 +330,10 @@ class Member:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def start(self) -> None:
-        """Start the node and wait until it is up; also again after `kill`.
+        """Start the node, also again after `kill`, and wait until it is ready.
 
         Raises:
-            RuntimeError: The node runs already, or did not come up; the message has the end of its log.
+            RuntimeError: The node runs already, or did not start; the message has the end of its log.
         """
         if self._process is not None and self._process.alive:
             raise RuntimeError(f"node {self.name} runs already")
@@ -357,7 +357,7 @@ class Member:
             raise RuntimeError(f"node {self.name} did not come up within {_START_S:g} s{lines}")
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Kill the node's own process and wait for its end; its actors end with it, shortly after."""
+        """Kill the node's own process and wait for its end; its actors end shortly after it."""
         self.process.kill(number)
         self.process.resume()
         self._reap()
@@ -375,27 +375,27 @@ class Member:
         self.process.resume()
 
     def freeze(self) -> None:
-        """Stop the node and all its actors, as a suspended machine does."""
+        """Stop the processes of the node and of all its actors, as when a machine is suspended."""
         for process in self.process.family:
             process.pause()
 
     def thaw(self) -> None:
-        """End `freeze`."""
+        """Resume the processes that `freeze` has stopped."""
         for process in self.process.family:
             process.resume()
 
     def cut(self, direction: Direction = Direction.BOTH) -> None:
-        """Cut the node off in one or both directions; connections stay open."""
+        """Cut the node off in one or both directions; its connections stay open."""
         for line, which in self._lines(direction):
             line.cut(which)
 
     def set(self, conditions: Conditions, direction: Direction = Direction.BOTH) -> None:
-        """Set the conditions of the lines to the node, from it, or both."""
+        """Set the conditions of the lines to the node, from the node, or both."""
         for line, which in self._lines(direction):
             line.set(conditions, which)
 
     def restore(self) -> None:
-        """End the cut; held data is delivered."""
+        """End the cut and deliver the data held meanwhile."""
         for line in self.lines:
             line.restore()
 

@@ -1,9 +1,9 @@
-"""Faults of this machine: signalled processes, a full disk, exhausted memory.
+"""Faults of this machine: killed and paused processes, a full disk, exhausted memory.
 
     Process(pid) --pidfd--> kill, pause, resume, wait_for_end
                  --/proc--> name, children, memory, open descriptors
 
-A descriptor always refers to the same process, so a reused pid does no harm.
+A process descriptor (pidfd) always refers to the same process, so a reused pid does no harm.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ sys.stdout.write("full"); sys.stdout.flush(); sys.stdin.read()
 
 
 class FaultUnavailable(RemoteError):
-    """The fault is not possible on this machine or for this user; the message has the reason. Tests are skipped."""
+    """The fault is not possible on this machine or for this user; the message has the reason.
+
+    The pytest plugin skips a test that raises it.
+    """
 
 
 class Process:
-    """A process of this host and this user.
+    """A process of this user on this host. It needs Linux.
 
     Args:
-        pid: Its process id.
+        pid: The process id.
 
     Raises:
         ProcessLookupError: There is no such process.
@@ -74,12 +77,12 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Return whether the process has not ended."""
+        """Whether the process is running, that is, has not ended."""
         return not _ready(self._descriptor, 0.0)
 
     @property
     def paused(self) -> bool:
-        """Return whether the process is stopped by a signal."""
+        """Whether the process is stopped by a signal."""
         return self.alive and _stat(self.pid)[1] in {"T", "t"}
 
     @property
@@ -101,12 +104,12 @@ class Process:
 
     @property
     def descriptors(self) -> int:
-        """The number of open files, without segments of shared memory; 0 once it has ended."""
+        """The number of open file descriptors, without segments of shared memory; 0 once the process has ended."""
         return sum(not target.startswith("/memfd:") for target in self._open_files())
 
     @property
     def threads(self) -> int:
-        """The number of threads, 0 once it has ended."""
+        """The number of threads; 0 once the process has ended."""
         with contextlib.suppress(OSError):
             return len(os.listdir(f"/proc/{self.pid}/task"))
         return 0
@@ -115,7 +118,8 @@ class Process:
     def unix_sockets(self) -> tuple[str, ...]:
         """The paths of the unix sockets on which the process listens.
 
-        The kernel's table has the names under which they were bound; see `transport.unix.sockets.listening_socket`.
+        The kernel's table has the paths before `transport.unix.sockets.listening_socket` renames them; this property
+        has the paths after that.
         """
         rows = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
         inodes = self._sockets
@@ -152,7 +156,7 @@ class Process:
 
     @property
     def own_bytes(self) -> int:
-        """The private memory in bytes, without segments of shared memory; 0 once it has ended."""
+        """The private memory in bytes, without segments of shared memory; 0 once the process has ended."""
         total, counts = 0, True
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{self.pid}/smaps").read_text(errors="replace").splitlines():
@@ -177,12 +181,12 @@ class Process:
         return len(found)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal, SIGKILL by default; a process that has ended is ignored."""
+        """Send a signal, SIGKILL by default; do nothing if the process has ended."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, number)
 
     def pause(self) -> None:
-        """Stop the process (SIGSTOP), as a swapping host or a suspended machine does."""
+        """Stop the process (SIGSTOP), which then behaves as on a swapping host or a suspended machine."""
         self.kill(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -191,7 +195,7 @@ class Process:
 
     @contextmanager
     def being_paused(self) -> Iterator[None]:
-        """Pause the process within a `with`."""
+        """Pause the process within a `with` block."""
         self.pause()
         try:
             yield
@@ -202,10 +206,10 @@ class Process:
         """Wait until the process has ended.
 
         Returns:
-            The time that it took, in seconds.
+            The time until then, in seconds.
 
         Raises:
-            TimeoutError: The process still runs.
+            TimeoutError: The process still runs after `timeout_s` seconds.
         """
         began = time.monotonic()
         if not _ready(self._descriptor, timeout_s):
@@ -214,25 +218,26 @@ class Process:
 
 
 def processes_with(variable: str, value: str) -> tuple[Process, ...]:
-    """Return all processes with `variable=value` in their environment, which descendants inherit.
+    """Return all processes with `variable=value` in their environment.
 
-    Orphans are found by it, too.
+    Descendants inherit the variable, so orphans are found as well.
     """
     wanted = f"{variable}={value}".encode()
     return tuple(_each(pid for pid, _ in _parents() if wanted in _environment(pid)))
 
 
 class SmallDisk:
-    """A separate file system of a few MiB, to be filled; a context manager. Linux, root.
+    """A separate small file system that a test can fill; a context manager. It needs Linux and root.
 
     Args:
-        mib: Its size.
+        mib: The size in MiB, 1 or more.
 
     Attributes:
-        path: Its mount point.
+        path: The mount point.
 
     Raises:
-        FaultUnavailable: This user may not mount one.
+        ValueError: The size is below 1 MiB.
+        FaultUnavailable: This user may not mount a file system.
     """
 
     def __init__(self, mib: int = 1) -> None:
@@ -246,7 +251,7 @@ class SmallDisk:
             raise FaultUnavailable(f"a small disk needs a mount, which needs root: {done.stderr.strip()}")
 
     def fill(self) -> int:
-        """Fill the disk to the last byte; return the number of bytes written."""
+        """Fill the disk to the last byte and return the number of bytes written."""
         written = 0
         file = os.open(self.path / "filling", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         size = _BLOCK
@@ -263,7 +268,7 @@ class SmallDisk:
         (self.path / "filling").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Unmount the disk, even if in use; a second call does nothing."""
+        """Unmount the disk, even while it is in use; a second call does nothing."""
         if self.path.exists():
             subprocess.run(["umount", "--lazy", str(self.path)], capture_output=True, check=False)
             self.path.rmdir()
@@ -276,13 +281,13 @@ class SmallDisk:
 
 
 class MemoryHog:
-    """A process that allocates memory and keeps it; a context manager.
+    """A process that allocates memory and keeps it until `close`; a context manager.
 
     Args:
-        mib: The amount in MiB.
+        mib: The amount of memory in MiB.
 
     Raises:
-        FaultUnavailable: That much memory is not available.
+        FaultUnavailable: The machine does not have so much free memory.
     """
 
     def __init__(self, mib: int) -> None:

@@ -1,14 +1,14 @@
-"""Fixtures for pytest: clusters of a test's own, and faults in them. Loaded only on request.
+"""Fixtures for pytest: clusters for one test, and faults in them. The plugin is loaded only on request.
 
     pytest -p parl_remote.testing.plugin        or, in conftest.py:  pytest_plugins = ["parl_remote.testing"]
 
 | fixture | value |
 | --- | --- |
-| `parl_private` | a function that connects to a private cluster, checked to leave no process behind |
-| `parl_cluster` | a function that starts a cluster of several nodes on loopback, checked likewise |
+| `parl_private` | a function that connects to a private cluster; the test fails if a process is left |
+| `parl_cluster` | a function that starts a cluster of several nodes on loopback; the test fails if a process is left |
 | `parl_faults` | `Faults`: kill, pause or slow actors at exact points of the program |
 
-A fault that this machine does not support (`FaultUnavailable`) skips the test, with the reason.
+If this machine does not support a fault (`FaultUnavailable`), the test is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def _skipped_if_unavailable() -> Iterator[None]:
 
 @pytest.fixture
 def parl_private() -> Iterator[Callable[..., None]]:
-    """Yield a function that connects to a private cluster.
+    """Yield a function that connects to a private cluster, for example `parl_private(cpu_num=4)`.
 
-    `parl_private(cpu_num=4)`: the arguments are those of `parl.connect`. At the end of the test the connection is
-    closed, and the test fails if a process of the cluster is left.
+    Its arguments are those of `parl.connect`. At the end of the test the connection is closed, and the test fails if a
+    process of the cluster is left.
     """
     watched: list[Process] = []
 
@@ -76,11 +76,11 @@ def parl_private() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def parl_cluster() -> Iterator[Callable[..., LoopbackCluster]]:
-    """Yield a function that starts clusters of several nodes on loopback.
+    """Yield a function that starts a cluster of several nodes on loopback.
 
-    `cluster = parl_cluster(nodes=2, cpus=2)`: the arguments are those of `LoopbackCluster`. The environment is set so
-    that the program under test reaches it by `parl.connect(cluster.address)`. At the end of the test the clusters are
-    stopped, and the test fails if a process is left.
+    Its arguments are those of `LoopbackCluster`, for example `cluster = parl_cluster(nodes=2, cpus=2)`. The environment
+    of the test is set so that the program under test can call `parl.connect(cluster.address)`. At the end of the test
+    the clusters are stopped, and the test fails if a process is left.
     """
     with ExitStack() as undo:
 
