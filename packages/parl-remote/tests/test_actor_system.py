@@ -74,6 +74,12 @@ def test_the_entry_point_finds_remote_actors(unconnected: None) -> None:
         assert system.slots == 1
 
 
+@pytest.mark.parametrize(("n_cpu", "slots"), [(2, 2), (0.1, 40), (8, 1), (0, 4)])
+def test_slots_are_the_actors_that_the_cpus_suffice_for(unconnected: None, n_cpu: float, slots: int) -> None:
+    with RemoteActors(cpu_num=4, n_cpu=n_cpu) as system:
+        assert system.slots == slots
+
+
 def test_an_actor_lives_in_another_process_and_its_class_stays_as_it_is(actors: RemoteActors) -> None:
     ledger = actors.create(Ledger, 3)
     assert ledger.call("pid") != os.getpid()

@@ -44,16 +44,21 @@ class RemoteActors:
         self._options = ActorOptions.of({"n_cpu": n_cpu})
         self._handles: list[_RemoteHandle] = []
         self._owns_connection = _current.peek() is None
-        self._slots: int | None = connect.get("cpu_num")
+        self._slots: int | None = None
         if self._owns_connection:
             _connecting.connect(address, **connect)
+            if (cpu_num := connect.get("cpu_num")) is not None:
+                self._slots = max(1, 1000 * cpu_num // round(1000 * (self._options.resources.cpu or 1)))
         elif address is not None or connect:
             given = ", ".join([*([repr(address)] if address else []), *(f"{k}={v!r}" for k, v in connect.items())])
             raise ValueError(f"there is a connection already; call parl.disconnect() first, or leave out {given}")
 
     @property
     def slots(self) -> int | None:
-        """The value of `cpu_num` if this object was opened with it; else None."""
+        """The number of actors that the private cluster has CPUs for, or its `cpu_num` if they take none.
+
+        None if `cpu_num` was not given.
+        """
         return self._slots
 
     def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> _RemoteHandle:
