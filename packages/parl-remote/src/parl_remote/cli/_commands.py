@@ -41,7 +41,7 @@ _DRAWN = frozenset({"top", "doctor"})  # they have colours, and show what they q
 
 
 class _Commands(click.Group):
-    """A group that imports a command's module when it is called: `xparl stop` does not load what `xparl top` needs."""
+    """A group that imports a command's module when the command is called, so that each command loads only its own."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(_MODULES)
@@ -72,7 +72,7 @@ class _Commands(click.Group):
 
 
 def _with_visible_output(command: click.Command) -> click.Command:
-    """Show the control characters in names, reasons and logs, which others have written."""
+    """Make control characters visible in the output of a command: others have written the names, reasons and logs."""
     callback = command.callback
     if callback is not None and not hasattr(callback, "__wrapped__"):
         inner = callback
@@ -87,7 +87,7 @@ def _with_visible_output(command: click.Command) -> click.Command:
 
 
 def _with_lines(command: click.Command) -> click.Command:
-    """Keep a command's examples as lines: in a raw docstring click's marker for that is two characters."""
+    """Keep the lines of a command's examples: put click's one-character marker for the two in its raw docstring."""
     command.help = (command.help or "").replace("\\b\n", "\b\n")
     return command
 
@@ -95,9 +95,9 @@ def _with_lines(command: click.Command) -> click.Command:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="parl-remote")
 def main() -> None:
-    r"""Start, join, look at and stop clusters of remote actors.
+    r"""Start, join, inspect and stop clusters of remote actors.
 
-    A program needs none of this for a private cluster on its own machine: parl.connect() makes one.
+    A program on one machine does not need these commands: parl.connect() starts a private cluster.
 
     \b
     Examples:
@@ -105,9 +105,9 @@ def main() -> None:
       xparl connect --address first:8037      add another host's CPUs to it
       xparl up hosts.toml                     the same on all hosts of a file, over ssh
       xparl status                            nodes, slots, programs
-      xparl logs -f trainer                   what an actor writes
+      xparl logs -f trainer                   the output of an actor
       xparl events -f                         nodes that join or are lost, actors that restart
-      xparl doctor --address first:8037       what is wrong, and how to mend it
+      xparl doctor --address first:8037       problems and their remedies
     """
 
 

@@ -367,19 +367,19 @@ def doctor_command(
     script: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Find problems of this host and a cluster, and how to fix them.
+    r"""Find problems of this host and of a cluster, with their remedies.
 
-    It checks this host (disk, limits, keys, leftovers), the route to the master, key, versions and clocks, the
-    free CPUs and the programs that use the others, and each worker: whether its address can be reached from here and
-    from the master, and whether it has the modules that a program needs. It changes nothing.
+    The command checks this host (disk, limits, keys, remains of killed nodes), the route to the master, key, versions
+    and clocks, and which programs use the CPUs. It checks whether each worker can be reached from here and from the
+    master, and whether it has the modules that a program needs. It changes nothing.
 
-    The exit status is 0 without problems, otherwise 1; notes do not count.
+    The exit status is 1 if there are problems, else 0. Notes are not problems.
 
     \b
     Examples:
       xparl doctor                                         this host and your clusters on it
       xparl doctor --address first:8037                    a cluster elsewhere, as seen from here
-      xparl doctor --address first:8037 --module torch     is torch there on every worker?
+      xparl doctor --address first:8037 --module torch     whether every worker has torch
       xparl doctor --port 8037 --script train.py --json
     """
     found = environment()

@@ -62,10 +62,10 @@ def drain_command(
     key_file: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Give a node no more actors, and remove it when its last one has ended.
+    r"""Place no more actors on a node, and remove the node when its last actor has ended.
 
-    NODE is a node's name, name:port or id, as xparl list nodes shows them. Actors with max_restarts may move to other
-    nodes at once. The node that the master runs in stays, without actors.
+    NODE is a node's name, name:port or id, as shown by xparl list nodes. Actors with max_restarts may move to other
+    nodes at once. The master's own node remains in the cluster, without actors.
 
     \b
     Examples:
@@ -121,9 +121,10 @@ def _await_drained(session: Session, started: DrainStarted) -> None:
 def kill_command(
     actors: tuple[str, ...], reason: str, port: int | None, address: str | None, key_file: Path | None, as_json: bool
 ) -> None:
-    r"""End actors at once; they are not restarted, and calls that wait for them raise ActorLost.
+    r"""End actors at once; they are not restarted, and their pending calls raise ActorLost.
 
-    ACTOR is an id, the beginning of one, a name, or a class with one actor. The command returns when they have ended.
+    ACTOR is an id, the beginning of an id, a name, or a class with one actor. The command returns when the actors have
+    ended.
 
     \b
     Examples:

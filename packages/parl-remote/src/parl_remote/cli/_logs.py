@@ -67,9 +67,9 @@ def logs_command(
 ) -> None:
     r"""Show what an actor has written to its stdout and stderr.
 
-    ACTOR is an id, the beginning of one, a name, or a class with one actor. It comes through the port of the actor's
-    worker, so it works from every host that can use the cluster. Logs of the last thousand actors of a node that ended
-    are kept while the node runs; of a very long one, the last 64 MiB or so.
+    ACTOR is an id, the beginning of an id, a name, or a class with one actor. The output comes through the port of the
+    actor's worker, so the command works on every host that can use the cluster. A node keeps the logs of its last 1000
+    ended actors while it runs; of a long log it keeps about the last 64 MiB.
 
     \b
     Examples:
@@ -167,11 +167,10 @@ def events_command(
     key_file: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Show what has happened in a cluster: nodes that joined, were lost, left or were drained, actors that were lost,
-    ran out of memory or were restarted.
+    r"""Show the events of a cluster: nodes that join, leave, are drained or lost; actors that are lost or restarted.
 
-    The master keeps the last 5,000 events until the cluster is stopped, though it may be killed and started again:
-    -f then waits up to 30 s for it, and goes on.
+    The master keeps the last 5000 events until the cluster is stopped, even if the master is killed and started again;
+    meanwhile -f waits up to 30 s for it.
 
     \b
     Examples:
@@ -284,10 +283,10 @@ def acknowledge_command(
     key_file: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Remove lost nodes from the lists.
+    r"""Remove lost nodes from the lists of nodes.
 
-    A lost node stays in xparl status, xparl list nodes, the monitor and its metrics until it returns or
-    this command names it. NODE is a name, name:port or id, as xparl list nodes shows them.
+    xparl status, xparl list nodes, the monitor and its metrics show a lost node until it returns or this command
+    acknowledges it. NODE is a node's name, name:port or id, as shown by xparl list nodes.
 
     \b
     Examples:

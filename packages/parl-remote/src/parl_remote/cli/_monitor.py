@@ -166,15 +166,16 @@ _PORT = 8137  # of a cluster on 8037, as in all examples
 def monitor_command(
     port: int | None, address: str | None, key_file: Path | None, host: str, monitor_port: int, token_file: Path | None
 ) -> None:
-    r"""Show a cluster in a browser, until Ctrl-C.
+    r"""Serve a web page that shows a cluster, until Ctrl-C.
 
-    xparl start starts one with each new cluster; use this command for clusters on other hosts, or other interfaces.
+    xparl start starts a monitor with each new cluster. Use this command for clusters on other hosts, or for another
+    interface.
 
     \b
     Examples:
       xparl monitor                                        the cluster of this host
       xparl monitor --address first:8037                   a cluster elsewhere, seen from here
-      xparl monitor --host 0.0.0.0 --monitor_port 8080     for other hosts; they have to sign in
+      xparl monitor --host 0.0.0.0 --monitor_port 8080     for browsers on other hosts, which have to sign in
     """
     found = environment()
     target = only_target(found, port, address, key_file)

@@ -65,12 +65,13 @@ _SHOWN = 200
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per call.")
 def replay_command(journal: str, folder: Path, listed: bool, number: int | None, debug: bool, as_json: bool) -> None:
-    r"""Repeat the calls of an actor in this process, in their order.
+    r"""Run the recorded calls of an actor again, in this process and in their order.
 
-    An actor made with the option record="journals" keeps a journal in that folder. JOURNAL is its file, or the class or
-    the beginning of the id in its name. The object is made anew from the class and the arguments that were recorded,
-    random number generators begin as they did there, and each outcome is compared with the recorded one. Run it in the
-    program's folder, so that its modules are found, and only on journals that you trust: they hold pickles.
+    An actor with the option record="journals" writes a journal into that folder. JOURNAL is the file, or the class or
+    the beginning of the id in its name. The command makes the object again from the recorded class and arguments, with
+    the same seeds of random number generators, and compares each outcome with the recorded one. Run it in the program's
+    folder, so that the program's modules are found. Run it only on journals that you trust, because they contain
+    pickles.
 
     The exit status is 1 if a call ends differently.
 
@@ -214,11 +215,11 @@ class ActorCalls:
 def timeline_command(
     output: Path, seconds: float, port: int | None, address: str | None, key_file: Path | None
 ) -> None:
-    r"""Record the calls of all actors for some seconds, as a timeline.
+    r"""Record the calls of all actors for some seconds and write them as a timeline.
 
-    The file is in Chrome's trace format: open it in https://ui.perfetto.dev or chrome://tracing. Each actor has a row,
-    or several while it runs several calls at a time; the cluster's events are marked. While nothing is recorded, calls
-    cost nothing more; while it is, some microseconds. Ctrl-C ends the recording early and writes what there is.
+    The file has Chrome's trace format; open it in https://ui.perfetto.dev or chrome://tracing. Each actor has a row, or
+    several rows while it runs several calls at a time; the cluster's events are marked. Recording costs some
+    microseconds per call. Ctrl-C ends the recording early and writes the calls recorded so far.
 
     \b
     Examples:

@@ -87,7 +87,7 @@ class Target:
 
 
 def targets(found: Environment, port: int | None, address: str | None, key_file: Path | None) -> list[Target]:
-    """Return the clusters of a command; without an address those started on this host, else those joined."""
+    """Return the clusters of a command; without an address, those started on this host or else those joined."""
     if address is not None:
         return [Target(str(parsed(address)), key_file)]
     started = [

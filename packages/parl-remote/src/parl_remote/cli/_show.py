@@ -152,8 +152,8 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequ
 
     Args:
         headings: One per column.
-        rows: Texts; control characters in them are shown as "?", so that no name moves the cursor.
-        right: The headings of columns to write flush right.
+        rows: Texts; their control characters are shown as "?", so that they cannot move the cursor.
+        right: The headings of columns to align at the right.
     """
     cells = [[plain(cell) for cell in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(headings, *cells, strict=True)]
@@ -239,8 +239,8 @@ def list_command(
 ) -> None:
     r"""List the actors, nodes, clients (programs) or deaths of a cluster.
 
-    Deaths are actors that were lost, the latest first, each with its cause. A node that was lost stays in the list,
-    with time and cause, until it comes back or xparl acknowledge. Ids are shortened in tables; commands take them so.
+    Deaths are lost actors with their causes, the latest first. A lost node stays in the list, with time and cause,
+    until it returns or xparl acknowledge names it. Tables show shortened ids, which other commands accept.
 
     \b
     Examples:
@@ -365,7 +365,7 @@ def _used(total: float, free: float) -> str:
 def status_command(port: int | None, address: str | None, key_file: Path | None, as_json: bool) -> None:
     r"""Show nodes, slots, actors and clients of clusters.
 
-    The exit status is 1 if one of them does not answer, or if there is none.
+    The exit status is 1 if a cluster does not answer or if there is no cluster.
 
     \b
     Examples:

@@ -423,8 +423,8 @@ def connect_command(
 ) -> None:
     r"""Add this host's CPUs to a cluster.
 
-    The cluster's key is taken from --key_file, PARL_KEY_FILE, PARL_KEY, or, on the host where you started the
-    cluster, from your run files.
+    The cluster's key comes from --key_file, PARL_KEY_FILE, PARL_KEY or, on the host where you started the cluster,
+    from your run directory.
 
     \b
     Examples:
@@ -533,9 +533,9 @@ def _worker_host(asked: str | None, master: Address, run_files: RunFiles) -> tup
 def key_command() -> None:
     r"""Print a new cluster key.
 
-    You need none for `xparl start`, which makes one itself. If a job script, a secret store or a configuration
-    management hands the same key to all nodes, make it here: start, connect and programs take it from --key_file,
-    PARL_KEY_FILE or PARL_KEY.
+    xparl start makes a key itself. Use this command if a job script, a secret store or a configuration management
+    system gives the same key to all nodes. xparl start, xparl connect and programs take it from --key_file (in programs
+    key_file=), PARL_KEY_FILE or PARL_KEY.
 
     \b
     Example:

@@ -188,14 +188,15 @@ _UNANSWERED = 2  # the exit status where no user can be asked
     "--all", "everything", is_flag=True, help="Stop all your clusters, or all on the given ports, without asking."
 )
 def stop_command(ports: tuple[int, ...], addresses: list[Address], everything: bool) -> None:
-    r"""Stop your clusters and workers on this host: those of the given ports or addresses, or all.
+    r"""Stop your clusters and workers on this host: those at the given ports or addresses, or all.
 
-    Without --port and --address it lists what it stops. If there is more than one cluster, or more than one on a port
-    (of other hosts, with workers here), it asks; if it cannot ask because there is no terminal, it stops nothing and
-    exits with 2. With --all it does not ask. If there is nothing at the given ports or addresses it exits with 3.
+    Without --port and --address, the command lists what it stops. If that belongs to several clusters, it asks for
+    confirmation; a single port may belong to several clusters if workers of other hosts' clusters run here. With --all
+    it does not ask. If it has to ask but there is no terminal, it stops nothing and exits with 2. If it finds nothing
+    at the given ports or addresses, it exits with 3.
 
-    Each node gets a moment to end its actors and to disconnect; then its remaining processes are killed. Processes
-    are found by the records of xparl start and xparl connect in your run directory (PARL_RUN_DIR), never by name.
+    Each node has a short time to end its actors and to disconnect; then its remaining processes are killed. The command
+    finds processes by the records of xparl start and xparl connect in your run directory (PARL_RUN_DIR), never by name.
 
     \b
     Examples:

@@ -252,10 +252,11 @@ def top_command(
     key_file: Path | None,
     json_wanted: bool,
 ) -> None:
-    r"""Watch the nodes and actors of a cluster, as top does for processes.
+    r"""Show the nodes and actors of a cluster continuously, as top does for processes.
 
-    Keys: q or Ctrl-C ends; c, m, r, a sorts actors by CPU, memory, rate of calls, age. Into a pipe it writes one
-    snapshot and ends, in lines of full length. Workers report their actors' numbers to the master every two seconds.
+    Keys: q or Ctrl-C ends the command; c, m, r and a sort the actors by CPU, memory, rate of calls and age. If the
+    output is a pipe, the command writes one snapshot with lines of full length and ends. Workers report the figures of
+    their actors to the master every two seconds.
 
     \b
     Examples:

@@ -288,16 +288,16 @@ _timeout_option = click.option(
 def up_command(hosts: Path, only: tuple[str, ...], timeout: float) -> None:
     r"""Start a cluster on the hosts of a file, over ssh.
 
-    HOSTS is a TOML file: [cluster] with port, [master] with host, [[workers]] with host, one each; the page
-    "Use several machines as one cluster" has all settings. ssh must log in without a prompt (keys, an agent), and xparl
-    must be installed on the hosts. The cluster's key is made here if there is none, and sent to every host.
+    HOSTS is a TOML file with the tables [cluster] (port), [master] (host) and one [[workers]] (host) per worker; the
+    page "Use several machines as one cluster" describes all settings. ssh has to log in without a prompt, and xparl has
+    to be installed on the hosts. If the cluster has no key, one is made here. The key is sent to every host.
 
-    Running nodes do not change: run the command again to start nodes that failed, ended, or are new in the file.
+    Running nodes do not change. Run the command again to start nodes that failed, ended or are new in the file.
 
     \b
     Examples:
       xparl up hosts.toml
-      xparl up hosts.toml --worker gpu-3        on this host alone
+      xparl up hosts.toml --worker gpu-3        only the workers of gpu-3
     """
     file = ClusterFile.read(hosts)
     if unknown := set(only) - {worker.destination for worker in file.workers}:
@@ -339,7 +339,7 @@ def _worker_jobs(file: ClusterFile, key: str, timeout_s: float) -> Iterator[_Job
 @_file_argument
 @_timeout_option
 def down_command(hosts: Path, timeout: float) -> None:
-    r"""Stop the cluster that xparl up has started: its master's processes, and its workers on every host of the file.
+    r"""Stop a cluster that xparl up has started: its master, and its workers on every host of the file.
 
     \b
     Examples:
