@@ -356,7 +356,7 @@ _COLOURS = {Severity.FINE: "green", Severity.NOTE: "yellow", Severity.PROBLEM: "
 @click.option(
     "--script",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A program or notebook whose imports workers must have; it is read, not run.",
+    help="A program or notebook whose imported modules workers must have; it is read, not run.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor_command(

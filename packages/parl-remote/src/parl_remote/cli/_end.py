@@ -44,10 +44,10 @@ _LOOK_S = 0.5
     "--timeout",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Seconds after which running actors are asked to end; 0 asks at once. Default: no limit.",
+    help="Seconds that running actors have before they are asked to end; 0 asks at once. Default: no limit.",
 )
 @click.option("--wait", is_flag=True, help="Return only when the node has no actors left.")
-@click.option("--reason", default="", help="Reason that the owners of its actors get.")
+@click.option("--reason", default="", help="Reason reported to the owners of its actors.")
 @port_option
 @address_option
 @key_option
@@ -113,7 +113,7 @@ def _await_drained(session: Session, started: DrainStarted) -> None:
 
 @click.command("kill")
 @click.argument("actors", metavar="ACTOR...", nargs=-1, required=True)
-@click.option("--reason", default="", help="Reason that its owner gets.")
+@click.option("--reason", default="", help="Reason reported to the owners of the actors.")
 @port_option
 @address_option
 @key_option

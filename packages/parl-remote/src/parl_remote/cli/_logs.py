@@ -50,12 +50,12 @@ _ANSWER_S = 5.0
 
 @click.command("logs")
 @click.argument("actor")
-@click.option("-f", "--follow", is_flag=True, help="Follow the output, until the actor ends or Ctrl-C.")
-@click.option("-n", "--lines", type=click.IntRange(0), help="Only the last lines. Default: all that are kept.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the actor ends or Ctrl-C.")
+@click.option("-n", "--lines", type=click.IntRange(0), help="Show only so many last lines. Default: all that are kept.")
 @port_option
 @address_option
 @key_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per piece of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per piece of output.")
 def logs_command(
     actor: str,
     follow: bool,
@@ -143,16 +143,16 @@ _PAGE = 1000
 
 
 @click.command("events")
-@click.option("-f", "--follow", is_flag=True, help="Follow the events, until Ctrl-C or the end of the cluster.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the events until Ctrl-C or the end of the cluster.")
 @click.option(
-    "-n", "--lines", type=click.IntRange(0), help="Only the latest events. Default: 20 with -f, else all that are kept."
+    "-n", "--lines", type=click.IntRange(0), help="Show only so many latest events. Default: 20 with -f, else all kept."
 )
 @click.option(
     "--kind",
     "kinds",
     multiple=True,
     type=click.Choice([kind.value for kind in EventKind]),
-    help="Only events of this kind; may be repeated.",
+    help="Show only events of this kind; may be repeated.",
 )
 @port_option
 @address_option

@@ -147,7 +147,7 @@ _PORT = 8137  # of a cluster on 8037, as in all examples
     metavar="HOST",
     default="127.0.0.1",
     show_default=True,
-    help="Interface; beyond loopback, users have to sign in.",
+    help="Interface to listen on. On any other than loopback, users have to sign in with the monitor's token.",
 )
 @click.option(
     "--monitor_port",
@@ -161,7 +161,7 @@ _PORT = 8137  # of a cluster on 8037, as in all examples
     "--token_file",
     "--token-file",
     type=click.Path(path_type=Path),
-    help="A file with the monitor's token. Default: PARL_MONITOR_TOKEN_FILE, else one that is made and kept.",
+    help="The file with the monitor's token. Default: PARL_MONITOR_TOKEN_FILE, else a file that is made once and kept.",
 )
 def monitor_command(
     port: int | None, address: str | None, key_file: Path | None, host: str, monitor_port: int, token_file: Path | None

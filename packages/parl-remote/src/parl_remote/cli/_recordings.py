@@ -56,12 +56,12 @@ _SHOWN = 200
     help="Folder in which to look for journals by class or id.",
 )
 @click.option("--list", "listed", is_flag=True, help="List the calls in the journal without running them.")
-@click.option("--call", "number", type=click.IntRange(0), help="Stop at this call, and show its result.")
+@click.option("--call", "number", type=click.IntRange(0), help="Stop after this call and show its result.")
 @click.option(
     "--pdb",
     "debug",
     is_flag=True,
-    help="Debug: step into the call of --call; without it, stop at the first call that raises.",
+    help="Debug: step into the call given by --call, or else stop at the first call that raises.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per call.")
 def replay_command(journal: str, folder: Path, listed: bool, number: int | None, debug: bool, as_json: bool) -> None:

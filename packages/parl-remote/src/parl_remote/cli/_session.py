@@ -62,10 +62,10 @@ __all__ = [
 
 port_option = click.option("--port", type=click.IntRange(1, 65535), help="Your cluster on this port of this host.")
 address_option = click.option(
-    "--address", metavar="HOST:PORT", help="Address of any cluster. Default: your cluster on this host."
+    "--address", metavar="HOST:PORT", help="The address of a cluster. Default: your cluster on this host."
 )
 key_option = click.option(
-    "--key_file", "--key-file", type=click.Path(path_type=Path), help="A file with the cluster's key, mode 0600."
+    "--key_file", "--key-file", type=click.Path(path_type=Path), help="The file with the cluster's key, mode 0600."
 )
 
 

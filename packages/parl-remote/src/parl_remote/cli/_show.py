@@ -229,7 +229,7 @@ _DEATHS = 100
 
 @click.command("list")
 @click.argument("what", type=click.Choice(["actors", "nodes", "clients", "deaths"]), default="actors")
-@click.option("--node", default="", help="Only actors on this node, by its name, name:port or id.")
+@click.option("--node", default="", help="Show only actors on this node: its name, name:port or id.")
 @port_option
 @address_option
 @key_option

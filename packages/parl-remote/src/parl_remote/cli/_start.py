@@ -101,17 +101,17 @@ def resource_options(command: _Decorated) -> _Decorated:
             "--label",
             multiple=True,
             metavar="NAME=AMOUNT",
-            help="Something else that actors can ask for, for example license=2; may be repeated.",
+            help="An amount of another resource that actors can request, for example license=2; may be repeated.",
         ),
         click.option(
             "--memory",
             metavar="SIZE",
-            help='Memory to set aside for actors that ask for some, for example "24G". Default: all of this host.',
+            help='Memory for actors that request memory, for example "24G". Default: all of this host.',
         ),
         click.option(
             "--gpu",
             metavar="IDS",
-            help='GPUs to give to actors, for example "0,1", of those found here or in CUDA_VISIBLE_DEVICES. Default: '
+            help='GPUs for actors, for example "0,1", which this host has or CUDA_VISIBLE_DEVICES lists. Default: '
             "CUDA_VISIBLE_DEVICES, else all of this host.",
         ),
         click.option(
@@ -119,8 +119,7 @@ def resource_options(command: _Decorated) -> _Decorated:
             "--cpu-num",
             "cpu_num",
             type=click.FloatRange(0, 1_000_000),
-            help="CPUs to give to actors, one for each actor unless it asks for something else. Default: all of this "
-            "host.",
+            help="CPUs for actors; an actor uses one unless it requests another number. Default: all of this host.",
         ),
     ):
         command = option(command)
@@ -173,7 +172,7 @@ def _bytes(text: str) -> int:
 
 
 @click.command("start")
-@click.option("--port", type=click.IntRange(1, 65535), required=True, help="The one TCP port of the cluster.")
+@click.option("--port", type=click.IntRange(1, 65535), required=True, help="The TCP port of the cluster.")
 @resource_options
 @click.option(
     "--host",
@@ -196,13 +195,13 @@ def _bytes(text: str) -> int:
     metavar="HOST",
     default="127.0.0.1",
     show_default=True,
-    help="Interface of the web monitor. Elsewhere than on loopback it asks for its token.",
+    help="Interface of the web monitor. On any other than loopback, users have to sign in with its token.",
 )
 @click.option(
     "--monitor_token_file",
     "--monitor-token-file",
     type=click.Path(path_type=Path),
-    help="A file with the monitor's token. Default: PARL_MONITOR_TOKEN_FILE, else one that is made and kept.",
+    help="The file with the monitor's token. Default: PARL_MONITOR_TOKEN_FILE, else a file that is made once and kept.",
 )
 @key_option
 @click.option("--debug", is_flag=True, help="Write more detail into the node's log, like the variable DEBUG=1.")
@@ -215,7 +214,7 @@ def _bytes(text: str) -> int:
     metavar="LOW-HIGH",
     help="No longer needed: logs use the cluster's single port.",
 )
-@click.option("--once", is_flag=True, help="Start nothing if your own cluster runs at this port, and say so.")
+@click.option("--once", is_flag=True, help="If your own cluster runs at this port already, say so and start nothing.")
 @_foreground_option
 def start_command(
     port: int,
@@ -387,10 +386,10 @@ _LOOK_S = 0.05
     "--host",
     type=without_brackets,
     metavar="HOST",
-    help="Interface to listen on. Default: the one towards the master.",
+    help="Interface to listen on. Default: the interface towards the master.",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="The one TCP port of this worker. Default: a free one."
+    "--port", type=click.IntRange(0, 65535), default=0, help="The TCP port of this worker. Default: a free one."
 )
 @key_option
 @click.option("--debug", is_flag=True, help="Write more detail into the worker's log, like the variable DEBUG=1.")
@@ -404,7 +403,7 @@ _LOOK_S = 0.05
     "--once",
     default="",
     metavar="NAME",
-    help="Start nothing if the worker that was started here under this name, for this master, still runs, and say so.",
+    help="If a worker of this name, started here for this master, runs already, say so and start nothing.",
 )
 @_foreground_option
 def connect_command(

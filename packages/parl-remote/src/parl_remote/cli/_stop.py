@@ -182,7 +182,7 @@ _UNANSWERED = 2  # the exit status where no user can be asked
     metavar="HOST:PORT",
     multiple=True,
     callback=lambda _context, _option, given: [parsed(text) for text in given],
-    help="The cluster at this address, yours of this host or another one with workers here; may be repeated.",
+    help="The cluster at this address: your cluster of this host, or one that has workers here; may be repeated.",
 )
 @click.option(
     "--all", "everything", is_flag=True, help="Stop all your clusters, or all on the given ports, without asking."

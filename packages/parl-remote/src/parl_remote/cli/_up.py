@@ -282,7 +282,7 @@ _timeout_option = click.option(
     "only",
     multiple=True,
     metavar="HOST",
-    help="The cluster runs: start only the workers of this host; may be repeated.",
+    help="Start only the workers of this host, while the cluster runs; may be repeated.",
 )
 @_timeout_option
 def up_command(hosts: Path, only: tuple[str, ...], timeout: float) -> None:
