@@ -196,9 +196,9 @@ def test_without_faults_nothing_is_watched(connect: Callable[..., None]) -> None
         (lambda faults, _: faults.actor("Counter", 0), ValueError, "counted from 1"),
         (lambda faults, one: faults.actor(one).kill(after_calls=1, during_call=2), ValueError, "not both"),
         (lambda faults, one: faults.actor(one).kill(during_call=1), ValueError, "sent 1 calls already"),
-        (lambda faults, one: faults.actor(one).kill(after_calls=0), ValueError, "0 is over"),
+        (lambda faults, one: faults.actor(one).kill(after_calls=0), ValueError, "0 has passed"),
         (lambda faults, one: faults.actor(one).slow(-1), ValueError, "from 0 to below 3600"),
-        (lambda faults, _: faults.actor("Nobody").process, ProcessLookupError, "was not made yet"),
+        (lambda faults, _: faults.actor("Nobody").process, ProcessLookupError, "is not made yet"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(

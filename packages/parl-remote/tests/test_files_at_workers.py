@@ -548,5 +548,5 @@ def test_other_files_need_another_connection(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").touch()
     connect()
-    with pytest.raises(parl_remote.RemoteError, match="connected already; disconnect before sending other files"):
+    with pytest.raises(parl_remote.RemoteError, match="only the call that connects takes distributed_files"):
         parl_remote.connect(distributed_files=["a.txt"])

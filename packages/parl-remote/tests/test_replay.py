@@ -135,7 +135,7 @@ def test_a_replay_has_the_same_outcomes_with_the_same_random_numbers(home: Path)
 def test_the_call_that_ended_the_process_is_named_before_it_ends_the_replay(home: Path) -> None:
     done = replay(home, "Plain")
     assert done.returncode == 3
-    assert "die never ended: now again" in done.stderr
+    assert "die never ended: running it again" in done.stderr
 
 
 @pytest.mark.slow
@@ -199,5 +199,5 @@ def test_what_is_whole_of_a_journal_that_was_cut_off_is_replayed_up_to_where_it_
     cut.write_bytes(data[:-5])
     done = replay(home, str(cut), "--call", "3")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"cut.journal ends after \d+ bytes, with 5 calls; what follows, \d+ bytes, was not", done.stderr)
+    assert re.search(r"cut.journal can be read to byte \d+ \(5 calls\); the remaining \d+ bytes were not", done.stderr)
     assert "4 calls of Many: as recorded" in done.stdout

@@ -270,7 +270,7 @@ def test_logs_are_found_by_id_prefix_name_and_class(watched: Desk) -> None:
     assert watched.xparl("logs", "chief", "-n", 1) == "from the chief\n"
     assert watched.xparl("logs", "chief", "-n", 0) == ""
     said = watched.xparl("logs", "Trainer", fails=True)
-    assert "may be any of 2 actors" in said
+    assert "matches 2 actors" in said
     assert str(chief["lease_id"]).partition("-")[2][:8] in said
     assert "no actor 'nobody'" in watched.xparl("logs", "nobody", fails=True)
 
@@ -280,7 +280,7 @@ def test_actors_that_may_be_meant_are_told_apart_by_their_names() -> None:
         SimpleNamespace(lease_id=f"lease-aaaa{number}", name=name, class_name="Trainer")
         for number, name in enumerate(["chief", ""])
     ]
-    with pytest.raises(click.ClickException, match=r"aaaa0 \(Trainer chief\), aaaa1 \(Trainer\); say more"):
+    with pytest.raises(click.ClickException, match=r"aaaa0 \(Trainer chief\), aaaa1 \(Trainer\); give more"):
         _meant(actors, "Trainer")
 
 
@@ -452,7 +452,7 @@ def test_following_events_goes_on_with_a_master_that_is_started_again(desk: Desk
     assert follower.stderr is not None
     assert "waiting up to 30 s until it is started again" in follower.stderr.readline()
     desk.xparl("start", "--port", desk.port, "--cpu_num", 4)
-    assert "is there again" in follower.stderr.readline()
+    assert "answers again" in follower.stderr.readline()
     while (event := json.loads(line_of(follower)))["kind"] != "node_joined":
         pass
     assert event["number"] > 1

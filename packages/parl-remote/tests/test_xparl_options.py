@@ -197,11 +197,11 @@ def test_options_of_old_are_taken_and_explained(xparl: Xparl) -> None:
         *("start", "--port", port, "--cpu_num", 1, "--gpu_cluster", "--log_server_port_range", "8000-9000", "--debug")
     )
     assert done.returncode == 0
-    assert "--gpu_cluster is not needed any more" in done.stderr
-    assert "logs come through the node's one port" in done.stderr
+    assert "--gpu_cluster is no longer needed" in done.stderr
+    assert "logs come through the node's port" in done.stderr
     joined = xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1, "--log_server_port_range", "8000-9000")
     assert joined.returncode == 0
-    assert "one port" in joined.stderr
+    assert "the node's port" in joined.stderr
 
 
 # -- variables --------------------------------------------------------------------------------------------------------

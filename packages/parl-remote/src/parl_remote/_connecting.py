@@ -247,7 +247,7 @@ def connect(
     elif address not in {PRIVATE, _DEBUG}:
         _refuse_private_options(address, cpu_num=cpu_num, preload=preload or None, log_dir=log_dir)
     elif key_file is not None:
-        raise ValueError("a private cluster needs no key_file")
+        raise ValueError("a private cluster needs no key_file; leave it out")
     for name in preload:
         if importlib.util.find_spec(name.partition(".")[0]) is None:
             raise ModuleNotFoundError(f"preload names {name!r}, which this program cannot import either", name=name)
@@ -263,8 +263,8 @@ def connect(
     with _changing:
         if _current.inside_actor():
             raise RemoteError(
-                "an actor is connected already, to the cluster that it belongs to. If this is the "
-                "program's own parl.connect(), in a module that actors import, put it under if __name__ == '__main__'"
+                "an actor is connected already, to its own cluster. If this parl.connect() is in a module of the "
+                "program that actors import, put it under if __name__ == '__main__'"
             )
         open_now = _current.peek()
         if open_now is not None and open_now.is_gone:
@@ -312,14 +312,17 @@ def _refuse_other(running: str, address: str, files: Sequence[str], options: dic
             f"this program is connected to {running!r}; call parl.disconnect() before connecting to {address!r}"
         )
     if files:
-        raise RemoteError("this program is connected already; disconnect before sending other files")
+        raise RemoteError(
+            "this program is connected already, and only the call that connects takes distributed_files; "
+            "call parl.disconnect() first"
+        )
     known = _current.options()
     other = [name for name, value in options.items() if value not in (_DEFAULTS[name], known.get(name, value))]
     if other:
         asked, there = (", ".join(f"{name}={given.get(name)!r}" for name in other) for given in (options, known))
         raise RemoteError(
             f"this program is connected to {running!r} already, with {there}: call parl.disconnect() before connecting "
-            f"with {asked}; if it was a call of a function that connected, connect before that one"
+            f"with {asked}. If the call of a remote function made the connection, call parl.connect() before it"
         )
 
 

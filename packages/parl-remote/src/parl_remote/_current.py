@@ -243,8 +243,8 @@ def refuse_at_import(does: str, module: str | None = None) -> None:
     loading = serialize.modules_being_loaded() if _state.inside_actor else []
     if module in loading or (loading and module is None):
         raise RemoteError(
-            f"module {loading[0]} {does} when it is imported, which actors do, too, so that there would be no end: put "
-            "that under if __name__ == '__main__', or into a function"
+            f"module {loading[0]} {does} when it is imported. Actors import it as well, so this would never end: put "
+            "the code under if __name__ == '__main__' or into a function"
         )
 
 

@@ -266,7 +266,8 @@ class DebugClient(ConnectionDisplay):
             raise disconnected()
         if options.detached:
             raise ValueError(
-                f"a detached {spec.name} would outlive this program, and with debug=True it is a part of it"
+                f"a detached {spec.name} would outlive this program, but with debug=True it is in this process; leave "
+                "out detached, or connect without debug"
             )
         need = options.resources
         args, kwargs = settled(args, kwargs)

@@ -518,7 +518,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
                 carrier.wait_for(self, left)
             if deadline is not None and not self._settled and time.monotonic() >= deadline:
                 who = f"{self.method}()" if self._carrier is not None else self.method or "the call"
-                raise ResultTimeout(f"{who} did not answer within {timeout} s; it goes on")
+                raise ResultTimeout(f"{who} did not answer within {timeout} s; it continues")
 
     def _wait_on_condition(self, timeout: float | None) -> None:
         condition = self._condition_of()

@@ -288,7 +288,7 @@ def _greet(channel: Channel, hello: list[Buffer], timeout_s: float) -> dict[str,
     except BaseException as error:
         channel.close()
         if isinstance(error, ValueError | ResultTimeout | ChannelClosed):
-            raise ClusterUnreachable(f"the peer there is no RemoteManager: {error}") from error
+            raise ClusterUnreachable(f"the peer is not a RemoteManager: {error}") from error
         raise
     return answer
 

@@ -124,12 +124,12 @@ def check_reach(address: Address, found: Environment, timeout_s: float) -> Findi
             return problem(
                 "address",
                 f"the name {host!r} is not known on this host ({look.detail})",
-                f"check the spelling, or use a number that `hostname -I` prints there, as in 10.0.0.5:{port}",
+                f"check the spelling, or use an IP address that `hostname -I` prints there, as in 10.0.0.5:{port}",
             )
         case Seen.NO_ROUTE:
             return problem(
                 "address",
-                f"there is no way from here to {host} ({look.detail})",
+                f"there is no route from here to {host} ({look.detail})",
                 f"check the address, the network and its routes (ip route get {host})",
             )
         case Seen.NO_ANSWER:
@@ -152,8 +152,8 @@ def check_reach(address: Address, found: Environment, timeout_s: float) -> Findi
                 "port",
                 f"something at {address} takes connections and says nothing: another program, a firewall or a tunnel "
                 "without a cluster behind it, or a cluster that is stopped (Ctrl-Z, debugger)",
-                f"look on {host} who has the port (ss -ltnp sport = :{port}), and use the port that `xparl status` "
-                "shows there",
+                f"on {host}, see which process has the port (ss -ltnp sport = :{port}), and use the port that "
+                "`xparl status` shows there",
             )
 
 

@@ -83,13 +83,13 @@ class ActorPool:
         make: Callable[[], Any] | None = None
         if callable(actors) and reference_of(actors) is None:
             if size is None:
-                raise ValueError("say how many actors the pool is to make: ActorPool(Worker, 4)")
+                raise ValueError("a pool of a class needs the number of its actors, for example ActorPool(Worker, 4)")
             size = check_count("size", size, 1)
             make = _Maker(actors, tuple(args), dict(kwargs or {}))
             members = [make() for _ in range(size)]
         else:
             if size is not None or args or kwargs:
-                raise ValueError("size, args and kwargs are for pools that make their actors of a class")
+                raise ValueError("size, args and kwargs are only for a pool that makes its actors itself, of a class")
             members = _actors_of(actors)
         self._retries = retries
         self._make = make

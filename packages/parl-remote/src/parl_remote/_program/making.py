@@ -98,7 +98,7 @@ def _saves(cls: type) -> bool:
     has = [name for name in (_SAVE, _LOAD) if callable(getattr(cls, name, None))]
     if len(has) == 1:
         other = _LOAD if has == [_SAVE] else _SAVE
-        raise TypeError(f"{cls.__qualname__} has {has[0]} but no {other}; state is saved and loaded, or neither")
+        raise TypeError(f"{cls.__qualname__} has {has[0]} but no {other}; define both or neither")
     return bool(has)
 
 

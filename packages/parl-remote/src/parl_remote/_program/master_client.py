@@ -441,8 +441,8 @@ def _warn_of_draining(message: Message) -> None:
     if type(message).__name__ == "NodeDraining":  # its module is imported where the first one comes
         assert isinstance(message, NodeDraining)
         _log.warning(
-            "node %s is being drained%s: of this program's actors there, those with max_restarts begin anew elsewhere, "
-            "the other ones (%d in all) %s",
+            "node %s is being drained%s: this program's actors there with max_restarts are restarted on other nodes; "
+            "the others (%d in all) %s",
             message.node,
             f" ({message.reason})" if message.reason else "",
             len(message.lease_ids),

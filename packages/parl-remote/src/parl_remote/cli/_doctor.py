@@ -87,7 +87,7 @@ def _look(cluster: ClusterAddress, node: NodeStatus, modules: Sequence[str]) -> 
     findings = [fine("worker", f"worker {name} can be reached at {where}")]
     who = f"worker {name}"
     if heard is None:
-        findings.append(note("version", f"{who} does not tell how it is", "install the same parl-remote there"))
+        findings.append(note("version", f"{who} does not report its health", "install the same parl-remote there"))
     else:
         findings += check_clock(who, heard)
         findings += check_disk(who, heard.report)

@@ -94,7 +94,7 @@ def _node_id(session: Session, text: str) -> str:
         return found[0].node_id
     if found:
         ids = ", ".join(_named(node) for node in found)
-        raise click.ClickException(f"{text!r} may be any of {len(found)} nodes; name one by its port or id: {ids}")
+        raise click.ClickException(f"{text!r} matches {len(found)} nodes; name one by its port or id: {ids}")
     known = ", ".join(sorted(map(_named, nodes))) or "none"
     raise click.ClickException(f"there is no node {text!r}; the cluster has {known}")
 

@@ -244,7 +244,7 @@ def _returned_master(session: Session, lost: RemoteError) -> Inquiry:
             lost = error
             time.sleep(_LOOK_S)
         else:
-            click.echo(f"The master at {session.cluster} is there again.", err=True)
+            click.echo(f"The master at {session.cluster} answers again.", err=True)
             return master
     raise click.ClickException(f"the master at {session.cluster} did not come back within {wait_s:g} s: {lost}")
 
@@ -317,7 +317,7 @@ def _meant(lost: list[NodeDetail], text: str) -> NodeDetail:
         return found[0]
     known = ", ".join(f"{_label(node)} ({short_id(node.node_id)})" for node in found or lost) or "none"
     problem = (
-        f"{text!r} may be any of {len(found)} lost nodes" if found else f"there is no lost node {text!r}; lost are"
+        f"{text!r} matches {len(found)} lost nodes" if found else f"there is no lost node {text!r}; the lost nodes are"
     )
     raise click.ClickException(f"{problem}: {known}")
 

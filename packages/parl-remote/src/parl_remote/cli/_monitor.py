@@ -91,7 +91,7 @@ def plan_monitor(
     except RemoteError as error:
         raise click.ClickException(str(error)) from error
     if asked == cluster_port:
-        raise click.UsageError(f"the monitor needs a port of its own, {asked} is the cluster's")
+        raise click.UsageError(f"the monitor needs its own port; {asked} is the cluster's")
     check_port(host, asked, RunFiles(found.run_dir))
     return MonitorPlan(found, host, asked, token_file=token_file)
 

@@ -86,8 +86,8 @@ def replay_command(journal: str, folder: Path, listed: bool, number: int | None,
         found = Journal.read(path)
         if found.damaged_bytes:
             click.echo(
-                f"{path} ends after {found.whole_bytes} bytes, with {count(len(found.entries), 'call')}; what follows, "
-                f"{count(found.damaged_bytes, 'byte')}, was not written to its end",
+                f"{path} can be read to byte {found.whole_bytes} ({count(len(found.entries), 'call')}); the remaining "
+                f"{count(found.damaged_bytes, 'byte')} were not written completely",
                 err=True,
             )
         if number is not None and all(entry.number != number for entry in found.entries):
@@ -114,7 +114,7 @@ def _carried_out(found: Journal, number: int | None, *, debug: bool, as_json: bo
             click.echo(f"it returned {_clipped(replay.step_into(entry, pdb.Pdb().runcall))}")
             return
         if entry.outcome is None:
-            click.echo(f"{_line(entry)}: now again", err=True)  # it may end this process, too
+            click.echo(f"{_line(entry)}: running it again", err=True)  # it may end this process, too
         outcome, error, value = replay.carry_out(entry)
         done += 1
         differs = entry.outcome is not None and not entry.outcome.equals(outcome)
@@ -149,7 +149,7 @@ def _path(text: str, folder: Path) -> Path:
         return found[0]
     if not found:
         raise click.ClickException(f"there is no journal {text!r}, neither as a file nor in {folder}/ (see --folder)")
-    raise click.ClickException(f"{text!r} may be any of {len(found)} journals: {', '.join(map(str, found[:10]))}")
+    raise click.ClickException(f"{text!r} matches {len(found)} journals: {', '.join(map(str, found[:10]))}")
 
 
 def _line(entry: Entry) -> str:

@@ -114,7 +114,7 @@ def only_target(found: Environment, port: int | None, address: str | None, key_f
             f"xparl start --port {port or 8037}"
         )
     ports = ", ".join(f"--port {Address.parse(target.address).port}" for target in known)
-    raise click.ClickException(f"you have {len(known)} clusters on this host; say which one: {ports}")
+    raise click.ClickException(f"you have {len(known)} clusters on this host; choose one: {ports}")
 
 
 def _joined(found: Environment) -> Iterator[Target]:
@@ -287,8 +287,8 @@ def find_actor_or_death(master: Inquiry, text: str) -> ActorStatus | DeathRecord
     ended = by_name or _meant(list(deaths), text)
     if ended is None:
         raise click.ClickException(
-            f"there is no actor {text!r}, nor has one ended lately{_rule(text)}; "
-            "xparl list and xparl list deaths show which"
+            f"there is no actor {text!r}, and none has ended recently{_rule(text)}; "
+            "see xparl list and xparl list deaths"
         )
     return ended
 
@@ -310,7 +310,7 @@ def _meant(actors: list[_Actor], text: str) -> _Actor | None:
             f"{short_id(one.lease_id)} ({one.class_name} {one.name}".rstrip() + ")" for one in found[:_CANDIDATES]
         )
         more = f" and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
-        raise click.ClickException(f"{text!r} may be any of {len(found)} actors: {shown}{more}; say more of the id")
+        raise click.ClickException(f"{text!r} matches {len(found)} actors: {shown}{more}; give more of the id")
     return found[0] if found else None
 
 

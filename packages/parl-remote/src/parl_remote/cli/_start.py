@@ -344,13 +344,12 @@ def explain_old_options(*, gpu_cluster: bool = False, log_server_port_range: str
     """Print what has become of options that PARL needed."""
     if gpu_cluster:
         click.echo(
-            "Note: --gpu_cluster is not needed any more: one cluster has CPUs and GPUs, and actors ask for either.",
+            "Note: --gpu_cluster is no longer needed: one cluster has CPUs and GPUs, and actors ask for either.",
             err=True,
         )
     if log_server_port_range is not None:
         click.echo(
-            "Note: --log_server_port_range is not needed any more: logs come through the node's one port "
-            "(xparl logs ACTOR).",
+            "Note: --log_server_port_range is no longer needed: logs come through the node's port (xparl logs ACTOR).",
             err=True,
         )
 

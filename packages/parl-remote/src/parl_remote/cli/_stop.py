@@ -237,8 +237,8 @@ def _announce(running: Sequence[_Record], *, asks: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         click.echo(
-            "Several would stop, and this is not a terminal; name one by --port or --address, or pass --all, which "
-            "stops all on a port if --port is there.",
+            "This would stop several clusters, and there is no terminal to ask on; name one with --port or --address, "
+            "or pass --all (with --port: all clusters on that port).",
             err=True,
         )
         raise SystemExit(_UNANSWERED)

@@ -152,7 +152,7 @@ def _host(where: str, table: Mapping[str, Any], options: Sequence[str], xparl: t
         shared += ["--label", f"{name}={amount}"]
     variables = _table(f"{where} environment", table.get("environment", {}))
     if bad := [name for name in variables if not name.isidentifier()]:
-        raise ValueError(f"{where} environment: {bad[0]!r} is no name of a variable")
+        raise ValueError(f"{where} environment: {bad[0]!r} is not the name of a variable")
     name = destination.removeprefix("ssh://").rpartition("@")[2].partition(":")[0]
     return Host(
         destination=destination,

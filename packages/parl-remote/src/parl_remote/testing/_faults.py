@@ -71,7 +71,7 @@ class Faults:
         client = _current.client()
         record = client.own.records.get(lease_id) if isinstance(client, Client) else None
         if record is None or record.connection is None:
-            raise ValueError(f"{which!r} is no actor that this process has made in a separate process")
+            raise ValueError(f"{which!r} is not an actor that this process has made in another process")
         return self._watch(record, record.connection, ActorFaults(record.class_name, self.struck))
 
     def open(self) -> Faults:
@@ -143,10 +143,10 @@ class ActorFaults:
             ProcessLookupError: The actor is not made yet, has ended, or is on another host.
         """
         if self._record is None or not self._record.pid:
-            raise ProcessLookupError(f"{self.name} was not made yet")
+            raise ProcessLookupError(f"{self.name} is not made yet")
         process = Process(self._record.pid)
         if not process.name.startswith("parl:"):
-            raise ProcessLookupError(f"{self.name} is no process of this host: faults reach those of this host only")
+            raise ProcessLookupError(f"{self.name} is not on this host; faults work on actors of this host only")
         return process
 
     def kill(self, *, after_calls: int | None = None, during_call: int | None = None) -> None:
@@ -218,7 +218,7 @@ class ActorFaults:
         with self._lock:
             point = after_calls if after_calls is not None else during_call
             if point is not None and (point < self.calls or (during_call is not None and point <= self.calls)):
-                raise ValueError(f"{self.name} has been sent {self.calls} calls already, so {point} is over")
+                raise ValueError(f"{self.name} has been sent {self.calls} calls already; {point} has passed")
             if during_call is not None:
                 self._during.setdefault(during_call, []).append((f"{name} during call {during_call}", action))
                 return
