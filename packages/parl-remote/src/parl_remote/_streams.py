@@ -1,19 +1,19 @@
-"""Generators across processes: a method that yields gives an iterator at the caller.
+"""Generators across processes: a method that yields returns an iterator to its caller.
 
     in the actor   generator --open_stream--> Opened, which is sent in its place
     at the caller  RemoteIterator --NEXT(number, how many)-------> a part of its values
                                   --RESUME(number, value, error)-> the value it yields after `send` or `throw`
                                   --CLOSE(number)----------------> its `finally` blocks run
 
-Parts are asked for: the first, of one value, when that is asked for; from the second on each next one while the one
-before is read, so that a generator is at most two parts ahead of its reader. A part has few values and takes little
-time. A generator that `send` or `throw` reaches stands at the value that its reader has: it is one that yielded a
-single value so far, or was resumed by `send` or `throw` before, and is not read ahead. The iterator keeps the actor
-alive; closing it, or dropping it, closes the generator, and the end of the actor ends the iterator. A read that is
-given up, as by `asyncio.wait_for` or Ctrl-C, leaves its part to the next one.
+The reader requests values in parts. The first part has one value and is requested with that value. From the second part
+on, the next part is requested while the previous one is read, so a generator is at most two parts ahead of its reader.
+A part has few values and takes little time. `send` and `throw` need a generator that is not read ahead: it has yielded
+a single value so far, or was resumed by `send` or `throw` last, and so stands at the value that its reader has. The
+iterator keeps the actor alive. Closing or dropping the iterator closes the generator, and the end of the actor ends the
+iterator. If a read is interrupted, for example by `asyncio.wait_for` or Ctrl-C, the next read gets its part.
 
-In the actor a generator belongs to the connection that its answer leaves by. It is dropped, and so closed, with that
-connection, or when the caller says that it does not want the answer any more.
+In the actor a generator belongs to the connection over which its answer is sent. It is closed when that connection
+closes, or when the caller no longer wants the answer.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class _Caller(Protocol):
 
 
 class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
-    """The values that a generator in an actor yields, for `for` and `async for`.
+    """An iterator over the values of a generator in an actor, for `for` and `async for`.
 
     `send` and `throw` (`asend` and `athrow` in `async` code) work as for a local generator after the first value, and
-    after each other. From the second `next` in a row on, the generator is read ahead, and they raise RuntimeError.
+    after each other. After a second `next` in a row, the generator is read ahead, and they raise `RuntimeError`.
 
     Args:
         number: The generator's number in its actor.
@@ -100,7 +100,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
             self._take(self._result_of(self._asked()))
 
     def _result_of(self, coming: Any) -> Any:
-        """Wait for a part, and return it; a wait that a handler or the time ends leaves it to the next one."""
+        """Wait for a part and return it; if a signal handler or the timeout ends the wait, the next wait gets it."""
         coming._wait_until(None)
         try:
             return coming.result()
@@ -199,7 +199,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
         return self._coming
 
     def _is_at_start(self, value: Any) -> bool:
-        """Return whether the generator has not been asked for anything yet, and so takes no value."""
+        """Return whether no value was requested from the generator yet, so that it cannot take one."""
         at_start = self._size == 1 and not self._is_resumed and not self._over
         if at_start and value is not None:
             raise TypeError("can't send non-None value to a just-started generator")
@@ -228,7 +228,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
         return self._values.popleft()
 
     def _resume(self, value: Any, error: BaseException | None) -> Any:
-        """Have the generator resumed, with a value or an exception; return the future of the part that follows."""
+        """Resume the generator with a value or an exception; return the future of the next part."""
         if self._over:
             raise StopIteration if error is None else error
         if self._values or self._coming is not None:
@@ -256,7 +256,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
             self._returned = returned
 
     def _end_if_failed(self, coming: Any) -> None:
-        """End if what its reader met is the error of a part, and not one of waiting for it."""
+        """End the iterator if the part itself raised an error, as opposed to the wait for it."""
         if self._coming is coming and coming._settled:
             self._end()
 
@@ -275,7 +275,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
 
 @types.coroutine
 def _arrival(future: Any) -> Generator[Any, None, Any]:
-    """Await a future; its call goes on if that is cancelled."""
+    """Await a future; if the waiting task is cancelled, the call continues."""
     return (yield from future._awaited(cancels=False))
 
 
@@ -327,11 +327,11 @@ def open_stream(value: Any) -> Opened:
 
 
 def read_by(reader: object, references: Iterable[object]) -> None:
-    """Note by which connection the generators in an answer are read.
+    """Record the connection over which the generators in an answer are read.
 
     Args:
         reader: The connection.
-        references: What `serialize.dumps` found in the answer.
+        references: The references that `serialize.dumps` found in the answer.
     """
     for source in references:
         if isinstance(source, _Source):
@@ -339,7 +339,7 @@ def read_by(reader: object, references: Iterable[object]) -> None:
 
 
 def close_unwanted(references: Iterable[object]) -> None:
-    """Close the generators in an answer that its caller does not want any more."""
+    """Close the generators in an answer that its caller no longer wants."""
     for source in references:
         if isinstance(source, _Source):
             _sources.pop(source.number, None)
@@ -393,7 +393,7 @@ class _Part:
 
 
 def of_part(part: Any) -> Any:
-    """Return the value of a part that cannot be sent, for the message: such a value is alone in its part."""
+    """Return the value of a part that cannot be sent, for the error's message; the part has no other value."""
     values, _, returned = part
     return values[0] if len(values) == 1 else returned
 

@@ -476,7 +476,7 @@ def submit_call(
     """Queue one call of a function, when the futures among its arguments are settled; return its future.
 
     Args:
-        begin: Notes the call, and returns among which ones.
+        begin: Registers the call and returns the calls to which it belongs.
         fn: The function.
         args: Its arguments.
         kwargs: Its keyword arguments.

@@ -1,10 +1,11 @@
-"""Where the work of the worker processes comes from: single calls, and the items of a map.
+"""The sources of work for worker processes: single calls, and the items of a map.
 
     submit --------> Calls: one chunk per call, settles its future
     map ---items---> Items: chunks of measured cost; outcomes wait for the iterating thread, in the items' order
 
-A chunk of a map is as large as takes `_CHUNK_S`, measured on the chunks before it, and never more than a share of what
-is left, so that all workers end together. The rest of one that takes far longer is queued again.
+A chunk of a map has as many items as a worker can process in `_CHUNK_S`, as measured on earlier chunks. It never
+exceeds a share of the remaining items, so that all workers finish together. If a chunk takes much longer, its remaining
+items are queued again.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class Calls:
     """The single calls of one executor or remote function.
 
     Args:
-        workers: Who runs them.
-        quota: How many workers it may have at a time, with others.
-        retries: How many more workers a call may end after the first.
-        timeout_s: How long a call may run; None for no limit.
+        workers: The workers that run the calls.
+        quota: The maximum number of workers at a time, shared with other sources.
+        retries: How often a call is run again after its worker has ended.
+        timeout_s: Seconds that a call may run; None for no limit.
     """
 
     def __init__(self, workers: Workers, quota: Quota, retries: int, timeout_s: float | None) -> None:
@@ -76,12 +77,12 @@ class Calls:
         self.workers.look_at(self)
 
     def begin(self, future: RemoteFuture[Any]) -> None:
-        """Note a call, before it is queued."""
+        """Register a call before it is queued."""
         with self.all_settled:
             self.open.add(future)
 
     def end(self, future: RemoteFuture[Any]) -> None:
-        """Note that a call is settled, or given up; a second call does nothing."""
+        """Record that a call is settled or given up; a second call does nothing."""
         with self.all_settled:
             self.open.discard(future)
             if not self.open:
@@ -113,7 +114,7 @@ class Calls:
             self.end(future)
 
     def may_begin(self, future: RemoteFuture[Any]) -> bool:
-        """Return whether a call runs from now on, or does so already; one that was cancelled ends."""
+        """Mark a call as running and return True; return False and end the call if it was cancelled."""
         with self.workers.lock:
             begins = future._state == RUNNING or (future in self.open and future.set_running_or_notify_cancel())
             if not begins:
@@ -168,7 +169,7 @@ _Read = tuple[list[Any], dict[int, BaseException]]
 
 
 def read(outcome: Outcome, chunk: Chunk) -> _Read:
-    """Return the values of a chunk, and errors by the places of the items that have no value."""
+    """Return the values of a chunk, and the errors of its items without a value, by their positions."""
     if outcome.failures:
         failures = {place: rebuild(Failure(*told), "worker") for place, told in outcome.failures.items()}
         if (first := min(failures)) < 0:  # `NO_CODE` or `NO_ITEMS`
@@ -188,7 +189,7 @@ def read(outcome: Outcome, chunk: Chunk) -> _Read:
 
 
 class _Raised:
-    """Stands for the result of an item that raised."""
+    """A placeholder for the result of an item that raised an error."""
 
     __slots__ = ("error",)
 
@@ -200,17 +201,17 @@ class Items:
     """The items of one map.
 
     Args:
-        workers: Who works on them.
+        workers: The workers that process the items.
         code: The function.
-        items: Taken in the thread that iterates, unless they are a list already.
+        items: The items; taken in the thread that iterates, unless they are a list already.
         how: How the function takes an item.
-        chunksize: Items in a chunk; None for as many as suits their cost.
-        quota: How many workers it may have at a time, with others.
-        ahead: How many items are taken before their results are asked for; 0 for all at once, None for as many as keep
-            the workers busy.
-        retries: How many more workers an item may end after the first.
-        timeout_s: How long an item may run; None for no limit.
-        on_end: Called once when nothing is in progress any more.
+        chunksize: The number of items in a chunk; None chooses it by their cost.
+        quota: The maximum number of workers at a time, shared with other sources.
+        ahead: The number of items taken before their results are requested; 0 for all items at once, None for as many
+            as keep the workers busy.
+        retries: How often an item is run again after its worker has ended.
+        timeout_s: Seconds that an item may run; None for no limit.
+        on_end: Called once, when no item is in progress any more.
     """
 
     def __init__(
@@ -265,14 +266,14 @@ class Items:
         self._begun = False
 
     def __len__(self) -> int:
-        """The number of chunks that wait, roughly."""
+        """Return the approximate number of waiting chunks."""
         waiting = len(self._queue) - self._at
         return len(self._again) + -(-waiting // (self._chunksize or self._wished()))
 
     # -- the thread that iterates ------------------------------------------------------------------------------------
 
     def fill(self) -> None:
-        """Take items, as many as keep the workers busy; what their source raises is kept in `source_error`."""
+        """Take as many items as keep the workers busy; an error of their iterator is kept in `source_error`."""
         added = False
         while not self._exhausted:
             with self.workers.lock:
@@ -312,15 +313,15 @@ class Items:
         return room if room >= size else 0
 
     def part(self, timeout_s: float | None, deadline: float | None) -> _Read | BaseException | None:
-        """Wait for the next part of the results; return it, None if there are no more, or the error that ends them.
+        """Wait for the next part of the results and return it.
 
         Args:
-            timeout_s: For the message.
-            deadline: By when it has to be there.
+            timeout_s: The timeout in seconds, for the message.
+            deadline: The time until which the part has to arrive; None waits without limit.
 
         Returns:
-            As an error: that it was not there in time, that the executor was shut down before all items were taken, or
-            what the source of the items raised, after the results of those before.
+            The part; None if there are no more results. Or the error that ends the results: the part was late, the
+            executor was shut down before all items were taken, or the iterator of the items raised an error.
         """
         with self._arrived:
             while (found := self._done.pop(self.given, None)) is None:
@@ -341,7 +342,7 @@ class Items:
         return read(outcome, chunk)
 
     def has_part(self, waiter: Any) -> bool:
-        """Return whether `part` does not wait; if it does, wake the waiter when that may have changed."""
+        """Return whether `part` returns without waiting; if not, wake the waiter when that may have changed."""
         with self._arrived:
             has_part = self.given in self._done or (self.given == self._taken and self._exhausted)
             if not has_part:
@@ -355,7 +356,7 @@ class Items:
         self._waiters.clear()
 
     def cancel(self) -> None:
-        """Hand out no more items; who iterates gets `CancelledError` in the place of their results."""
+        """Hand out no more items; the iterator raises `CancelledError` in place of their results."""
         with self.workers.lock:
             self._exhausted = True
             waiting = len(self._queue) - self._at
@@ -383,13 +384,13 @@ class Items:
         self._end_if_idle()
 
     def take_no_more(self) -> None:
-        """Take no more items; those that are taken are handed out."""
+        """Take no more items; items taken already are still handed out."""
         with self.workers.lock:
             self._exhausted = True
         self._end_if_idle()
 
     def shut_down(self) -> None:
-        """Take no more items; who iterates past those that are taken gets an error, unless that is all of them."""
+        """Take no more items; iterating past those taken already raises an error, unless there are no others."""
         with self.workers.lock:
             self._cut_short |= not self._exhausted
         self.take_no_more()
@@ -408,7 +409,7 @@ class Items:
         return bool(self._again) or self._at < len(self._queue)
 
     def may_queue(self) -> bool:
-        """See `Source`: a chunk that is known to be quick may, so that a worker finds the next one at once."""
+        """See `Source`: True if the chunk is known to be quick, so that its worker need not wait for it."""
         if self._again:
             return False
         return self._chunksize is None and self.timeout_s is None and 0 < self._cost < _CHUNK_S
@@ -481,22 +482,21 @@ class Items:
 
 
 def late(timeout_s: float | None) -> ResultTimeout:
-    """Return the error of a map whose results were not all there in time."""
+    """Return the error of a map whose results did not all arrive before the timeout."""
     return ResultTimeout(f"a result was not there within {timeout_s} s")
 
 
 class Results(ResultIterator[R]):
-    """The results of a map, one after the other, in the items' order; `close` cancels what has not begun.
+    """An iterator over the results of a map, in the items' order; `close` cancels the items that have not begun.
 
-    What a signal's handler raises, such as Ctrl-C, leaves it as it was: the next result is the next one.
+    If a signal handler raises an exception, for example at Ctrl-C, no result is lost: the next request continues.
 
     Args:
         job: The map.
-        timeout_s: How long to wait, for the message.
-        deadline: By when all results have to be there.
-        tick: Called with the number of results for each part of them.
-        goes_on: Whether an item that raises does so at its place, and the next one follows; if not, the error is the
-            end.
+        timeout_s: The timeout in seconds, for the message.
+        deadline: The time until which all results have to arrive; None waits without limit.
+        tick: Called with the number of results of each part.
+        goes_on: Whether the iterator continues with the next item after it has raised the error of an item.
     """
 
     def __init__(
@@ -541,7 +541,7 @@ class Results(ResultIterator[R]):
 
     @uninterrupted
     def _fetch(self) -> None:
-        """Make a result ready, or end."""
+        """Make the next result ready, or end the iterator."""
         if self._is_over:
             raise StopIteration
         self._has_begun = True
@@ -596,7 +596,7 @@ class Results(ResultIterator[R]):
 
     @uninterrupted
     def close(self) -> None:
-        """Take no more items, and drop results that are there."""
+        """Take no more items and drop the results that have arrived."""
         self._end()
         self._job.close()
 

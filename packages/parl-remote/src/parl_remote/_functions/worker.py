@@ -1,10 +1,10 @@
-"""A worker process's side of plain functions: the object in the actor that runs them, and what goes there and back.
+"""The worker's side of plain functions: the object in the actor that runs them, and the messages to and from it.
 
     run(key, code, name, items, how, most_s) -> (seconds, values, failures, apart, left)
 
-Code, items and values are `Packed`, pickled once where they come from. So neither end of a call fails because of a
-single value that does not pickle, a worker keeps functions that it has read, and results are read in the thread that
-wants them.
+Code, items and values are `Packed`, that is, pickled once by their sender. So a single value that cannot be pickled
+does not fail the whole call, a worker keeps the functions that it has unpickled, and results are unpickled in the
+thread that reads them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class How(IntEnum):
 
 
 class Packed:
-    """A pickled value, whose large buffers stay outside of the pickle."""
+    """A pickled value; its large buffers are outside the pickle."""
 
     __slots__ = ("buffers", "data")
 
@@ -74,7 +74,7 @@ class Packed:
         return len(self.data) + sum(map(len, self.buffers))
 
     def kept(self) -> Packed:
-        """Return the same with buffers of its own, which nothing else writes to."""
+        """Return the same value with copies of the buffers, which nothing else writes to."""
         return Packed(self.data, [bytearray(buffer) for buffer in self.buffers])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -84,7 +84,7 @@ class Packed:
 
 
 def pack(value: object) -> Any:
-    """Return a value as `Packed`, or the value itself if it has references, which the message must know of.
+    """Return a value as `Packed`, or the value itself if it contains references, which the message has to record.
 
     Raises:
         Exception: Whatever pickling raised.
@@ -116,12 +116,12 @@ def unpack(value: Any) -> Any:
 
 
 class Code(NamedTuple):
-    """A function on its way.
+    """A function that is sent to workers.
 
     Attributes:
-        key: What workers know it by; the same for the same function with the same content.
-        packed: The function.
-        name: For messages.
+        key: The function's key in workers; the same for the same function with the same content.
+        packed: The function, pickled.
+        name: Its name for messages.
     """
 
     key: bytes
@@ -163,7 +163,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 class Known(OrderedDict[bytes, T]):
-    """The functions that a worker knows: the same ones in the worker and in the program, which sends others along."""
+    """The functions that a worker knows; worker and program keep the same list, and the program sends the others."""
 
     def use(self, key: bytes) -> bool:
         """Return whether a function is known, and remember that it was used last."""
@@ -173,21 +173,21 @@ class Known(OrderedDict[bytes, T]):
         return True
 
     def add(self, key: bytes, value: T) -> None:
-        """Add a function; the one whose last use is longest ago is forgotten."""
+        """Add a function and forget the least recently used one."""
         self[key] = value
         if len(self) > _FUNCTIONS_KEPT:
             self.popitem(last=False)
 
 
 class Outcome(NamedTuple):
-    """What a worker answers.
+    """A worker's answer for a chunk.
 
     Attributes:
-        seconds: How long it took, with reading and writing.
-        values: Packed list of values; None at the place of a failure.
-        failures: `answers.Failure` by place; `NO_CODE` and `NO_ITEMS` stand for those of all items.
-        apart: The places of values that are streams, or were pickled by themselves and may be `Unread`.
-        left: How many of the last items were not begun, because the others took too long.
+        seconds: The time it took, including unpickling and pickling.
+        values: Packed list of values; None at the position of a failure.
+        failures: `answers.Failure` by position; the positions `NO_CODE` and `NO_ITEMS` mean a failure of all items.
+        apart: The positions of values that are streams, or were pickled separately and may be `Unread`.
+        left: The number of items at the end that were not begun, because the others took too long.
     """
 
     seconds: float
@@ -198,7 +198,7 @@ class Outcome(NamedTuple):
 
 
 class _Sent:
-    """A function as it was sent, which is read at its first use, and again if that has failed."""
+    """A function as it was sent; it is unpickled at its first use, and again if that has failed."""
 
     def __init__(self, code: Any) -> None:
         self._code = code
@@ -214,7 +214,7 @@ class _Sent:
 
 
 class Unread:
-    """Stands for a result that cannot be read."""
+    """A placeholder for a result that cannot be unpickled."""
 
     __slots__ = ("error",)
 
@@ -223,7 +223,7 @@ class Unread:
 
 
 class _Result(serialize.Pickled):
-    """A result that is read apart from the others of its chunk."""
+    """A result that is unpickled separately from the others of its chunk."""
 
     __slots__ = ()
 
@@ -242,7 +242,7 @@ class FunctionWorker:
     """Runs functions, one chunk of items at a time.
 
     Args:
-        initializer: Packed function and the packed list of its only call, made first; None for none.
+        initializer: The packed initializer and its packed arguments, called first; None for no initializer.
     """
 
     def __init__(self, initializer: Any = None) -> None:
@@ -256,12 +256,12 @@ class FunctionWorker:
         """Run a function on items.
 
         Args:
-            key: See `Code`.
+            key: The function's key, see `Code`.
             code: The packed function; None if this worker knows it.
             name: The name of the function.
             items: Packed list of items.
-            how: See `How`.
-            most_s: How long it may take before no further item is begun, in seconds.
+            how: How the function takes an item, see `How`.
+            most_s: Seconds after which no further item is begun.
 
         Returns:
             The fields of an `Outcome`.
@@ -328,11 +328,11 @@ _UNCHANGING = frozenset({int, float, complex, str, bytes, bool, type(None)})
 
 
 def _is_own(value: Any, count: int) -> bool:
-    """Return whether a function has given away what it returned, so that later items do not change it.
+    """Return whether the function keeps no reference to the value that it returned, so later items cannot change it.
 
     Args:
         value: The value.
-        count: How often it is referred to if the function refers to it no more.
+        count: The reference count of the value if the function keeps no reference.
     """
     kind = type(value)
     if kind is not tuple and sys.getrefcount(value) > count:
@@ -347,7 +347,7 @@ def _is_own(value: Any, count: int) -> bool:
 
 
 def _as_it_is(value: Any) -> Any:
-    """Return what is pickled as the value is now; the value itself if it cannot be pickled, or has references."""
+    """Return the value pickled in its current state, or itself if it cannot be pickled or contains references."""
     references: list[object] = []
     try:
         frames = serialize.dumps(value, references)
@@ -357,7 +357,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _counts() -> tuple[int, int]:
-    """Return how often `_is_own` finds a new value referred to, alone and within another; Pythons differ."""
+    """Return the reference counts of a new value in `_is_own`, alone and within another; they depend on the Python."""
 
     def count(value: Any) -> int:
         return sys.getrefcount(value)
@@ -379,7 +379,7 @@ _ALONE, _WITHIN = _counts()
 def _without_unsendable(
     values: list[Any], failures: dict[int, tuple[Any, ...]], apart: list[int], name: str
 ) -> list[Any]:
-    """Return the values with those replaced by failures that cannot be sent."""
+    """Return the values; replace those that cannot be sent by failures."""
     kept: list[Any] = []
     for place, value in enumerate(values):
         if can_stream(value):

@@ -1,16 +1,16 @@
-"""The worker processes of plain functions: which there are, and what each of them does.
+"""The worker processes of plain functions, and the distribution of work over them.
 
     a source (an executor, a map) --chunk--> Workers --call--> a FunctionWorker in an actor
              ^                                                       |
              '----- outcome, or the chunk again: its worker died ----'
 
-No thread of its own hands out chunks: a thread that adds one, or is told of an outcome, looks whether a worker is
-free. A worker has one chunk at a time, so that nothing waits behind a long one. Workers are made when chunks wait, as
-many as there are slots for, and end when they have been idle for a while, or when this program makes an actor that
-needs their slots.
+Chunks are handed out by the thread that adds a chunk or receives an outcome; there is no separate thread for it. A
+worker has one chunk at a time, so no chunk waits behind a long one. Workers are made while chunks wait, as many as
+there are slots for. A worker ends when it has been idle for a while, or when this program makes an actor that needs its
+slot.
 
-Inside an actor, and on a private cluster, the first worker is made even where no CPU is free: who waits for functions
-inside a function would otherwise wait for itself.
+Inside an actor, and on a private cluster, the first worker is made even if no CPU is free. Otherwise a function that
+waits for other functions could wait for its own CPU.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _spec = ClassSpec(FunctionWorker)
 
 
 class Clock:
-    """Runs functions later, in a thread of its own."""
+    """A timer that runs functions later, in a separate thread."""
 
     def __init__(self) -> None:
         self._given: queue.SimpleQueue[tuple[float, int, Callable[[], None]]] = queue.SimpleQueue()
@@ -79,7 +79,7 @@ class Clock:
         self._runs = False
 
     def start(self) -> None:
-        """Start the thread, unless it runs; not for finalizers, which may interrupt a start."""
+        """Start the thread unless it runs; finalizers must not call this, because they may interrupt a start."""
         with self._starting:
             if not self._runs:
                 self._runs = True
@@ -90,7 +90,7 @@ class Clock:
                     raise
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Run a function after some time; it must not block. A finalizer may call this: it waits for no lock."""
+        """Run a function, which must not block, after some seconds; takes no lock, so finalizers may call this."""
         self._given.put((time.monotonic() + seconds, next(self._numbers), action))
 
     def _run(self) -> None:
@@ -107,22 +107,22 @@ _clock = Clock()
 
 
 class Chunk:
-    """Items that go to a worker together.
+    """Items that are sent to a worker together.
 
     Attributes:
-        source: Whose they are.
+        source: The source of the items.
         code: The function.
-        items: A list of them, or that packed.
-        size: How many.
-        how: See `How`.
-        start: The number of the first one.
-        most_s: How long a worker may take before it begins no further item.
-        rest_s: How long all of it but one item may take: if it takes longer than that and the time limit, it is run
-            again in pieces, until the item that is too late is alone.
-        deaths: How many workers have ended with it, if it is a single item.
-        alone: Whether it is to be the only one in a worker, because one has ended with it.
-        future: Of the call, if it is one.
-        worker: The reference to the worker that it was done by, for generators that are there.
+        items: The list of items, or the packed list.
+        size: The number of items.
+        how: How the function takes an item, see `How`.
+        start: The index of the first item.
+        most_s: Seconds after which a worker begins no further item.
+        rest_s: Seconds that all items but one may take. If the chunk takes longer than this plus the time limit, it is
+            run again in pieces, until the item that is too slow is alone.
+        deaths: The number of workers that have ended with it, if it is a single item.
+        alone: Whether its worker gets no other chunk, because a worker has ended with it.
+        future: The future of the call, if the chunk is a call.
+        worker: The reference to the worker that has run it, for generators in that worker.
     """
 
     __slots__ = (
@@ -155,7 +155,7 @@ class Chunk:
         self.worker: Any = None
 
     def part(self, first: int, end: int) -> Chunk:
-        """Return some of the items as a chunk, from the `first` to the one before `end`."""
+        """Return the items from `first` to before `end` as a chunk."""
         part = Chunk(self.source, self.code, self.items[first:end], end - first, self.how, self.start + first)
         part.most_s, part.rest_s = self.most_s, self.rest_s
         part.alone = self.alone
@@ -163,10 +163,10 @@ class Chunk:
 
 
 class Quota:
-    """How many workers the sources of one executor may have at a time.
+    """The number of workers that the sources of one executor may have at a time.
 
     Args:
-        most: So many; None for all.
+        most: The maximum number; None for no limit.
     """
 
     __slots__ = ("most", "taken")
@@ -177,12 +177,12 @@ class Quota:
 
     @property
     def free(self) -> float:
-        """How many more workers they may have."""
+        """The number of further workers that they may have."""
         return float("inf") if self.most is None else self.most - self.taken
 
 
 class Source(Protocol):
-    """Where chunks come from. Its methods but `settle` and `fail` are called with the lock of `Workers` held."""
+    """A source of chunks. All methods except `settle` and `fail` are called with the lock of `Workers` held."""
 
     quota: Quota
     running: int  # chunks that were handed out
@@ -193,19 +193,19 @@ class Source(Protocol):
         """Return whether a chunk waits."""
 
     def may_queue(self) -> bool:
-        """Return whether the next chunk may wait in a worker behind another one of this source."""
+        """Return whether the next chunk may wait in a worker behind another chunk of this source."""
 
     def take(self, workers: int) -> Chunk | None:
-        """Return the next chunk, of a size that suits so many workers; None if what waited was cancelled."""
+        """Return the next chunk, sized for this number of workers; None if the waiting items were cancelled."""
 
     def __len__(self) -> int:
-        """Return about how many chunks wait."""
+        """Return the approximate number of waiting chunks."""
 
     def give_back(self, chunks: list[Chunk]) -> bool:
-        """Put chunks first in the queue; return False if nobody wants them any more, so that they are to `fail`."""
+        """Put chunks at the front of the queue; return False if they are no longer wanted, so that they `fail`."""
 
     def measured(self, chunk: Chunk, seconds: float, size: int) -> None:
-        """Learn what a chunk has cost, in seconds and bytes."""
+        """Record the cost of a chunk, in seconds and bytes."""
 
     def settle(self, chunk: Chunk, outcome: Outcome) -> None:
         """Take a chunk's outcome."""
@@ -233,9 +233,9 @@ class Workers:
     """The workers of one kind.
 
     Args:
-        client: Where they are made.
-        options: Of each.
-        initializer: What each calls first, see `FunctionWorker`; None for none.
+        client: The connection that makes the workers.
+        options: The options of each worker.
+        initializer: The function that each worker calls first, see `FunctionWorker`; None for no initializer.
     """
 
     def __init__(self, client: _current.ActorMaker, options: ActorOptions, initializer: Any = None) -> None:
@@ -273,8 +273,8 @@ class Workers:
     def soon(self, action: Callable[[], None]) -> None:
         """Run a function, which must not block, in another thread; for finalizers.
 
-        A finalizer may run in any thread at any point, also where that thread holds `lock` or is waited for by the
-        one that does, so that it must neither wait for the lock nor change what the lock guards.
+        A finalizer may run in any thread at any point, even while that thread holds `lock` or while the thread that
+        holds it waits for that thread. So a finalizer must neither take the lock nor change the state that it guards.
         """
         self._clock.after(0.0, action)
 
@@ -307,7 +307,7 @@ class Workers:
                 self._send(*picked)
 
     def release_idle(self) -> int:
-        """End the idle workers, since their resources are needed; return how many."""
+        """End the idle workers, because their resources are needed; return their number."""
         with self.lock:
             self._yields = True  # those that are busy, or being made, come too late for the one who asks now
             ended = len(self._idle)
@@ -317,7 +317,7 @@ class Workers:
         return ended
 
     def give_back(self, lease_id: str) -> None:
-        """End the worker on a lease once it has no chunk, since another program waits for it, unless it is the last."""
+        """End the worker on a lease when it has no chunk, for a program that waits for it; keep the last worker."""
         with self.lock:
             wanted = [worker for worker in self._workers if getattr(worker.ref.place, "lease_id", "") == lease_id]
             if not wanted or sum(not worker.is_wanted for worker in self._workers) < _FEWEST_TO_SHARE:
@@ -336,7 +336,7 @@ class Workers:
         self.release_idle()
 
     def is_over(self) -> bool:
-        """Return whether the connection that these workers belong to is not this program's any more."""
+        """Return whether the connection of these workers is no longer the connection of this program."""
         return _current.peek() is not self._client
 
     # -- with the lock -----------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ class Workers:
         return None
 
     def _queue_behind(self, source: Source) -> tuple[_Worker, Chunk] | None:
-        """Let the next chunk of a source wait in a worker that has one of it, if there is such a worker."""
+        """Let the next chunk of a source wait in a worker that has another chunk of it, if there is such a worker."""
         if not source.may_queue():
             return None
         for worker in self._workers:
@@ -556,7 +556,7 @@ class Workers:
             source.settle(chunk, outcome)
 
     def _done(self, worker: _Worker, chunk: Chunk) -> None:
-        """Count a chunk as done, with the lock held."""
+        """Record a chunk as done; called with the lock held."""
         source = chunk.source
         source.running -= 1
         worker.chunks.remove(chunk)
@@ -566,7 +566,7 @@ class Workers:
                 self._rest(worker)
 
     def _give_back(self, chunks: list[Chunk]) -> bool:
-        """Queue chunks of a source again, with the lock held; return False if nobody wants them any more."""
+        """Queue chunks of a source again; return False if they are no longer wanted. Called with the lock held."""
         source = chunks[0].source
         wanted = source.give_back(chunks)
         if wanted:
@@ -574,7 +574,7 @@ class Workers:
         return wanted
 
     def _split(self, chunk: Chunk) -> bool:
-        """Queue a chunk again in pieces, with the lock held, because of one of its items; return as `_give_back`."""
+        """Queue a chunk again in pieces, because of one of its items; otherwise as `_give_back`."""
         return chunk.size > 1 and self._give_back(_pieces(chunk))
 
     def _unsendable(self, worker: _Worker, chunk: Chunk, error: BaseException) -> None:
@@ -594,7 +594,7 @@ class Workers:
             threading.Thread(target=worker.ref.destroy, name="parl-timeout", daemon=True).start()
 
     def _lost(self, worker: _Worker, chunk: Chunk, error: BaseException) -> None:
-        """Run a chunk again whose worker ended, in pieces: the item that ends workers is found, and given up."""
+        """Run a chunk whose worker ended again in pieces, to find and give up the item that ends workers."""
         source = chunk.source
         from_outside = isinstance(error, ActorLost) and error.from_outside and not worker.overdue
         with self.lock:
@@ -657,7 +657,7 @@ _shared = _Shared()
 
 
 def shared_workers(options: ActorOptions) -> Workers:
-    """Return the workers with these options that this program's functions share; connects if nothing else has."""
+    """Return the workers with these options that this program's functions share; connect if there is no connection."""
     client = _connected()
     _current.when_full(free_slots, give_back)
     with _shared.lock:
@@ -667,7 +667,7 @@ def shared_workers(options: ActorOptions) -> Workers:
 
 
 def own_workers(options: ActorOptions, initializer: Any) -> Workers:
-    """Return workers of their own, for functions that need an initializer."""
+    """Return separate workers, for an executor with an initializer."""
     client = _connected()
     _current.when_full(free_slots, give_back)
     workers = Workers(client, options, initializer)
@@ -686,14 +686,14 @@ def _connected() -> _current.ActorMaker:
 
 
 def free_slots(client: Any, needy: Workers | None = None) -> bool:
-    """End this program's idle workers, since an actor needs their resources; return whether there were any."""
+    """End this program's idle workers, because an actor needs their resources; return whether there were any."""
     with _shared.lock:
         kinds = list(_shared.kinds.values()) if _shared.client is client else []
     return sum(kind.release_idle() for kind in kinds if kind is not needy) > 0
 
 
 def give_back(lease_id: str) -> None:
-    """End a worker soon, since another program waits for its resources; does not block."""
+    """End a worker soon, because another program waits for its resources; does not block."""
 
     def give() -> None:
         with _shared.lock:

@@ -1,11 +1,11 @@
-"""The dispatcher of an actor pool: its tasks, its members, and the thread that assigns one to the other.
+"""The dispatcher of an actor pool: its tasks, its members, and the thread that assigns tasks to members.
 
     submit, map --task--> Dispatcher --call--> a member's actor
                               ^                     | answered: the task's future is settled
                               `---- another member <' its actor died: the task is run again
 
-A task that was in flight when an actor died is run alone from then on, so that the task that kills actors is found,
-and not those that were merely beside it.
+When an actor dies, each of its tasks is run alone from then on. So the pool finds the task that kills actors, and does
+not blame other tasks.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Task:
 
     Attributes:
         index: Its number, for messages.
-        future: Settled with its result.
-        killed: How many actors have died while working on it alone.
+        future: The future of its result.
+        killed: The number of actors that have died while they worked on it alone.
         is_suspect: Whether it was in flight when an actor died, so that it is run alone.
         is_hit: The same for a death that its own future has not reported yet.
     """
@@ -56,7 +56,7 @@ class Task:
         self._started = False
 
     def may_start(self) -> bool:
-        """Return whether it is not cancelled; once this was true, it cannot be cancelled any more."""
+        """Return whether it is not cancelled; after True, it can no longer be cancelled."""
         if not self._started:
             self._started = self.future.set_running_or_notify_cancel()
         return self._started
@@ -68,7 +68,7 @@ class Member:
     Attributes:
         actor: The given handle.
         tasks: Its tasks, oldest first.
-        is_reserved: Whether it is to leave the pool, so that it gets no more tasks.
+        is_reserved: Whether it leaves the pool and therefore gets no more tasks.
 
     Raises:
         TypeError: The argument is not a remote object.
@@ -85,12 +85,12 @@ class Member:
 
 
 class Dispatcher:
-    """Gives tasks to members, in one thread; all other threads only leave events for it.
+    """Assigns tasks to members, in one thread; other threads only queue events for it.
 
     Args:
-        per_actor: Tasks that an actor has at a time: one running and others queued in it.
-        retries: How many more actors a task may kill after the first.
-        replace: Makes a new actor for one that died; None if the pool cannot.
+        per_actor: The maximum number of tasks of an actor at a time: one runs, and the others wait in the actor.
+        retries: How often a task is run again after it has killed an actor.
+        replace: Makes a new actor for one that died; None if the pool cannot make actors.
     """
 
     def __init__(self, per_actor: int, retries: int, replace: Callable[[], Any] | None) -> None:
@@ -150,17 +150,17 @@ class Dispatcher:
         self._await(done)
 
     def stop(self) -> None:
-        """End: tasks that have not started are cancelled, those that run continue in their actors, without a result."""
+        """Stop: cancel tasks that have not started; running tasks continue in their actors, without a result."""
         self._events.put(self._end)
 
     def _post(self, event: Callable[[], None]) -> None:
-        """Queue an event for the thread; after its end the event is dropped."""
+        """Queue an event for the thread; drop it if the thread has ended."""
         self._events.put(event)
         if self._over:
             self._forget_events()
 
     def _forget_events(self) -> None:
-        """Drop late events, which hold actors that would otherwise live on."""
+        """Drop late events, because they refer to actors and would keep them alive."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._events.get_nowait()
@@ -251,7 +251,7 @@ class Dispatcher:
         self._open -= 1
 
     def _lost(self, member: Member, task: Task, error: ActorLost) -> None:
-        """Count the death of an actor with this task, and perhaps others."""
+        """Record the death of an actor that had this task, and perhaps others."""
         if not task.is_hit:  # the first of them that reports it
             task.killed += error.was_sent and len(member.tasks) == 1  # of several, which one it was is not known
             for other in member.tasks:
@@ -285,7 +285,7 @@ class Dispatcher:
                 self._made(None, no_thread)
 
     def _make(self, replace: Callable[[], Any]) -> None:
-        """Make an actor, in a thread of its own, because it may have to wait for resources."""
+        """Make an actor, in a separate thread, because it may have to wait for resources."""
         try:
             member = Member(replace())
         except BaseException as error:

@@ -4,11 +4,12 @@
            --else--> frozen and queued --next()--> connection.send  by the thread that reports what it waited for
     settle <--GONE: fails with the cause; cancelled: never sent
 
-`outbox_state` decides; here are the lock, the futures and the threads. What can go out goes by the thread that learns
-of it: the one that settles an awaited future, the loop that finds a socket writable, the one that has made the actor
-again.
+`outbox_state` makes the decisions; this module has the lock, the futures and the threads. A call is sent by the thread
+that makes it possible: the thread that settles an awaited future, the loop that finds a socket writable, or the thread
+that has restarted the actor.
 
-`max_pending_calls` limits unanswered calls: one more waits for an answer, which its own thread reads, or raises.
+`max_pending_calls` limits unanswered calls: a call above the limit waits for an answer, which its own thread reads, or
+raises.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class CallPath(Protocol):
         """Send a call without waiting, and become the carrier of its future, which is settled with the answer.
 
         Returns:
-            False if the path takes nothing now; it calls what `attach` gave it when it does again.
+            False if the path is full; it notifies the outbox given to `attach` when it can take calls again.
 
         Raises:
             ChannelClosed: The actor is gone, and the call did not reach it.
@@ -51,29 +52,29 @@ class CallPath(Protocol):
         """
 
     def attach(self, outbox: Outbox) -> None:
-        """Tell an outbox from now on when the path takes calls again."""
+        """Notify an outbox from now on when the path can take calls again."""
 
     def is_full(self) -> bool:
-        """Return whether the path takes nothing now."""
+        """Return whether the path cannot take calls now."""
 
     def is_sending_here(self) -> bool:
         """Return whether this thread is within `send`: a signal handler or a finalizer has interrupted it."""
 
     def met_loss(self) -> None:
-        """See to it, without waiting, that the outbox learns what becomes of the actor: a call has met its loss."""
+        """Ensure, without waiting, that the outbox is told of the actor's end or restart: a call has met its loss."""
 
     def names_changed(self) -> bool:
         """Return, without waiting, whether the names of the actor's attributes may have changed since the last call."""
 
     def tend(self) -> None:
-        """Read answers although no thread waits for them, if they would be in the actor's way."""
+        """Read answers that no thread waits for, if they would block the actor."""
 
 
 class OpenPath:
-    """The part of a `CallPath` that paths which always take calls have in common."""
+    """The common part of paths that can always take calls; see `CallPath`."""
 
     def attach(self, outbox: Outbox) -> None:
-        """Do nothing: the path always takes calls."""
+        """Do nothing: the path can always take calls."""
 
     def is_full(self) -> bool:
         """Return False."""
@@ -101,7 +102,7 @@ class _Held:
 
 
 class Outbox:
-    """The way of this process's calls to one actor; the carrier of futures whose calls have not been sent.
+    """The queue of this process's calls to one actor; the carrier of futures whose calls have not been sent.
 
     Args:
         path: The path to the actor; None while there is none.
@@ -127,29 +128,29 @@ class Outbox:
 
     @property
     def unsent(self) -> int:
-        """Return how many calls wait here."""
+        """Return the number of calls that wait here."""
         return len(self._held)
 
     @property
     def is_sending(self) -> bool:
-        """Return whether the first call here leaves as soon as the path takes it."""
+        """Return whether the first call here is sent as soon as the path takes it."""
         with self._lock:
             return self._machine.is_sending
 
     def limit(self, calls: int | None, *, waits: bool) -> None:
-        """Set how many calls may be unanswered, and whether one more waits or raises."""
+        """Set the maximum number of unanswered calls, and whether a call above it waits or raises."""
         self._machine.limit = calls
         self._waits = waits
 
     def submit(self, call: Call, futures: Sequence[RemoteFuture[Any]] = ()) -> RemoteFuture[Any]:
-        """Send a call as soon as it can leave, after those before it; does not wait, except for a slot.
+        """Send a call as soon as possible, after earlier calls; does not wait, except for a slot.
 
         Args:
             call: The call.
-            futures: Those among its arguments, by their numbers.
+            futures: The futures among its arguments, by their numbers.
 
         Raises:
-            TooManyPendingCalls: All slots are taken, and the caller is not to wait, or runs an event loop.
+            TooManyPendingCalls: All slots are taken, and `when_full` is "raise" or the thread runs an event loop.
             Exception: The call cannot be sent.
         """
         slot = None
@@ -192,12 +193,12 @@ class Outbox:
         self._advance()
 
     def names_changed(self) -> bool:
-        """Return whether the names of the actor's attributes may have changed, or may be changed by a call before."""
+        """Return whether the names of the actor's attributes may have changed, or a queued call may change them."""
         live = self._live
         return live is not None and (self.unsent > 0 or live.names_changed())
 
     def tend(self) -> None:
-        """Have answers read although no thread waits for them; see `CallPath.tend`."""
+        """Read answers that no thread waits for; see `CallPath.tend`."""
         live = self._live
         if live is not None:
             live.tend()
@@ -205,19 +206,19 @@ class Outbox:
     # -- what becomes of the actor -----------------------------------------------------------------------------------
 
     def on_writable(self) -> None:
-        """Note that the path takes calls again, and send what waits."""
+        """Send the waiting calls, because the path takes calls again."""
         with self._lock:
             self._machine.on(OutboxEvent.WRITABLE)
         self._advance()
 
     def lost(self) -> None:
-        """Queue calls from now on: the actor is lost, and another one, or news of its end, will follow."""
+        """Queue calls from now on: the actor is lost, and `made` or `end` will follow."""
         with self._lock:
             self._path = self._live = None
             self._machine.on(OutboxEvent.LOST)
 
     def made(self, path: CallPath) -> None:
-        """Send what waits, and later calls, to another actor."""
+        """Send the waiting calls and all later calls to another actor."""
         path.attach(self)
         with self._lock:
             if self._machine.on(OutboxEvent.MADE):
@@ -230,7 +231,7 @@ class Outbox:
         return self._machine.state is OutboxState.GONE
 
     def end(self, error: Callable[[], BaseException]) -> None:
-        """Fail what waits, and later calls; a second call does nothing.
+        """Fail the waiting calls and all later calls; a second call does nothing.
 
         Args:
             error: Returns the error of a call; called for each.
@@ -251,7 +252,7 @@ class Outbox:
             waiting.admit()
 
     def abandon(self, error: Callable[[], BaseException]) -> None:
-        """Fail later calls, in a forked child; what waits belongs to the parent."""
+        """Fail later calls, in a forked child; the waiting calls belong to the parent."""
         leave_to_parent(self._held, error)
         self._lock = threading.RLock()  # the thread that held it was not copied
         self._machine = OutboxMachine(OutboxState.GONE)
@@ -260,7 +261,7 @@ class Outbox:
         self._held = {}
 
     def _path_closed(self, path: CallPath) -> None:
-        """Note that a call met the actor's loss: what follows becomes known on another link."""
+        """Record that a call met the actor's loss; another link reports what follows."""
         with self._lock:
             if path is not self._live:
                 return
@@ -290,7 +291,7 @@ class Outbox:
             future._unblock(waiter)
 
     def look(self) -> None:
-        """Do nothing: what can leave leaves by itself. See `Carrier.look`."""
+        """Do nothing: calls are sent without it as soon as possible. See `Carrier.look`."""
 
     def watch(self, future: RemoteFuture[Any]) -> None:
         """Do nothing: the awaited futures are watched, and later the connection. See `Carrier.watch`."""
@@ -314,7 +315,7 @@ class Outbox:
     # -- the queue ---------------------------------------------------------------------------------------------------
 
     def _hold(self, call: Call, future: RemoteFuture[Any], futures: Sequence[RemoteFuture[Any]] = ()) -> None:
-        """Queue a call, and send what can leave."""
+        """Queue a call, and send the calls that can be sent."""
         future._carrier = self
         held = _Held(call.frozen(), futures)
         with self._lock:
@@ -338,7 +339,7 @@ class Outbox:
         self._advance()
 
     def _advance(self) -> None:
-        """Send the calls that can leave."""
+        """Send the calls that can be sent."""
         machine, me = self._machine, get_ident()
         while True:
             with self._lock:
@@ -398,7 +399,7 @@ class Outbox:
             future._settle(None, self._error())
 
     def _tell_moved(self, future: RemoteFuture[Any]) -> None:
-        """Wake those who wait for a future whose carrier has changed; they continue there."""
+        """Wake the threads that wait for a future whose carrier has changed; they continue with the new carrier."""
         future._wake_blocked()
         carrier = future._carrier
         if carrier is not None and future._made_condition is not None:
@@ -407,7 +408,7 @@ class Outbox:
     # -- slots -------------------------------------------------------------------------------------------------------
 
     def _enter(self, call: Call) -> tuple[Call, _Slot]:
-        """Take a slot for a call, waiting for one if the limit says so; return the call, frozen if that took time."""
+        """Take a slot for a call, and wait for one if allowed; return the call, frozen if that took time."""
         slot = _Slot(self)
         with self._lock:
             if self._machine.enter():
@@ -435,7 +436,7 @@ class Outbox:
         return call, slot
 
     def _await_answer(self, slot: _Slot) -> None:
-        """Wait until a slot is taken, or another way to wait for it has to be found; reads answers where it can."""
+        """Wait until the slot is taken, or until the wait has to continue elsewhere; read answers if possible."""
         with self._lock:
             oldest = next((one.future for one in self._slots if one.future is not None), None)
         carrier = None if oldest is None else oldest._carrier
@@ -464,8 +465,10 @@ _LONG_S = 1.0  # a call that waits here leaves or fails; whichever it is, others
 
 
 class _Slot:
-    """One call's slot, woken by its future when that is settled. While it is waited for, it looks like a future that is
-    settled once it is taken, or when the oldest call is not where it was any more.
+    """The slot of one call, freed when the call's future is settled.
+
+    For the thread that waits for the slot it acts as a future, which is settled when the slot is taken or when the
+    oldest call has another carrier.
     """
 
     __slots__ = ("__weakref__", "_blocked", "_outbox", "beside", "future", "is_taken")
@@ -482,14 +485,14 @@ class _Slot:
 
     @property
     def _settled(self) -> bool:
-        """Return whether the waiting thread has to look again."""
+        """Return whether the waiting thread has to check again."""
         if self.is_taken or self.beside is None:
             return True
         oldest, carrier = self.beside
         return oldest._settled or oldest._carrier is not carrier
 
     def admit(self) -> None:
-        """Wake the thread that waits for the slot, which it has now."""
+        """Give the slot to the thread that waits for it, and wake the thread."""
         self.is_taken = True
         for waiter in tuple(self._blocked):
             waiter.wake()
@@ -526,7 +529,7 @@ class _Slot:
 
 
 def _runs_event_loop() -> bool:
-    """Return whether an event loop runs in this thread, which must not be kept from turning."""
+    """Return whether an event loop runs in this thread, which must not be blocked."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
 
