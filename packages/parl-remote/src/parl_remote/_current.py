@@ -1,9 +1,9 @@
 """This process's current connection to a cluster.
 
-`parl_remote.connect` opens it, `disconnect` or the end of the program closes it. An actor's process is connected to the
-cluster that it belongs to, when it first needs that, and so is a child of either: one that was forked has the function
-that connects it in its memory; one that `multiprocessing` started in another way has it pickled, among the settings
-that a process hands to its children. All other code gets the client passed in.
+`parl_remote.connect` opens it; `disconnect` or the end of the program closes it. An actor's process connects to its own
+cluster when it first needs a connection, and so does a child process of a program or an actor. A forked child has the
+function that connects it in its memory; a child that `multiprocessing` starts in another way gets it pickled, among the
+settings that a process passes to its children. All other code gets the client as an argument.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ActorMaker(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the cluster has ended, so that only another connection leads further."""
+        """Whether the cluster has ended, so that a new connection is needed."""
 
     def create(
         self,
@@ -98,14 +98,14 @@ class ActorMaker(Protocol):
         """Make an actor and run its constructor; `at_once` does not wait for resources, but restarts do."""
 
     def start_reading(self) -> None:
-        """Start the thread that reads answers for futures with callbacks, if there is one; else it starts when needed.
+        """Start the thread that reads answers for futures with callbacks, if this kind of connection has one.
 
         Raises:
-            RuntimeError: No thread can be had.
+            RuntimeError: No thread can be started.
         """
 
     def borrow(self, place: Any, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
-        """Return the reference to an actor that another program has made, or this one before; see `proxy`.
+        """Return the reference to an actor of a received handle; see `proxy`.
 
         Args:
             place: The `place` of the sender's reference.
@@ -154,7 +154,7 @@ HERE: Final = "here"
 
 
 def maker_of(cls: type) -> ActorMaker | Literal["here"] | None:
-    """Return where the next object of a remote class is made: `HERE`, by a connection, or nowhere (None)."""
+    """Return what makes the next object of a remote class: `HERE`, a connection, or None without a connection."""
     local = _state.local
     if getattr(local, "active", False) or (_state.inside_actor and _state.make is None):
         return HERE
@@ -187,7 +187,7 @@ _OURS = "parl_remote"
 
 
 def tell_children(make: Callable[[], ActorMaker] | None) -> None:
-    """Have children that `multiprocessing` starts connect by `make`, which can be pickled; None: not any more."""
+    """Set the function, which is pickled, by which children of `multiprocessing` connect; None removes it."""
     if make is not None:
         from multiprocessing import process  # 2 ms; without a connection nothing needs it
 
@@ -197,13 +197,13 @@ def tell_children(make: Callable[[], ActorMaker] | None) -> None:
 
 
 def _told() -> bytes | None:
-    """Return what `tell_children` was given, pickled, here or in the process that started this one."""
+    """Return the pickled function given to `tell_children` in this process or in the one that started it."""
     process = sys.modules.get("multiprocessing.process")
     return None if process is None else _settings(process).get(_OURS)
 
 
 def _settings(process: ModuleType) -> dict[str, Any]:
-    """Return the settings of this process; each `Process` that is made in it takes a copy along."""
+    """Return the settings of this process; each `Process` that is made in it gets a copy."""
     found: dict[str, Any] = getattr(process.current_process(), "_config", {})
     return found
 
@@ -211,7 +211,7 @@ def _settings(process: ModuleType) -> dict[str, Any]:
 def create(
     maker: ActorMaker, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> ActorRef:
-    """Make an actor; idle workers of plain functions give up their resources if it needs them.
+    """Make an actor; if it needs resources, end idle workers of plain functions.
 
     Raises:
         RemoteError: See `refuse_at_import`.
@@ -231,14 +231,14 @@ def create(
 
 
 def refuse_at_import(does: str, module: str | None = None) -> None:
-    """Check that no actor runs this because it imports a module which the process that would be made imports as well.
+    """Refuse to make a process while an actor imports a module that the new process would import as well.
 
     Args:
-        does: What the module does, for the message.
-        module: What that process imports; None for any.
+        does: The action of the module, for the message.
+        module: The module that the new process imports; None for any module.
 
     Raises:
-        RemoteError: An actor does.
+        RemoteError: This process is an actor and is importing the module.
     """
     loading = serialize.modules_being_loaded() if _state.inside_actor else []
     if module in loading or (loading and module is None):
@@ -249,13 +249,13 @@ def refuse_at_import(does: str, module: str | None = None) -> None:
 
 
 def when_full(free_slots: Callable[[ActorMaker], bool], give_back: Callable[[str], None]) -> None:
-    """Register a function that ends what is idle, for actors that find no free resources, and that of `give_back`."""
+    """Register the function that ends idle workers for actors without resources, and the function of `give_back`."""
     _state.free_slots = free_slots
     _state.give_back = give_back
 
 
 def give_back(lease_id: str) -> None:
-    """Give a lease back soon, if it is of a worker of functions, since another client waits for it; does not block."""
+    """Give back the lease of a worker of functions soon, for another client that waits for it; does not block."""
     if _state.give_back is not None:
         _state.give_back(lease_id)
 
@@ -274,8 +274,8 @@ def install(
 
     Args:
         new: The connection.
-        in_children: Makes the own connection of a child of this process, when it first needs one.
-        options: The options of `connect` that it was made with.
+        in_children: Makes the connection of a child process when the child first needs one.
+        options: The options of `connect`.
     """
     _state.client = new
     _state.options = options
@@ -284,12 +284,12 @@ def install(
 
 
 def options() -> Mapping[str, object]:
-    """Return the options that the connection was made with, as far as they are known."""
+    """Return the known options of the connection."""
     return _state.options
 
 
 def clear() -> ActorMaker | None:
-    """Forget the connection and return it, to be closed."""
+    """Forget the connection and return it, so that the caller can close it."""
     old, _state.client = _state.client, None
     _state.in_children = None
     tell_children(None)
@@ -299,7 +299,7 @@ def clear() -> ActorMaker | None:
 
 
 def leave_to_parent() -> ActorMaker | None:
-    """Forget the connection in the child of a fork, which makes its own when it needs one; return the parent's."""
+    """Forget the parent's connection in a forked child and return it; the child connects when it needs to."""
     old, _state.client = _state.client, None
     _state.making = threading.RLock()  # the thread that held it was not copied
     if not _state.inside_actor:
@@ -308,7 +308,7 @@ def leave_to_parent() -> ActorMaker | None:
 
 
 def inherit(refs: Mapping[str, ActorRef]) -> None:
-    """Keep, weakly, references to actors that this process has got before it had a connection, by their leases."""
+    """Keep, weakly, the actor references that this process got before it had a connection, by their leases."""
     _state.inherited.update(refs)
 
 
@@ -334,12 +334,12 @@ def become_actor() -> None:
 
 
 def when_ending(report: Callable[[], None]) -> None:
-    """Register `report` to say that the end of this process, an actor, is regular."""
+    """Register `report`, which reports the regular end of this actor's process."""
     _state.report_end = report
 
 
 def end_actor() -> NoReturn:
-    """End this process, an actor that nobody needs any more; its end is no loss."""
+    """End this actor's process because it is no longer needed; its end is not a loss."""
     if _state.report_end is not None:
         _state.report_end()
     os._exit(0)
@@ -352,7 +352,7 @@ def connect_when_needed(make: Callable[[], ActorMaker]) -> None:
 
 @contextlib.contextmanager
 def acting() -> Iterator[None]:
-    """Mark this thread as running the code of an actor that lives in this process, within the block."""
+    """Mark this thread, within the block, as running the code of an actor of this process."""
     before = getattr(_state.local, "acting", False)
     _state.local.acting = True
     try:
@@ -362,12 +362,12 @@ def acting() -> Iterator[None]:
 
 
 def inside_actor() -> bool:
-    """Return whether the running code is that of an actor."""
+    """Return whether the running code belongs to an actor."""
     return _state.inside_actor or getattr(_state.local, "acting", False)
 
 
 def construct_here(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Construct this actor's own object; remote objects that its constructor makes become actors of their own."""
+    """Construct this actor's own object; remote objects that its constructor makes become separate actors."""
     before = getattr(_state.local, "constructed", None)
     _state.local.constructed = cls
     try:
@@ -378,7 +378,7 @@ def construct_here(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def local_objects() -> Iterator[None]:
-    """Make remote classes create ordinary objects in this thread, within the block."""
+    """Make remote classes create ordinary objects in this thread within the block."""
     before = getattr(_state.local, "active", False)
     _state.local.active = True
     try:

@@ -1,16 +1,16 @@
 """Futures of remote calls.
 
 A `RemoteFuture` is a `concurrent.futures.Future`, so `wait`, `as_completed`, `asyncio.wrap_future` and callbacks work.
-A future of which only `result` is called costs next to nothing: the condition that the standard library waits on is
-made at its first use, and only then does a background thread read in the caller's place. The outcome is set while that
-condition is held, as the standard library's waiters require.
+A future that is only used by `result` costs almost nothing: the condition that the standard library waits on is made at
+its first use, and only then a background thread reads in place of the caller. The outcome is set while that condition
+is held, as the standard library's waiters require.
 
-The background thread never runs users' callbacks itself, because they may wait for answers that only it reads; they run
-in a separate thread. Futures of pools and executors have no carrier: their maker settles them, by `set_result` or
-a similar method.
+The background thread does not run users' callbacks itself, because they may wait for answers that only it reads; they
+run in a separate thread. Futures of pools and executors have no carrier; the pool or executor settles them by
+`set_result` or a similar method.
 
-`wait_any` waits for the first of several and reads in the caller's own thread. A future that is awaited on an event
-loop is read by that loop, in the loop's thread.
+`wait_any` waits for the first of several futures and reads in the caller's own thread. A future that is awaited on an
+event loop is read by that loop, in the loop's thread.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _LOOK_AGAIN_S = 1.0  # in case another thread closed a connection just before th
 
 
 class Readable(Protocol):
-    """A carrier whose messages one thread at a time reads for all."""
+    """A carrier whose messages are read by one thread at a time, on behalf of all threads."""
 
     def is_led_here(self) -> bool:
-        """Return whether this thread leads already, that is, calls from a callback."""
+        """Return whether this thread reads already, that is, whether it calls from a callback."""
 
     def lead(self) -> bool:
-        """Start reading for all threads; return False if another thread does."""
+        """Start to read for all threads; return False if another thread does."""
 
     def leave(self) -> None:
-        """Stop reading for all threads, if this thread does."""
+        """Stop reading for all threads if this thread does."""
 
     def drain(self) -> None:
         """Settle the answers that have arrived; called by the leading thread."""
@@ -72,11 +72,11 @@ class Readable(Protocol):
 
 @uninterrupted
 def wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None = None) -> None:
-    """Block until one of several calls has ended, or the time has passed.
+    """Block until one of several calls has ended, or until the timeout.
 
     Args:
         futures: The futures of the calls, at least one.
-        timeout_s: How long to wait; None waits without limit.
+        timeout_s: Seconds to wait; None waits without limit.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     carriers = list(dict.fromkeys(future._carrier for future in futures))
@@ -97,11 +97,11 @@ def wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None = Non
 
 
 def leave_to_parent(futures: Iterable[RemoteFuture[Any]], error: Callable[[], BaseException]) -> None:
-    """Leave calls that are on their way to the parent, in the child of a fork; waiting for one there raises an error.
+    """Leave calls in flight to the parent, in a forked child; waiting for one of them there raises an error.
 
     Args:
-        futures: Those of the calls.
-        error: Returns the error of a call; called for each that a thread waits for.
+        futures: The futures of the calls.
+        error: Returns the error of a call; called for each call that a thread waits for.
     """
     global _making_condition
     _making_condition = threading.RLock()  # the thread that held it was not copied
@@ -177,7 +177,7 @@ _STATE_NAMES = {
 
 
 class Waiter:
-    """A thread that sleeps until another one has news for it; one thread sleeps at a time."""
+    """An event for which one thread at a time sleeps until another thread wakes it."""
 
     __slots__ = ("_lock",)
 
@@ -186,7 +186,7 @@ class Waiter:
         self._lock.acquire()
 
     def sleep(self, timeout_s: float | None) -> None:
-        """Wait for `wake`, or until the time has passed."""
+        """Wait for `wake`, or until the timeout."""
         with interruptible:
             self._lock.acquire(timeout=-1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
 
@@ -241,22 +241,22 @@ class ResultIterator(Iterator[T]):
 
     @abstractmethod
     def _is_next_there(self, waiter: _Awaiting) -> bool:
-        """Return whether `next` does not wait; if it does, wake the waiter when that may have changed."""
+        """Return whether `next` returns without waiting; if not, wake the waiter when that may have changed."""
 
     @abstractmethod
     def _deadline_of_next(self) -> float | None:
-        """Return by when the next result has to be there if it is waited for from now on."""
+        """Return the deadline of the next result for a wait that begins now; None for no limit."""
 
     @abstractmethod
     def _late(self) -> ResultTimeout:
-        """Return the error of a result that is not there in time."""
+        """Return the error of a result that is late."""
 
 
 class Carrier(Protocol):
     """The source of results: the connection that a call was sent on."""
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
-        """Wait until the future is settled, another one carries it, or the time has passed; may return earlier."""
+        """Wait until the future is settled, has another carrier, or the timeout; may return earlier."""
 
     def look(self) -> None:
         """Settle the futures whose answers have arrived, without waiting."""
@@ -265,7 +265,7 @@ class Carrier(Protocol):
         """Settle the future in the background, for waiters that do not call `wait_for`."""
 
     def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:
-        """Settle the future in the thread of an event loop, which runs there, or in the background."""
+        """Settle the future in the thread of the event loop, which is this thread, or in the background."""
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         """Settle the future as cancelled unless its result has arrived, and tell the actor."""
@@ -434,7 +434,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return self._awaited(cancels=True)
 
     def _awaited(self, *, cancels: bool) -> Generator[Any, None, T]:
-        """Do what `await` does; `cancels` is whether the call is cancelled with the task that awaits it."""
+        """Implement `await`; `cancels` is whether the call is cancelled together with the task that awaits it."""
         while not self._settled:
             # A program that awaits has imported it.
             from asyncio import CancelledError, get_running_loop, shield, wrap_future
@@ -460,7 +460,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return self.result()
 
     def _block(self, waiter: Any) -> None:
-        """Call `wake` of a waiter when the future is settled, or is carried by another carrier."""
+        """Call `wake` of a waiter when the future is settled or has another carrier."""
         self.__dict__.setdefault("_blocked", []).append(waiter)  # in one step: several threads may begin to wait
 
     def _unblock(self, waiter: Any) -> None:
@@ -469,7 +469,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
             self._blocked.remove(waiter)
 
     def _wake_blocked(self) -> None:
-        """Wake all waiters to look again, because the future has another carrier."""
+        """Wake all waiters to check again, because the future has another carrier."""
         if self._blocked is not None:
             for waiter in tuple(self._blocked):
                 waiter.wake()
@@ -557,7 +557,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
             self._invoke_callbacks()
 
     def _invoke_callbacks(self) -> None:
-        """Run the callbacks; users' in another thread than the one that serves this program's connections."""
+        """Run the callbacks; users' callbacks do not run in the thread that serves this program's connections."""
         callbacks = self._done_callbacks
         if callbacks and is_serving():
             users = [callback for callback in callbacks if not _is_quick(callback)]
@@ -577,7 +577,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
             _nested.depth = depth
 
     def _run(self, callbacks: Sequence[Callable[[concurrent.futures.Future[T]], Any]]) -> None:
-        """Run callbacks: whatever one raises, the thread that reads the answers continues, as do the others."""
+        """Run callbacks; if one raises an error, the others still run, and the thread that reads answers continues."""
         interrupt: BaseException | None = None
         for callback in callbacks:
             try:
@@ -592,7 +592,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
 
 
 def _is_quick(callback: Any) -> bool:
-    """Return whether a callback is one of ours, or asyncio's: it waits for nothing."""
+    """Return whether a callback belongs to this package or to asyncio and therefore never waits."""
     module = getattr(callback.func if isinstance(callback, functools.partial) else callback, "__module__", None)
     return isinstance(module, str) and module.partition(".")[0] in {_OURS, "asyncio"}
 
@@ -601,7 +601,7 @@ _OURS = __name__.partition(".")[0]
 
 
 class _CallbackTurn:
-    """A thread that runs users' callbacks, one after the other, and ends when there are none for a while."""
+    """A thread that runs users' callbacks one after the other, and ends when there are none for a while."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -610,7 +610,7 @@ class _CallbackTurn:
         self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
     def run(self, action: Callable[[], None]) -> bool:
-        """Run an action behind all others; return False if no thread can be had."""
+        """Run an action after all others; return False if no thread can be started."""
         if self._pid != os.getpid():  # the thread was not copied
             _callback_turn[0] = _CallbackTurn()
             return _callback_turn[0].run(action)
@@ -627,7 +627,7 @@ class _CallbackTurn:
         return True
 
     def _finish(self) -> None:
-        """Give the callbacks that wait some time, at the end of the program."""
+        """Wait some time for the remaining callbacks, at the end of the program."""
         if self._runs and self._pid == os.getpid():
             finished = threading.Event()
             self._waiting.put(finished.set)

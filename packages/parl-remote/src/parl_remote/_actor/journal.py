@@ -1,12 +1,12 @@
-"""A journal of what an actor was asked, and its replay in another process.
+"""A journal of an actor's requests, and its replay in another process.
 
     actor, option `record`: begin --every message, its outcome--> <folder>/<class>-<id>.journal
     xparl replay: Journal.read --> Replay: a host like the actor's, the same messages in the same order --> compared
 
-A journal is a line of JSON, then entries: a line of JSON each, and the frames that it announces. What a caller has sent
-is written before it is carried out, so that a journal ends with the call that ended the process. Before the constructor
-the states of the random number generators are written (`random`, numpy's global one, torch's where it is imported); a
-replay begins with them.
+A journal is a line of JSON, then entries: a line of JSON each, and the frames that it announces. A message is written
+before it is executed, so the journal of a process that died ends with the call that ended it. Before the constructor,
+the states of the random number generators are written (`random`, numpy's global generator, and torch's if torch is
+imported); a replay begins with them.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a call ended: the error's name, or a digest of the pickled result, and how long it took."""
+    """The outcome of a call: the error's name or a digest of the pickled result, and the time that it took."""
 
     error: str = ""
     digest: str = ""
     took_s: float = 0.0
 
     def equals(self, other: Outcome) -> bool:
-        """Return whether both ended alike."""
+        """Return whether both outcomes are the same."""
         return (self.error, self.digest) == (other.error, other.digest)
 
 
@@ -65,11 +65,11 @@ class Entry:
     """One message to an actor.
 
     Attributes:
-        number: Its number, from 0, which is the constructor.
+        number: Its number; 0 is the constructor.
         name: The method.
-        at: When it began, Unix time.
+        at: When it began, Unix time in seconds.
         frames: The message.
-        outcome: How it ended; None if it never did.
+        outcome: Its outcome; None if it did not end.
     """
 
     number: int
@@ -176,7 +176,7 @@ def _without_key(frames: Sequence[memoryview]) -> list[Any]:
 
 
 def outcome_of(reply: Sequence[Buffer], took_s: float = 0.0) -> Outcome:
-    """Return the outcome that a reply tells; errors are compared by name, since their texts may have addresses."""
+    """Return the outcome that a reply reports; errors are compared by name, because their texts may have addresses."""
     frames = [memoryview(frame) for frame in reply]
     kind, flags, _, _ = header_of(frames[0])
     payload, buffers = payload_of(flags, frames)
@@ -200,11 +200,11 @@ class Journal:
     Attributes:
         class_name: The actor's class.
         lease_id: Its id.
-        entries: What it was asked, in the order in which it began.
+        entries: Its messages, in the order in which they began.
         random_states: Pickle of the states of the random number generators before the constructor.
-        whole_bytes: The size of what was read.
-        damaged_bytes: The size of what follows, which is no whole entry; 0 unless the process was killed while it
-            wrote, or the disk was full.
+        whole_bytes: The size of the readable part.
+        damaged_bytes: The size of the incomplete entry behind it; 0 unless the process was killed while it wrote, or
+            the disk was full.
     """
 
     class_name: str
@@ -216,7 +216,7 @@ class Journal:
 
     @classmethod
     def read(cls, path: Path) -> Journal:
-        """Return the journal of a file; one whose end is missing has the entries before. Runs nothing of it.
+        """Return the journal in a file without running it; if its end is missing, with the entries before.
 
         Raises:
             RemoteError: It is not a journal.
@@ -244,7 +244,7 @@ class Journal:
 
 
 class Replay:
-    """Carries out a journal's messages in this process, on an object of its own.
+    """Runs a journal's messages in this process, on a new object.
 
     Args:
         journal: The journal. Its class, arguments and random states are unpickled, so it must be one to trust.
@@ -261,7 +261,7 @@ class Replay:
         self._host.construct = self._construct
 
     def carry_out(self, entry: Entry) -> tuple[Outcome, BaseException | None, Any]:
-        """Carry out one message; return the outcome, what was raised, and what was returned."""
+        """Run one message; return its outcome, the exception and the returned value."""
         frames = [memoryview(frame) for frame in entry.frames]
         replies: list[list[Buffer]] = []
         value, error = None, None
@@ -283,7 +283,7 @@ class Replay:
         return outcome_of(replies[0]), error, value
 
     def step_into(self, entry: Entry, run_call: Callable[..., Any]) -> Any:
-        """Have a debugger's `runcall` make one call; return what it returned.
+        """Make one call through a debugger's `runcall`; return its result.
 
         Raises:
             RemoteError: The entry is not a call of a method.
@@ -311,7 +311,7 @@ class Replay:
 
 
 def _line(file: IO[bytes]) -> dict[str, Any] | None:
-    """Return the next line, None at the end or where the rest is damaged."""
+    """Return the next line; None at the end or if the rest is damaged."""
     try:
         found = json.loads(file.readline())
     except ValueError:

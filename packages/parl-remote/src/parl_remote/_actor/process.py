@@ -4,15 +4,15 @@
     caller  --CREATE, CALL, ... ----------------------->| one epoll, one queue, one thread
     caller  <--replies, coalesced ----------------------+
 
-It does not wait for a caller. What one does not take is written by a thread, and its further calls are set aside until
-then, so that an actor that runs one call at a time fills no memory with answers.
+The loop does not wait for a caller. If a caller does not read its answers, a thread writes them, and the caller's
+further calls are set aside until then. So an actor that runs one call at a time does not fill its memory with answers.
 
-Once its object has been made, an actor that runs several calls at a time leaves this loop for those of
-`runners`, which read and write through the same process.
+Once its object has been made, an actor that runs several calls at a time leaves this loop for those of `runners`, which
+read and write through the same process.
 
-It ends when it has no holders any more (see `state`; what was sent before CLOSE is done first), when the worker's
-connection closes, and of course when it is killed. All threads of the process belong to the user's code, save those of
-its own connection to the cluster, which it has once it makes or holds other actors.
+The process ends when the actor has no more holders (see `state`; calls sent before CLOSE are run first), when the
+worker's connection closes, or when it is killed. All its threads belong to the user's code, except those of its own
+connection to the cluster, which it opens when it first makes or holds other actors.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ _HOLD_S = 0.001  # longer than sixty quick calls take, too short to be noticed
 class Outbox:
     """The replies to one caller that are not written yet. Its owner adds; its owner and the flush timer flush.
 
-    No flush waits long: what the caller does not take is written by a thread, while the actor serves others. To
-    a caller that is gone nothing is written, and whoever reads from it finds that out.
+    No flush waits long: if the caller does not read, a thread writes the replies while the actor serves other callers.
+    Nothing is written to a caller that is gone; the thread that reads from it detects that.
 
     Args:
         channel: The channel to the caller.
-        on_room: Called when a caller has taken everything, after it had not; in any thread.
+        on_room: Called in any thread when a caller has read everything after it had fallen behind.
 
     Attributes:
         held: The replies that the next `flush` writes.
         guarded: Whether the flush timer will flush it.
-        is_full: Whether the caller has not taken everything that it was sent.
+        is_full: Whether the caller has not read everything that was sent to it.
     """
 
     __slots__ = ("_channel", "_lock", "_on_room", "guarded", "held", "is_full")
@@ -89,7 +89,7 @@ class Outbox:
         self._lock = threading.Lock()  # keeps the order when both flush
 
     def flush(self) -> None:
-        """Write the buffered replies, or have a thread write them when the caller takes them."""
+        """Write the buffered replies, or let a thread write them when the caller reads them."""
         with self._lock:
             if self.is_full:
                 if self.held:  # the last one may be memory that the object is about to change
@@ -111,7 +111,7 @@ class Outbox:
             self._write_rest()
 
     def _post(self) -> bool:
-        """Pass the buffered replies to the channel; return whether the caller has taken them."""
+        """Pass the buffered replies to the channel; return whether the caller has read them."""
         held = self.held
         if not held:
             return True
@@ -119,7 +119,7 @@ class Outbox:
         return self._channel.post(first, [held.popleft() for _ in range(len(held))] if held else ())
 
     def _is_soon_taken(self) -> bool:
-        """Wait a moment for a caller that is about to read, which costs less than a thread."""
+        """Wait a moment for a caller that is about to read, because that costs less than a thread."""
         until = time.perf_counter() + _MOMENT_S
         while (left_s := until - time.perf_counter()) > 0:
             self._channel.wait_for_room(left_s)
@@ -128,7 +128,7 @@ class Outbox:
         return False
 
     def _write_rest(self) -> None:
-        """Write until the caller has taken everything, or is gone, which its owner finds out."""
+        """Write until the caller has read everything or is gone; its owner detects the latter."""
         while self.is_full:
             self._channel.wait_for_room(_LOOK_AGAIN_S)
             with self._lock:
@@ -144,7 +144,7 @@ class Outbox:
         self.held.clear()
 
     def wait(self, timeout_s: float = math.inf) -> None:
-        """Wait until the caller has taken everything, or is gone, or the time has passed."""
+        """Wait until the caller has read everything or is gone, or until the timeout."""
         until = time.monotonic() + timeout_s
         while self.is_full and time.monotonic() < until:
             time.sleep(_HOLD_S)
@@ -229,7 +229,7 @@ class _Caller:
         self.is_gone = False
 
     def answer(self, reply: list[Buffer], *, leaves_now: bool = False) -> None:
-        """Buffer a reply until the next flush, as it is now unless that follows before the object can change it."""
+        """Buffer a reply until the next flush; copy it unless the flush comes before the object can change it."""
         if type(reply) is HoldingReply:
             self.on_their_way[reply.call_id] = reply.references
             read_by(self, reply.references)
@@ -246,7 +246,7 @@ class _Caller:
         self.outbox.held.append(reply if leaves_now or len(reply) == 1 else [bytes(frame) for frame in reply])
 
     def release(self) -> None:
-        """Release what the caller had, or was about to get."""
+        """Release the references that the caller had or was about to get."""
         self.on_their_way.clear()
         close_streams(self)
 
@@ -336,10 +336,10 @@ class ActorProcess:
                     self._resume(caller)
 
     def _set_aside(self, caller: _Caller, frames: list[memoryview]) -> bool:
-        """Keep a message of a caller that does not take its answers, and return True; return False for others.
+        """Keep a message of a caller that does not read its answers, and return True; return False for other callers.
 
-        So what is in memory for a caller that is stopped, or slow, are the answers of those calls only that had begun,
-        or that a runner of several calls had taken before; `max_pending_calls` limits these.
+        So for a stopped or slow caller, the actor keeps only the answers to calls that had begun, or that a runner of
+        several calls had taken before; `max_pending_calls` limits their number.
         """
         if caller.is_gone or not (caller.outbox.is_full or caller.aside):
             return False
@@ -352,7 +352,7 @@ class ActorProcess:
         return True
 
     def _resume(self, caller: _Caller) -> None:
-        """Queue what was set aside, before what the caller has sent since."""
+        """Queue the messages that were set aside, before those that the caller has sent since."""
         while caller.aside:
             self._queue.appendleft((caller, caller.aside.pop()))
 
@@ -396,7 +396,7 @@ class ActorProcess:
             self._forget(caller)
 
     def _take(self, caller: _Caller, frames: list[memoryview]) -> None:
-        """Queue a message; one whose frames there is no memory or descriptor for is answered with that."""
+        """Queue a message; if there is no memory or descriptor for its frames, answer it with that error."""
         try:
             self._queue.append((caller, caller.opened(frames)))
         except (OSError, MemoryError) as error:
@@ -409,7 +409,7 @@ class ActorProcess:
                 caller.outbox.flush()
 
     def _cannot_go_on(self, error: BaseException) -> None:
-        """End before the object is made, for want of something; the worker tells why."""
+        """End before the object is made, because a resource is missing; the worker reports the cause."""
         self._host.exit_report = _could_not_start(error)
         self._end()
 
@@ -501,7 +501,7 @@ class ActorProcess:
             connection.close()
 
     def _close(self, caller: _Caller, frames: list[memoryview]) -> None:
-        """Release a caller that needs the actor no more; its calls are done, and no answer to it is pending."""
+        """Release a caller that no longer needs the actor; its calls are done, and no answer to it is pending."""
         if header_of(frames[0])[2] and caller in {self._owner, self._worker}:  # whoever else holds it
             if caller is self._owner:
                 self._host.exit_report = ExitReport(DeathKind.CLIENT_GONE)
@@ -600,7 +600,7 @@ class ActorProcess:
             self.flush_all()
 
     def _on_lifecycle(self, caller: _Caller, frames: list[memoryview], kind: int) -> None:
-        """Begin the actor's life, or end what a caller needs of it."""
+        """Process a message that begins the actor's life or ends a caller's use of it."""
         if kind == _CLOSE:
             self._close(caller, frames)
         elif kind == _CONFIGURE:
@@ -683,7 +683,7 @@ class ActorProcess:
                     self._turn_away(caller, error)
 
     def flush_all(self) -> None:
-        """Write all buffered replies that their callers take now."""
+        """Write all buffered replies that their callers can read now."""
         for caller in tuple(self._callers.values()):
             if caller.outbox.held:
                 caller.outbox.flush()  # after that of the flush timer, if there is one
@@ -742,7 +742,7 @@ def _could_not_start(error: BaseException) -> ExitReport:
 
 
 def _refuse_worker(listening: Listening, error: BaseException) -> int:
-    """Report to a worker that has a lease for this process already why it ends; return the exit status."""
+    """Report the cause of this process's end to a worker that has leased it already; return the exit status."""
     listening.setblocking(False)
     try:
         connection, _ = listening.accept()

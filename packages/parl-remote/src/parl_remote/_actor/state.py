@@ -7,15 +7,15 @@
 The machine maps events to effects and counts outstanding requests; it has no side effects. An event that is not in the
 table closes the actor and raises.
 
-An actor ends when it has no holders any more:
+An actor ends when it has no more holders:
 
     the owner        holds it from CREATE to CLOSE
-    a borrower       on its way: between HOLD, which the worker sends before it tells where the actor is, and RELEASE;
-                     then as long as its connection, or to CLOSE
+    a borrower       holds it before it connects, from HOLD (sent by the worker before it gives the actor's address) to
+                     RELEASE; then until CLOSE or the end of its connection
     the cluster      holds a detached actor forever
 
-An owner whose connection breaks without CLOSE is dead or cut off; the worker hears of that and ends the actor, with the
-cause. There are no sockets here.
+If the owner's connection breaks without CLOSE, the owner is dead or cut off; the worker learns of that and ends the
+actor, with the cause. This module has no sockets.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Holders:
         self._owner_has_left = False
 
     def connected(self, caller: object) -> None:
-        """Count a new connection as a holder until it declares that it is none, or leaves."""
+        """Count a new connection as a holder until it declares that it is not one, or leaves."""
         self._here.add(caller)
 
     def does_not_hold(self, caller: object) -> None:
@@ -175,11 +175,11 @@ class Holders:
         self._more_expected = True
 
     def expect_no_more(self) -> None:
-        """Expect no borrower any more: it has connected, or will not."""
+        """Stop expecting a borrower: it has connected, or will not connect."""
         self._more_expected = False
 
     def left(self, caller: object, *, closed: bool) -> None:
-        """Remove a caller that has gone; `closed` if it declared that it needs the actor no more."""
+        """Remove a caller that is gone; `closed` means that it declared that it no longer needs the actor."""
         self._here.discard(caller)
         self._owner_has_left |= closed
 

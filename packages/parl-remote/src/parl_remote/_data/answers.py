@@ -1,11 +1,11 @@
-"""Answers of an actor: results, and exceptions on their way to the caller.
+"""Answers of an actor: results and exceptions that are sent to the caller.
 
     in the actor   describe(error, method) -> Failure, plain data with the exception pickled inside
     at the caller  read_answer(frames)     -> Answer: the value, or the error that `rebuild` makes of a Failure
 
-An exception comes back as its own type and as a RemoteCallError at once: its class is a subclass of both, and its
-cause a RemoteCallError with the traceback. Parts of it that cannot be pickled are left out. Where it cannot be rebuilt,
-the caller gets the RemoteCallError; where its class cannot have a subclass, the exception alone.
+The caller gets an exception that is of its own type and a RemoteCallError: its class is a subclass of both, and its
+cause is a RemoteCallError with the traceback. Parts that cannot be pickled are left out. If the exception cannot be
+rebuilt, the caller gets the RemoteCallError; if its class cannot have a subclass, the caller gets the plain exception.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Failure(NamedTuple):
         method: Class and method, "Actor.add".
         type_name: The exception's qualified class name.
         text: Its text.
-        traceback: As the actor formatted it, without the frames of parl_remote.
+        traceback: The traceback, formatted in the actor, without the frames of parl_remote.
         pickled: Frames of the exception, or of its `(class, args, attributes)` if its class does not customize
             pickling, or that fails; empty if not even its class can be pickled.
     """
@@ -138,7 +138,7 @@ _both: dict[type, Any] = {}  # by the users' classes, which are few
 
 
 def _class_of_both(kind: type[BaseException]) -> type[BaseException]:
-    """Return the class of objects that are of this kind and RemoteCallErrors; itself if there can be none."""
+    """Return the class of exceptions that are of this kind and RemoteCallErrors; the kind itself if it allows none."""
     if issubclass(kind, RemoteCallError):
         return kind
     known = _both.get(kind)
@@ -162,7 +162,7 @@ def both(error: BaseException, remote: RemoteCallError) -> BaseException:
 
     Args:
         error: The exception; it may be changed.
-        remote: What is known of the call.
+        remote: The error with the details of the call.
     """
     kind = type(error)
     cls = _class_of_both(kind)
@@ -202,7 +202,7 @@ def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
 
 
 def _reduce_both(self: Any, protocol: Any) -> Any:
-    """Pickle an exception that is both: as its own kind, to be made both again."""
+    """Pickle an exception that is both as its own kind; it becomes both again when it is unpickled."""
     kind = self._parl_kind
     reduced = kind.__reduce_ex__(self, protocol)
     if not isinstance(reduced, tuple):
@@ -229,7 +229,7 @@ def _both_again(make: Any, args: tuple[Any, ...], kept: dict[str, Any], told: tu
 
 
 def slots_of(kind: type) -> dict[str, MemberDescriptorType]:
-    """Return what reads the slots of a class's objects, by the names under which the class has them."""
+    """Return the descriptors of the slots of a class's objects, by their names in the class."""
     with_slots = [vars(base) for base in kind.__mro__ if "__slots__" in vars(base)]
     return {
         name: member
@@ -252,7 +252,7 @@ _REDUCES: list[object] = [kind.__reduce__ for kind in (BaseException, *_MEMBERS)
 
 
 def _outside_dict(error: BaseException, kind: type[BaseException]) -> dict[str, object]:
-    """Return what an exception of a kind keeps in slots, its own and those of built-in exceptions."""
+    """Return the values in the slots of an exception of a kind, its own and those of built-in exceptions."""
     kept = {name: getattr(error, name) for name in slots_of(kind) if hasattr(error, name)}
     for built_in, names in _MEMBERS.items():
         if issubclass(kind, built_in):
@@ -273,7 +273,7 @@ def _parts(error: BaseException) -> _Parts:
 
 
 def _taken_apart(error: BaseException) -> object:
-    """Return what to pickle: the exception if its class customizes pickling, else class, arguments, attributes."""
+    """Return the value to pickle: the exception if its class customizes pickling, else its `_parts`."""
     if type(error).__reduce__ not in _REDUCES:
         return error
     kind, args, attributes = _parts(error)
@@ -283,9 +283,9 @@ def _taken_apart(error: BaseException) -> object:
 
 
 def _what_can_be_sent(error: BaseException) -> _Parts:
-    """Return class, arguments and attributes of an exception of which some cannot be pickled.
+    """Return the class, arguments and attributes of an exception without the values that cannot be pickled.
 
-    Their places are taken by texts and by a note, so that it is caught as what it is.
+    Texts replace such arguments, and a note names the attributes left out. So the exception keeps its own type.
     """
     kind, args, attributes = _parts(error)
     args = tuple(one if _can_be_sent(one) else _text_in_place_of(one) for one in args)
@@ -369,7 +369,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _short_lines(error: BaseException, trace: TracebackType | None) -> list[str]:
-    """Return the lines of a traceback as the standard library has them, with texts that are cut short."""
+    """Return the lines of a traceback as the standard library formats them, with shortened texts."""
     lines: list[str] = []
     for one in reversed(list(_chain(error))):
         if lines:
@@ -402,7 +402,7 @@ class Answer(NamedTuple):
     """The outcome of a call.
 
     Attributes:
-        value: What the method returned.
+        value: The value that the method returned.
         error: The exception to raise instead.
         names: The names of the actor's attributes; None if they have not changed.
         cancelled: Whether the call was dropped before it started.

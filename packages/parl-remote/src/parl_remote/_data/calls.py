@@ -1,11 +1,11 @@
-"""One call, frozen when it is made: what a caller writes into an argument afterwards does not reach the actor.
+"""One call, frozen when it is made: later changes of an argument by the caller do not reach the actor.
 
     Call            pickle and buffers of the arguments; sent at once, the buffers are the caller's own memory
     call.frozen()   the same with copied buffers, for a call that cannot leave at once
     Awaited(0)      stands in the pickle for a future among the arguments
     call.completed  the same with the results of those futures; the pickle that was made at the call is inside
 
-A pickle is never read again by its sender: the actor puts results into the arguments when it reads them.
+A sender never unpickles its own pickle: the actor puts the results into the arguments when it unpickles them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Call(NamedTuple):
 
     Attributes:
         kind: The kind of message, see `call_messages.Kind`.
-        flags: How the payload is to be read.
+        flags: The format of the payload.
         target: The number of the method or attribute.
         payload: The frames of the arguments, see `serialize.dumps`.
         method: The name of the method, for messages.
@@ -71,10 +71,10 @@ class Call(NamedTuple):
 
 
 class Awaited:
-    """Stands for a future among the arguments of a call until its result is known.
+    """A placeholder for a future among the arguments of a call.
 
     Args:
-        number: Its place among the futures of the call.
+        number: The position of the future among the futures of the call.
     """
 
     def __init__(self, number: int) -> None:
@@ -85,7 +85,7 @@ class Awaited:
 
 
 class _Arguments:
-    """The arguments of a call as they were pickled, and the results that belong among them; unpickled as one value."""
+    """The pickled arguments of a call and the results of its futures; unpickled as one value."""
 
     def __init__(self, payload: Sequence[Buffer], values: tuple[Any, ...]) -> None:
         self._payload = payload
@@ -100,7 +100,7 @@ _reading = threading.local()  # whose `values` the pickle that this thread is re
 
 
 def _put_together(data: bytes, buffers: Sequence[Buffer], values: tuple[Any, ...]) -> Any:
-    """Return the arguments with the results in their places; named in pickles."""
+    """Return the arguments with the results in place of the futures; named in pickles."""
     outer = getattr(_reading, "values", ())
     _reading.values = values
     try:

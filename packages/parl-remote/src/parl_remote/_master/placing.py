@@ -1,27 +1,27 @@
-"""The nodes of a cluster with what is free on them, requests that wait, and the rules by which they get resources.
+"""The nodes of a cluster with their free resources, the waiting requests, and the rules of placement.
 
-1. Requests of one shape are served in the order in which they came.
-2. Of different shapes, the one that has waited longest comes first, if there are resources for it now.
-3. A request that waits for a kind that is short holds back all younger ones that want any of that kind, so that large
-   requests are not starved by small ones; requests for other kinds only go ahead.
-4. A request for one particular node holds back younger ones on that node only.
-5. A request that no present node could hold, even an empty one, waits for one that can, and holds back none.
+1. Requests of one shape are served in order.
+2. Among different shapes, the request that has waited longest is served first, if resources for it are free.
+3. A request that cannot be served yet blocks later requests for the same kind of resource, so that small requests do
+   not starve large ones. It does not block requests for other kinds only.
+4. A request for one particular node blocks later requests on that node only.
+5. A request that no present node could hold, even if the node were empty, waits for a new node and blocks nothing.
 
-Requests of one shape (the same resources, the same wish where to go) stand in one line, so that a thousand equal ones
-cost no more to look through than one. A request that left (granted, cancelled, timed out) is only marked, and skipped
-when it comes to the front.
+Requests of one shape (the same resources and the same constraint on the node) share a queue, so a thousand equal
+requests are as cheap to search as one. A request that has left (granted, cancelled, timed out) is only marked, and is
+skipped when it comes to the front.
 
     kind "cpu":  0.5 -> {b}    3 -> {a, d}    8 -> {c}         `FreeIndex`, so that finding a node stays fast
                  <-- pack: least first that is enough --    spread: most first -->
 
-Nodes that offer the same kinds of things (CPUs; CPUs and GPUs; ...) form a group; a group sorts its nodes by what they
-have free of each kind. A node that is being drained stays in the pool, but in no group.
+Nodes that offer the same kinds of resources (CPUs; CPUs and GPUs; ...) form a group; a group sorts its nodes by their
+free amount of each kind. A node that is being drained stays in the pool, but belongs to no group.
 
-Nodes of one host share its memory: together they give no more to actors than the host has, however much each offers.
+Nodes of one host share its memory: together they give actors no more than the host has, whatever each node offers.
 
-Whole GPUs go to one actor each; fractions share the fullest GPU that can still hold them, so that whole ones stay free.
-The master decides, because only it knows all actors of a node before they are there, and sums of fractions say too
-little: of two GPUs with 0.4 free each, no actor can have 0.8.
+A whole GPU is assigned to one actor. A fraction is assigned on the fullest GPU that can still hold it, so that whole
+GPUs stay free. The master assigns GPUs, because only the master knows all actors of a node before they run. The sum of
+the free fractions is not enough for that: of two GPUs with 0.4 free each, no actor can have 0.8.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FreeIndex(Generic[_Node]):
         self._amount_of: dict[_Node, float] = {}
 
     def put(self, node: _Node, amount: float) -> None:
-        """Set a node's free amount; the node goes to the end of that amount's line."""
+        """Set a node's free amount; the node goes to the end of the queue of that amount."""
         self.remove(node)
         line = self._nodes.get(amount)
         if line is None:
@@ -114,7 +114,7 @@ class GpuShares:
         return tuple(free / _THOUSANDTHS for free in self._free.values())
 
     def has(self, amount: float) -> bool:
-        """Return whether `take` would succeed; the sum of the free shares does not tell for fractions."""
+        """Return whether `take` would succeed, which the sum of the free shares cannot tell for fractions."""
         if amount < 1:
             need = round(amount * _THOUSANDTHS)
             return not need or any(free >= need for free in self._free.values())
@@ -154,7 +154,7 @@ class GpuShares:
 
 
 class Shape(NamedTuple):
-    """The properties that requests have in common if they are served alike.
+    """The properties that requests share if they are interchangeable for placement.
 
     Attributes:
         resources: What the actor needs.
@@ -170,7 +170,7 @@ class Shape(NamedTuple):
 class Host:
     """The memory that the nodes of one host share, in bytes.
 
-    A node offers all of its host's memory unless told otherwise, one in a container what that may use.
+    By default a node offers all memory of its host; in a container, the container's limit.
 
     Attributes:
         nodes: The nodes in the pool.
@@ -183,14 +183,14 @@ class Host:
 
     @property
     def memory(self) -> int:
-        """The most for actors: what the host has, or one node offers; the sum of offers before the first heartbeat."""
+        """The maximum for actors: the host's memory or a node's larger offer; the sum of offers before a heartbeat."""
         there = max(node.beat.memory_total for node in self.nodes)
         offers = [node.total.memory for node in self.nodes]
         return max(there, *offers) if there else sum(offers)
 
     @property
     def memory_free(self) -> int:
-        """The part of it that no actor has set aside."""
+        """The part of `memory` that is not reserved for an actor."""
         return max(0, self.memory - sum(node.total.memory - node.free.memory for node in self.nodes))
 
 
@@ -240,7 +240,7 @@ class Node:
 
     @property
     def is_draining(self) -> bool:
-        """Whether it takes no actors any more."""
+        """Whether the node is being drained and takes no more actors."""
         return not self.is_open and not self.is_away
 
     @property
@@ -265,12 +265,12 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Its first address, "host:port"; without a host if that is the one of the address that peers have."""
+        """Its first address, "host:port"; without a host if the host is that of the address known to peers."""
         return self.joined.addresses[0] if self.joined.addresses else ""
 
     @property
     def label(self) -> str:
-        """Its name with its port, which tells it from other nodes of its host."""
+        """Its name with its port, which distinguishes it from other nodes of its host."""
         _, colon, port = self.address.rpartition(":")
         return f"{self.name}{colon}{port}"
 
