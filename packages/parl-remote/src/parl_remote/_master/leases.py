@@ -140,9 +140,10 @@ class LeaseGrants:
         return [ToNode(node.node_id, assigned), ToClient(client_id, granted)]
 
     def _ask_for_one(self, waiting: Waiting) -> list[Instruction]:
-        """Ask the client with the most workers of functions for one that has what a request waits for.
+        """Ask the client with the most workers of functions for a worker with the resources that a request waits for.
 
-        Each client keeps one, and of two that both run functions the one that asks gets no more than the other keeps.
+        Each client keeps one worker. If the requesting client runs functions as well, it gets no more workers than the
+        other client keeps.
         """
         tables, request, shape = self._tables, waiting.request, waiting.shape
         if waiting.wants in tables.leases or not tables.pool.could_hold(shape):
@@ -267,7 +268,7 @@ class LeaseEnds:
         self._kills: dict[str, list[tuple[str, int]]] = {}  # by lease: clients to notify of its end
 
     def revoke(self, lease_id: str, reason: str) -> list[Instruction]:
-        """End a lease that its client does not need any more."""
+        """End a lease that its client no longer needs."""
         lease = self._tables.free(lease_id)
         self._leaving[lease_id] = lease
         if len(self._leaving) > _LEAVING_KEPT:
@@ -286,7 +287,7 @@ class LeaseEnds:
         return [ToClient(lease.client_id, LeaseLost(lease_id, cause)), *self._answer_kills(lease, cause)]
 
     def reported(self, node_id: str, lease_id: str, cause: DeathCause) -> list[Instruction]:
-        """Handle a reported end of an actor; reports by other nodes are ignored, those of released actors recorded."""
+        """Handle a reported end of an actor: record that of a released actor, and ignore reports by other nodes."""
         left = self._leaving.get(lease_id)
         if left is not None and left.node.node_id == node_id:
             del self._leaving[lease_id]

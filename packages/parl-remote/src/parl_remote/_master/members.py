@@ -11,10 +11,9 @@
                 `--Bye----> gone <--stays away-----'
 
 A node that rejoins keeps its leases, except those already revoked or reported as lost. Orders to end actors are
-repeated, because they may have been lost with its connection. Actors of a drained node that are restarted
-(`max_restarts`) are asked to end at once: they begin anew on other nodes. A drain holds as long as the node's process,
-which alone has its id: a node that was lost or released and comes back is drained again, also by a master that was
-killed and started again.
+repeated, because they may have been lost with its connection. Actors of a drained node with `max_restarts` are asked to
+end at once, and are restarted on other nodes. A drain lasts as long as the node's process, which is identified by its
+id: a node that was lost or released and comes back is drained again, even if the master was restarted meanwhile.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class KnownNodes:
         self._awaited_until = 0.0
 
     def restore(self, nodes: Iterable[NodeRecord], now: float) -> None:
-        """Take up the nodes that another master has kept: lost ones, and those that are to come back."""
+        """Take over the nodes recorded by an earlier master: lost nodes, and nodes that are expected to return."""
         self.pardon(now)
         for one in nodes:
             if one.lost_at is None:
@@ -117,7 +116,7 @@ class KnownNodes:
                 lease.numbers = one
 
     def lost(self, node: Node, reason: str, now: float) -> list[Instruction]:
-        """Remove a node that broke off or fell silent; it is listed as lost until it comes back or is acknowledged."""
+        """Remove a node that disconnected or fell silent; list it as lost until it returns or is acknowledged."""
         self._list_as_lost(node, reason, now)
         return self._forget(node, reason, now)
 
@@ -134,7 +133,7 @@ class KnownNodes:
         return self._forget(node, "it was drained", now)
 
     def acknowledged(self, node_ids: Iterable[str], by: str, now: float) -> tuple[str, ...]:
-        """Remove lost nodes, all if none is named, from the list; return those that were on it."""
+        """Remove lost nodes from the list, or all if none is named; return those that were on the list."""
         named = tuple(node_ids) or tuple(lost.node.node_id for lost in self._tables.lost)
         removed = [lost for node_id in named if (lost := self._tables.lost.remove(node_id)) is not None]
         for lost in removed:
@@ -144,7 +143,7 @@ class KnownNodes:
         return tuple(lost.node.node_id for lost in removed)
 
     def give_up_awaited(self, now: float) -> None:
-        """List those as lost that were there before the master was started again and have not come back in time."""
+        """List as lost the nodes that were there before the master was restarted and have not returned in time."""
         if self._awaited and self._awaited_until <= now:
             for one in self._awaited.values():
                 self._list_as_lost(self._node_of(one), "it did not come back to a master that was started again", now)
@@ -171,7 +170,7 @@ class KnownNodes:
         tables.events.node(EventKind.NODE_LOST, node, f"is lost{_with_actors(node)}: {reason}", now)
 
     def _await_no_more(self, joined: NodeJoin) -> None:
-        """Forget that a node was awaited that is there, or whose place on its host another one has taken."""
+        """Stop awaiting a node that has joined, or whose place on its host another node has taken."""
         place = joined.host_id, joined.addresses
         for node_id, one in list(self._awaited.items()):
             if node_id == joined.node_id or (one.joined.host_id, one.joined.addresses) == place:
@@ -219,8 +218,8 @@ class KnownNodes:
     def _take_in(self, node: Node, brought: RunningLease, now: float) -> list[Instruction]:
         """Adopt a lease that runs on a joining node, unless its owner was already told that it is lost.
 
-        The owner may not be connected to the master, but is to the worker, which reports the lease's end when that
-        breaks.
+        The owner may have no connection to the master, but has one to the worker; if that breaks, the worker reports
+        the end of the lease.
         """
         tables = self._tables
         if brought.lease_id in self._lost_leases or brought.lease_id in tables.leases:
@@ -368,7 +367,7 @@ class Draining:
         self._absent: dict[str, _Drain] = {}  # of nodes that may come back
 
     def restore(self, drains: Iterable[DrainRecord]) -> None:
-        """Take up the drains that another master has kept."""
+        """Take over the drains recorded by an earlier master."""
         for one in drains:
             deadline = None if one.until is None else self._tables.events.on_the_clock(one.until)
             self._absent[one.node_id] = _Drain(one.request, deadline)
@@ -378,7 +377,7 @@ class Draining:
 
         Raises:
             RemoteError: There is no such node, or more than one of that name.
-            RemoteProtocolError: The time makes no sense.
+            RemoteProtocolError: The time is negative.
         """
         if request.timeout_s is not None and request.timeout_s < 0:
             raise RemoteProtocolError(f"timeout_s must be 0 or more, not {request.timeout_s}")
@@ -412,7 +411,7 @@ class Draining:
             self._tables.pool.close(node)
 
     def gone(self, node_id: str) -> None:
-        """Set the drain of a node aside that is lost or was released, until it comes back."""
+        """Suspend the drain of a node that was lost or released, until the node returns."""
         if (drain := self._drains.pop(node_id, None)) is not None:
             self._absent[node_id] = drain
         while len(self._absent) > _ABSENT_KEPT:
@@ -434,7 +433,7 @@ class Draining:
         return min((drain.deadline for drain in self._drains.values() if drain.deadline is not None), default=None)
 
     def note_own(self, now: float) -> None:
-        """Add an event when the master's own node, which stays, has no actors any more."""
+        """Add an event when the master's own node, which does not leave, has no actors left."""
         drain, node = self._drains.get(self._own_node_id), self._tables.pool.get(self._own_node_id)
         if drain is not None and node is not None and not drain.is_done and not node.leases:
             drain.is_done = True

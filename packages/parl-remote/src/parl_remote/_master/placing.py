@@ -397,7 +397,7 @@ class NodePool:
     def pick(self, shape: Shape, avoid: Collection[Node] = ()) -> Node | None:
         """Return the node for an actor, by its placement among the nodes with the fewest other kinds of resources.
 
-        Actors that need no GPU thus leave nodes with GPUs to those that do.
+        So an actor that needs no GPU uses a node with GPUs only if no other node has enough.
 
         Args:
             shape: The resources and placement that it needs.
@@ -414,7 +414,7 @@ class NodePool:
         return None
 
     def could_hold(self, shape: Shape) -> bool:
-        """Return whether any node could hold this if it were empty."""
+        """Return whether any node could hold the request if the node were empty."""
         need = shape.resources
         if need.gpu > 1 and need.gpu != int(need.gpu):
             return False
@@ -423,7 +423,7 @@ class NodePool:
         return any(total.fits(need) for total in self._totals)
 
     def short_of(self, need: Resources) -> frozenset[str]:
-        """Return the kinds that no node has enough of now; all kinds of `need` if only their combination is lacking."""
+        """Return the kinds of which no node has enough now; all kinds of `need` if no node has their combination."""
         kinds = need.kinds()
         short = frozenset(kind for kind in kinds if self.most_free(kind) < need.amount(kind))
         if not short and need.gpu and not any(node.gpus.has(need.gpu) for node in self if node.is_open):
@@ -501,7 +501,7 @@ class Waiting:
 
 
 class LeaseQueue:
-    """A first-come, first-served queue with a line for each shape."""
+    """A first-come, first-served queue of requests, with a separate queue for each shape."""
 
     def __init__(self) -> None:
         self._lines: dict[Shape, deque[Waiting]] = {}
@@ -528,7 +528,7 @@ class LeaseQueue:
         return len(self._by_client.get(client_id, ()))
 
     def add(self, client_id: str, request: LeaseRequest, now: float) -> Waiting:
-        """Append a request to its line."""
+        """Append a request to the queue of its shape."""
         deadline = None if request.timeout_s is None else now + request.timeout_s
         waiting = Waiting(next(self._orders), client_id, request, now, deadline)
         self._by_key[waiting.key] = waiting
@@ -562,7 +562,7 @@ class LeaseQueue:
         return sum(not one.gone for one in self._lines[waiting.shape] if one.order < waiting.order)
 
     def heads(self) -> list[Waiting]:
-        """Return the first request of each line, the longest waiting one first."""
+        """Return the first request of each shape, the one that has waited longest first."""
         return sorted((line[0] for line in self._lines.values()), key=lambda waiting: waiting.order)
 
     def due(self, now: float) -> list[Waiting]:
@@ -588,10 +588,10 @@ class LeaseQueue:
 
 @dataclass(slots=True)
 class _Held:
-    """The kinds and nodes that older requests hold back.
+    """The kinds and nodes that earlier requests block.
 
     Attributes:
-        kinds: The first request that is short of each kind.
+        kinds: For each kind, the first request that lacks it.
         on: The kinds reserved on single nodes.
     """
 
@@ -614,7 +614,7 @@ class _Held:
 
 
 def next_placement(pool: NodePool, queue: LeaseQueue) -> tuple[Waiting, Node] | None:
-    """Return the next request to serve and its node; None if all have to wait."""
+    """Return the next request to serve and its node; None if all requests have to wait."""
     held = _Held()
     for waiting in queue.heads():
         kinds = waiting.shape.resources.kinds()

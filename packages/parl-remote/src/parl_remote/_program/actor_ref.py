@@ -2,9 +2,9 @@
 
     submit --arguments pickled--> Call --outbox--> the actor
 
-It is what keeps the actor alive: once no process has a proxy or an outstanding future of it any more, the actor
-finishes what was sent to it, ends, and its resources are free. A process has one reference to an actor, however many
-proxies.
+The reference keeps the actor alive: once no process has a proxy or a pending future of the actor, the actor finishes
+the calls that were sent to it, ends, and frees its resources. A process has one reference per actor, whatever the
+number of its proxies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ActorPlace(NamedTuple):
         socket_dir: The worker's private directory of unix sockets, usable on its own host.
         host_id: The worker's host.
         may_return: Whether the actor may be restarted when it is lost, see `restarts`.
-        limit: How many calls of each process may be unanswered, 0 for any number, see `actor_ref`.
+        limit: The maximum number of unanswered calls of each process; 0 for no limit.
         waits: Whether a call above the limit waits.
     """
 
@@ -66,7 +66,7 @@ class ActorRef:
         destroy: Ends the actor at once.
         attributes: Names of its instance attributes; `AttributeNames.set` keeps them up to date.
         place: The address by which other processes find the actor; anything that the client's `borrow` takes.
-        options: The options that it was made with; None for a handle, whose `place` has what it has to know.
+        options: The options of the actor; None for a handle, whose `place` has what is needed.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ActorRef:
         return self
 
     def wait_for_use(self, reach: Callable[[ActorRef], None]) -> None:
-        """Have no connection, or leave it to the parent in the child of a fork, until the reference is used here.
+        """Have no connection until the reference is used here; in a forked child, leave the connection to the parent.
 
         Args:
             reach: Connects the reference here; called on its first use.
@@ -118,7 +118,7 @@ class ActorRef:
         self.outbox = _UnreachedOutbox(self, reach)
 
     def limit(self, options: ActorOptions) -> None:
-        """Limit the unanswered calls as the options say; handles take the limit along."""
+        """Limit the unanswered calls as in the options; handles that are sent carry the limit."""
         limit, waits = options.max_pending_calls, options.when_full == "wait"
         self.outbox.limit(limit, waits=waits)
         if isinstance(self.place, ActorPlace):
@@ -129,7 +129,7 @@ class ActorRef:
 
         Raises:
             SerializationError: An argument cannot be sent.
-            TooManyPendingCalls: The limit is reached, and calls are not to wait.
+            TooManyPendingCalls: The limit is reached, and `when_full` is "raise".
         """
         with uninterrupted:
             return self._sent(name, args, kwargs)
@@ -155,7 +155,7 @@ class ActorRef:
     def _named(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], references: list[object]
     ) -> Sequence[Buffer]:
-        """Return the payload of a call by name, of an attribute that the class lacks and the object may have."""
+        """Return the payload of a call by name, for an attribute that the class lacks but the object may have."""
         args, kwargs = serialize.with_stand_ins(args, kwargs)
         packed = (name, (args, kwargs) if kwargs else args)
         return serialize.dumps_arguments(packed, {}, f"{self.spec.name}.{name}", list, references)
@@ -189,7 +189,7 @@ class ActorRef:
         return self.outbox.submit(Call(_CALL, flags, index, payload, name, (self, *references)), futures)
 
     def begin(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RemoteFuture[Any]:
-        """Send a call and have its answer read even if no thread waits for it; raises as `submit` does."""
+        """Send a call whose answer is read even if no thread waits for it; raise what `submit` raises."""
         future = self.submit(name, args, kwargs)
         self.outbox.tend()
         return future
@@ -240,7 +240,7 @@ class ActorRef:
 
 
 class _UnreachedOutbox(Outbox):
-    """The way of calls to an actor that this process has not used yet; its first use replaces it."""
+    """The outbox of an actor that this process has not used yet; the first use replaces it."""
 
     def __init__(self, ref: ActorRef, reach: Callable[[ActorRef], None]) -> None:
         super().__init__(None)
@@ -261,7 +261,7 @@ class _UnreachedOutbox(Outbox):
 def unreached_reference(
     spec: ClassSpec, place: ActorPlace, attributes: tuple[str, ...], reach: Callable[[ActorRef], None]
 ) -> ActorRef:
-    """Return the reference of a handle that has come into a process without a connection; see `wait_for_use`."""
+    """Return the reference of a handle received by a process without a connection; see `wait_for_use`."""
     names = AttributeNames(attributes, certain=False)
     ref = ActorRef(spec, Outbox(None), let_go=_nothing, destroy=_nothing, attributes=names, place=place)
     ref.wait_for_use(reach)

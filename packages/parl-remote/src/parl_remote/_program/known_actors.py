@@ -7,8 +7,7 @@
     by name   FindActor --> master --> where it is --WatchActor--> its worker --> its class, once it exists
     released  CLOSE after the messages sent before; an own actor ends unless others hold it, a borrowed one continues
 
-An actor that has ended before its handle arrives still yields a reference: its calls raise the cause, unpickling does
-not.
+If an actor ends before its handle arrives, unpickling the handle still gives a reference; its calls raise the cause.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class ActorConnection(CallPath, Protocol):
         """Read what the actor sent before it ended."""
 
     def write(self) -> None:
-        """Write what the channel takes of what it did not take before."""
+        """Write as much as the channel takes of the messages that it did not take before."""
 
     def look(self) -> None:
         """Settle the futures whose answers have arrived, without waiting."""
@@ -132,11 +131,11 @@ class ActorRecord:
         is_borrowed: Whether another process has made it.
         on_names: Called with the names of its attributes when they change.
         is_detached: Whether it outlives this program.
-        is_let_go: Whether this process has no handle of it any more, so that it ends unless others have one.
+        is_let_go: Whether this process has no more handles of it, so that it ends unless other processes have one.
         forked: Whether it belongs to the process that this one was forked from.
         restarts: Restarts it when it is lost; None for an actor that is not restarted.
-        outbox: The way of calls to it, which ends with it unless it is restarted; None before there is one.
-        cause: Why it ended; None while it lives. `end` sets it.
+        outbox: The outbox of calls to it, which ends with it unless it is restarted; None before there is one.
+        cause: The cause of its end; None while it runs. `end` sets it.
     """
 
     def __init__(
@@ -190,7 +189,7 @@ class ActorRecord:
         self.end(DeathCause(DeathKind.NODE_LOST, detail=f"it cannot be reached from here: {reason}"))
 
     def lose(self, cause: DeathCause) -> None:
-        """Record that the actor ended without being asked to, and have it restarted if it is restartable."""
+        """Record that the actor ended unexpectedly, and restart it if possible."""
         proceed = None if self.restarts is None else self.restarts.lost(self, self.cause or cause)
         self.end(cause)
         if proceed is not None:
@@ -506,7 +505,7 @@ class Releaser:
         self._parting: set[Channel] = set()
 
     def drop(self, record: ActorRecord, channel: Channel | None) -> None:
-        """Release an actor that has no references any more. Callable from finalizers: takes no lock, does not wait.
+        """Release an actor without references. Callable from finalizers: takes no lock and does not wait.
 
         Args:
             record: The actor.

@@ -98,7 +98,7 @@ class RemoteMethod:
         return self._ref.begin(self.__name__, args, kwargs)
 
     def submit(self, /, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
-        """Call without waiting, whatever the class's `wait` says."""
+        """Call the method and return its future, whatever the `wait` of the class."""
         return self._ref.begin(self.__name__, args, kwargs)
 
     @property
@@ -129,9 +129,9 @@ class RemoteMethod:
 
 
 class RemoteObject(Reference):
-    """Stands for an object that lives in an actor.
+    """A proxy of an object in an actor.
 
-    `isinstance` takes it for an object of its class. Attributes whose names begin with `_parl_` are the proxy's own.
+    `isinstance` accepts it as an object of the class. Attributes whose names begin with `_parl_` belong to the proxy.
     """
 
     __slots__ = ("__dict__", "__weakref__", "_parl_ref", "_parl_wait")
@@ -321,7 +321,7 @@ def unconnected_class(spec: ClassSpec) -> type[UnconnectedObject]:
 
 
 def served_object(obj: Any) -> Any:
-    """Return what `as_remote` serves: an unconnected object is built, once; anything else is served as it is."""
+    """Return the object that `as_remote` serves: build an unconnected object once, return any other as it is."""
     if not issubclass(type(obj), UnconnectedObject):
         return obj
     built: list[Any] = _get(obj, "_parl_built")

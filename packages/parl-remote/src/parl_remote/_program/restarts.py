@@ -5,9 +5,9 @@
                    +-- lost, none left -----------------------------------------+--> over
     calls: to the connection              kept in the outbox              the last cause, at once
 
-The process that made the actor makes it again: the constructor's arguments, and the state that the actor saved last
-(`__parl_save__`), are kept there. Other holders of handles request the new one from the master. A detached actor may
-outlive its program, so a supervisor makes it:
+The process that made the actor restarts it; it keeps the constructor's arguments and the last state that the actor
+saved (`__parl_save__`). Other holders of handles ask the master for the new actor. A detached actor may outlive its
+program, so a supervisor makes it:
 
     program --supervise(class, options, arguments)--> Supervisor, a detached actor without a CPU --makes--> the actor
             <------------------- a handle -----------'        `--- lost? makes it again, with its last state
@@ -57,18 +57,18 @@ class NoRestart(Exception):  # it ends an attempt, and is caught here
 
 
 class Again(Protocol):
-    """A function that restarts an actor, or finds the one that its owner has restarted."""
+    """A function that restarts an actor, or finds the new actor if its owner has restarted it."""
 
     def __call__(self, lost: ActorRecord, restarts: int) -> Made:
-        """Block until the new actor is there.
+        """Block until the new actor exists and return it.
 
         Args:
             lost: The record of the lost actor.
             restarts: The number of restarts, including this one.
 
         Raises:
-            NoRestart: There will be no new actor; the text has the reason.
-            Exception: This attempt failed; another one may follow.
+            NoRestart: There will be no new actor; the message has the reason.
+            Exception: This attempt failed; another attempt may follow.
         """
 
 
@@ -77,13 +77,13 @@ class Restarts:
 
     Args:
         made: The actor.
-        outbox: The way of calls to it.
-        limit: The maximum number of restarts; -1 for no limit, None if another process counts.
-        again: Restarts it, or finds the one that another process has restarted.
+        outbox: The outbox of calls to it.
+        limit: The maximum number of restarts; -1 for no limit, None if another process counts them.
+        again: Restarts it, or finds the new actor if another process has restarted it.
         on_made: Called with each new actor.
-        part: Releases an actor that is not needed any more.
+        part: Releases an actor that is no longer needed.
         give_up: Called with the record of an actor that is not restarted although it could be.
-        hope: The text on the expected restart, where `limit` is None.
+        hope: The text about the expected restart, if `limit` is None.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Restarts:
                 self._finish(record)
 
     def let_go(self) -> Made | None:
-        """Stop restarting, since nothing needs the actor any more; return the actor to release, if there is one."""
+        """Stop restarting, because the actor is no longer needed; return the actor to release, if there is one."""
         with self._lock:
             self._over = True
             self._ended.set()
@@ -253,7 +253,7 @@ _OPTIONS = ActorOptions(n_cpu=0, detached=True, max_concurrency=_AT_ONCE)
 
 
 class Supervisor:
-    """The actor that makes a program's detached actors, and makes them again whenever they are lost."""
+    """The actor that makes a program's detached actors and restarts them when they are lost."""
 
     def __init__(self) -> None:
         self._supervised: list[ActorRef] = []
@@ -278,7 +278,7 @@ class Supervisor:
         return make_proxy(proxy_class(spec), ref, wait=options.wait)
 
     def _look(self) -> None:
-        """End this process when nothing is supervised any more."""
+        """End this process when it supervises no more actors."""
         nothing_since = 0
         never = threading.Event()
         while True:
@@ -291,7 +291,7 @@ class Supervisor:
 
 
 class SupervisorLink:
-    """A program's way to its supervisor, which is made with the first actor that it has to supervise.
+    """A program's connection to its supervisor, which is made with the first actor that it supervises.
 
     Args:
         create: Makes an actor, see `Client.create`.
@@ -310,7 +310,7 @@ class SupervisorLink:
         kwargs: Mapping[str, Any],
         lease_timeout_s: float | None,
     ) -> ActorRef:
-        """Have a detached actor made, and made again, by the supervisor; raises what `Client.create` does."""
+        """Let the supervisor make and restart a detached actor; raise what `Client.create` raises."""
         args, kwargs = settled(args, kwargs)
         timeout_s = lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         told = dataclasses.replace(options, lease_timeout_s=timeout_s)
