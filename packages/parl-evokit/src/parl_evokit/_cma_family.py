@@ -1,21 +1,21 @@
 """The base of the CMA family and CR_FM_NES: population, rates, step size, convergence, restarts, bounds, warm starts.
 
-    tell --> _step (the algorithm's own update) --> converged? --> the next run begins, or the search says that it has
+    tell --> _step (the algorithm's own update) --> converged? --> start the next run, or report that the search ended
 
-The random part of a sample is its key's, so bounds are applied where a sample's parameters are made; the update itself
-uses the noise as it was drawn.
+The key of a sample determines its noise. Bounds are applied when the parameters of a sample are made; the update uses
+the noise as it was drawn.
 
 Restarts. IPOP (Auger and Hansen, "A restart CMA evolution strategy with increasing population size", CEC 2005): each
 restart doubles the population. BIPOP (Hansen, "Benchmarking a BI-population CMA-ES on the BBOB-2009 function testbed",
-GECCO workshop 2009): a restart belongs to the regime that has used fewer evaluations so far: the large one, whose
+GECCO workshop 2009): each restart belongs to the regime that has used fewer evaluations so far: the large one, whose
 populations double, or the small one, with population floor(p * (P / 2p)**(u**2)) and first step size s * 10**(-2v), for
-the default population p, the present large one P, the configured step size s, and u and v uniform between 0 and 1.
-u, v and the points to start from are drawn from the seed and the number of the restart, so a search that is resumed
-continues as it would have.
+the default population p, the present large one P, the configured step size s, and u and v uniform between 0 and 1. u, v
+and the initial points are drawn from the seed and the number of the restart, so a resumed search continues exactly as
+it would have done.
 
-Warm starts (Nomura et al. 2021, arXiv 2012.06932, section 4.2). The best part of the solutions of a similar task, each
-blurred by a normal distribution of variance spread**2, is a mixture; the normal distribution that is nearest to it has
-their mean m and
+Warm starts (Nomura et al. 2021, arXiv 2012.06932, section 4.2). The best solutions of a similar task, each blurred by a
+normal distribution of variance spread**2, form a mixture. The normal distribution that is nearest to this mixture has
+the mean m of the solutions and
 
     S = 1/k * sum (x - m)(x - m)^T + spread**2 * I,      sigma = det(S)**(1 / 2n),   C = S / sigma**2
 
@@ -72,19 +72,19 @@ class CmaFamily(Strategy):
     """Base of CMA_ES, SEP_CMA_ES, LM_MA_ES and CR_FM_NES.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `sampling.gaussian_sampling` (std is the first step size; never mirrored) and
-            `sampling.cma_sampling`.
-        layout: Names and shapes of the vector's parts.
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
+        config: Settings; the search uses `sampling.gaussian_sampling` (std is the initial step size; samples are never
+            mirrored) and `sampling.cma_sampling`.
+        layout: Names and shapes of the parts of the vector.
 
     Attributes:
-        population: How many samples the present run's updates wait for.
-        separable: Whether the covariance is diagonal.
-        leaps: Whether one step may widen samples by any factor, and not by a few digits at most.
+        population: Number of samples that an update of the present run waits for.
+        separable: True if the covariance is diagonal.
+        leaps: True if one step may widen the samples by any factor, not only by a small one.
 
     Raises:
         ConfigError: Bounds or integers do not fit the parameters.
-        LayoutMismatch: The start is not within the bounds.
+        LayoutMismatch: The initial parameters are not within the bounds.
     """
 
     separable: bool
@@ -139,19 +139,19 @@ class CmaFamily(Strategy):
         spread: float = 0.1,
         layout: ParameterLayout | None = None,
     ) -> Self:
-        """Return a search that begins where solutions of a similar task were good; see `promising_region`.
+        """Return a search that starts from good solutions of a similar task; see `promising_region`.
 
         Args:
             solutions: Parameters `[k, n]`.
             rewards: Larger is better, `[k]`.
-            config: Settings; the first step size comes from the solutions, not from here.
-            best: The part of the solutions that counts, above 0 to 1.
-            spread: How far from each of them others as good are expected; above 0.
-            layout: Names and shapes of the vector's parts.
+            config: Settings; the initial step size comes from the solutions instead.
+            best: Share of the solutions that is used, the best ones, above 0 to 1.
+            spread: Expected distance from a solution to others that are as good, as a standard deviation; above 0.
+            layout: Names and shapes of the parts of the vector.
 
         Raises:
             LayoutMismatch: `solutions` is not a table of finite numbers.
-            InvalidReward: There is not one finite reward a solution.
+            InvalidReward: `rewards` does not have one finite number per solution.
             ValueError: `best` or `spread` is out of its range.
         """
         found = promising_region(solutions, rewards, best=best, spread=spread, separable=cls.separable)
@@ -172,7 +172,7 @@ class CmaFamily(Strategy):
         return self._restarts.count
 
     def should_stop(self) -> str:
-        """See `Strategy.should_stop`; also when the search has converged and will not begin again."""
+        """See `Strategy.should_stop`; a further reason is that the search has converged and has no restart left."""
         return self._converged() or super().should_stop()
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
@@ -322,14 +322,14 @@ class Restarts:
     """The plan of all runs.
 
     Args:
-        kind: IPOP, BIPOP, or none at all.
-        most: How often to double the population at most; the search ends where it would have to be doubled again.
-        population: Of the first run.
-        sigma: First step size of the first run.
-        seed: Of the noise.
+        kind: IPOP, BIPOP or none.
+        most: Maximum number of times that the population doubles; the search ends at the next restart that needs more.
+        population: Population of the first run.
+        sigma: Initial step size of the first run.
+        seed: Seed of the noise.
 
     Attributes:
-        count: How often it has begun again.
+        count: Number of restarts so far.
     """
 
     def __init__(self, kind: RestartKind, most: int, population: int, sigma: float, seed: int) -> None:
@@ -343,7 +343,7 @@ class Restarts:
         self._large = False
 
     def next(self, evaluations: int) -> Start | None:
-        """Return the start of the next run, after one that took so many evaluations; None if there shall be none."""
+        """Return the start of the next run, after one that took so many evaluations; None if there is no next run."""
         if self._kind is RestartKind.NONE:
             return None
         self._evaluations[self._large] += evaluations
@@ -371,13 +371,13 @@ class Restarts:
         return np.array([self.count, self._doublings, *self._evaluations, self._large], np.int64)
 
     def load_state(self, state: NDArray[np.int64]) -> None:
-        """Take over what `state` gave."""
+        """Restore a state that `state` returned."""
         self.count, self._doublings, small, large, is_large = state.tolist()
         self._evaluations, self._large = [small, large], bool(is_large)
 
 
 class Promising(NamedTuple):
-    """A normal distribution to begin with: mean `[n]`, step size, covariance of determinant 1.
+    """The initial normal distribution of a search: mean `[n]`, step size, covariance of determinant 1.
 
     The covariance is `[n, n]`, or its diagonal `[n]` where it is separable.
     """
@@ -395,11 +395,11 @@ def checked_solutions(
     Args:
         solutions: Parameters.
         rewards: Larger is better.
-        n: How many parameters there are; 0: any number.
+        n: Number of parameters; 0 allows any number.
 
     Raises:
         LayoutMismatch: `solutions` is not a table of finite numbers with so many columns.
-        InvalidReward: There is not one finite reward a solution.
+        InvalidReward: `rewards` does not have one finite number per solution.
     """
     try:  # what is masked is no number
         table, worth = (np.ma.asarray(given, np.float64).filled(np.nan) for given in (solutions, rewards))
@@ -428,13 +428,13 @@ def promising_region(
     Args:
         solutions: Parameters `[k, n]`.
         rewards: Larger is better, `[k]`.
-        best: The part of them that counts, above 0 to 1; at least one does.
-        spread: How far from each solution others as good are expected, as a standard deviation; above 0.
-        separable: Whether the covariance shall be diagonal; then `[n, n]` numbers are never made.
+        best: Share of the solutions that is used, the best ones, above 0 to 1; at least one solution is used.
+        spread: Expected distance from a solution to others that are as good, as a standard deviation; above 0.
+        separable: True for a diagonal covariance, which needs no matrix `[n, n]`.
 
     Raises:
         LayoutMismatch: `solutions` is not a table of finite numbers.
-        InvalidReward: There is not one finite reward a solution.
+        InvalidReward: `rewards` does not have one finite number per solution.
         ValueError: `best` or `spread` is out of its range.
     """
     table, worth = checked_solutions(solutions, rewards)

@@ -1,17 +1,17 @@
-"""Directories that a reader sees old or new, never half written, and locks on them.
+"""Directories that are replaced as a whole, so that readers see no partial state, and locks on them.
 
     replacing(D):  D.tmp-<id> with D's files as links ─► changes ─► to disk ─► exchanged with D ─► old one removed
 
-Where the file system cannot exchange two directories, D is moved away (D.tmp-<id>-old) and the new one moved in its
-place. A writer holds the system's lock on the temporary directories that it has; those without a lock belong to dead
-ones, and the next writer clears them away, or moves the old directory back where its writer died between two moves.
+If the file system cannot exchange two directories, D is moved away (D.tmp-<id>-old) and the new one moved to its place.
+A writer holds the system's lock on its temporary directories. A temporary directory without a lock belongs to a process
+that ended; the next writer removes it, or moves the old directory back if that process ended between the two moves.
 
 `update_lock` admits one update at a time to a directory D by a lock beside it:
 
-    D.lock     {"pid": ..., "host": ..., "since": ...}   the holder, for those that wait
+    D.lock     {"pid": ..., "host": ..., "since": ...}   the holder, for messages of processes that wait
 
-What counts is the system's lock on that file (flock), which ends with the process, `kill -9` included; that the file is
-there means nothing. Its holder removes it at the end, while it still holds the lock.
+The lock is the system's lock on that file (flock), which ends with the process, even after `kill -9`. The mere presence
+of the file has no meaning. The holder removes the file at the end, while it still holds the lock.
 """
 
 import contextlib
@@ -254,18 +254,18 @@ def _exchange(a: Path, b: Path) -> bool:
 def update_lock(
     directory: str | os.PathLike[str], wait_s: float = 0.0, waiting: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Hold the update lock of a directory within the block.
+    """Hold the update lock of a directory in a `with` block.
 
-    Not reentrant: a second lock of one directory in one process waits for the first, as that of another process does.
+    The lock is not reentrant: a second lock of the same directory waits for the first one, in the same process, too.
 
     Args:
-        directory: What is updated; it need not exist.
-        wait_s: How long to wait for another holder, in seconds.
-        waiting: Called once, with who holds it, before waiting.
+        directory: The directory to update; it need not exist.
+        wait_s: Maximum time to wait for another holder, in seconds.
+        waiting: Function that is called once before waiting, with a description of the holder.
 
     Raises:
-        UpdateLocked: Another still holds it after `wait_s`; says who, where and since when.
-        StorageError: The lock's file cannot be made.
+        UpdateLocked: Another process still holds the lock after `wait_s`; the message names it, its host and the time.
+        StorageError: The file of the lock cannot be made.
     """
     target = Path(os.path.realpath(path_of(directory, StorageError)))
     path = target.with_name(target.name + ".lock")

@@ -1,8 +1,8 @@
-"""Named arrays: as one flat float32 vector, without copies, and in `.npz` files.
+"""Named arrays as one flat float32 vector, without copies, and in `.npz` files.
 
-Evolution works on one vector; models work on named arrays. `ParameterLayout` says where each array lies in the
-vector: arrays follow each other in the order in which they were given, each in C order. `views` gives arrays that
-share the vector's memory, so perturbing the vector perturbs the model. Files hold arrays only, never code.
+Evolution works on one vector; models work on named arrays. `ParameterLayout` describes the place of each array in the
+vector: arrays follow each other in the given order, each in C order. `views` returns arrays that
+share the memory of the vector, so perturbing the vector perturbs the model. Files contain arrays only, never code.
 """
 
 import functools
@@ -30,8 +30,8 @@ class ParameterLayout:
     """Names, shapes and order of a model's parameters.
 
     Attributes:
-        names: One name an array, without repetition.
-        shapes: The shape that belongs to each name.
+        names: The unique name of each array.
+        shapes: The shape of each array, in the same order.
 
     Raises:
         LayoutMismatch: A name is repeated, or names and shapes differ in number.
@@ -54,7 +54,7 @@ class ParameterLayout:
 
     @functools.cached_property
     def size(self) -> int:
-        """The length of the flat vector."""
+        """Length of the flat vector."""
         return sum(prod(shape) for shape in self.shapes)
 
     def flatten(self, arrays: Mapping[str, NDArray[Any]]) -> FlatVector:
@@ -76,7 +76,7 @@ class ParameterLayout:
         return flat
 
     def views(self, flat: FlatVector) -> dict[str, FlatVector]:
-        """Return arrays by name that share the memory of `flat`; they are read-only where it is.
+        """Return arrays by name that share the memory of `flat`; they are read-only if `flat` is.
 
         Raises:
             LayoutMismatch: `flat` is not a contiguous float32 vector `[size]`.
@@ -91,10 +91,10 @@ class ParameterLayout:
         return views
 
     def require_vector(self, flat: FlatVector) -> None:
-        """Refuse what is not a contiguous float32 vector `[size]`.
+        """Raise an error unless `flat` is a contiguous float32 vector `[size]`.
 
         Raises:
-            LayoutMismatch: With the shape and dtype found and those wanted.
+            LayoutMismatch: It is not; the message has the actual and the expected shape and dtype.
         """
         if flat.shape != (self.size,) or flat.dtype != np.float32 or not flat.flags.c_contiguous:
             raise LayoutMismatch(
@@ -103,7 +103,7 @@ class ParameterLayout:
             )
 
     def digest(self) -> bytes:
-        """Return SHA-256 over names, shapes and order; part of the fingerprint that each sample carries."""
+        """Return the SHA-256 of names, shapes and order, which the fingerprint of each sample includes."""
         text = json.dumps([self.names, self.shapes], ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).digest()
 

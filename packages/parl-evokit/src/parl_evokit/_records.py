@@ -1,9 +1,9 @@
-"""One sample on the wire: what is logged when it is served, and what comes back with its reward.
+"""The encoded form of one sample: the record that is logged when it is served, and the one with its reward.
 
 `SamplingInfo` is the message of the PARL 1.x manual, `Record` one entry of a log; `evokit.proto` has both. They are
-encoded by hand: an online service writes one a request. Here is also the wire form that they and the headers of
-segments use, protobuf's: a field is a tag, (number << 3 | kind) as a varint, and its value. Readers skip numbers that
-they do not know.
+encoded by hand, because an online service writes one per request. This module also has the wire format of records and
+of segment headers, which is that of protobuf: a field is a tag, (number << 3 | kind) as a varint, followed by its
+value. Readers skip unknown field numbers.
 """
 
 import struct
@@ -117,13 +117,13 @@ TWO_HALVES = struct.Struct("12B")
 
 
 class SamplingInfo:
-    """A sample's noise: all that must be logged beside its reward.
+    """The noise of a sample, which must be logged beside its reward.
 
     Attributes:
-        key: The key's two 31-bit halves; may be assigned. Empty means no noise.
-        model_iter_id: How many updates the perturbed model had seen, 0 to 2**31 - 1.
-        fingerprint: Of noise and model, 0 to 2**32 - 1; 0 when it is not known (the original's records have none).
-        identity: Of a sample without noise, which its key does not tell from others: 2 to 2**62 - 1, or 0 for none.
+        key: The two 31-bit halves of the key; may be assigned. Empty means no noise.
+        model_iter_id: Number of updates of the perturbed model, 0 to 2**31 - 1.
+        fingerprint: Checksum of noise and model, 0 to 2**32 - 1; 0 if it is unknown (records of PARL 1.x have none).
+        identity: Number of a sample without noise, because all of these have the same key: 2 to 2**62 - 1; 0 for none.
     """
 
     # `drawn_key` is the key as one integer until its halves are asked for: a list, which may be changed, so that it
@@ -141,7 +141,7 @@ class SamplingInfo:
         return type(self), (self._parts, *self.origin, self.identity)
 
     def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
-        """Take over the attributes that older pickles hold, which were written without `__reduce__`."""
+        """Restore the attributes from older pickles, which were written without `__reduce__`."""
         self.origin, self.identity = (0, 0), 0
         for name, value in state[1].items():
             setattr(self, name, value)
@@ -181,7 +181,7 @@ class SamplingInfo:
 
     @property
     def noise_key(self) -> int:
-        """The key as one integer.
+        """Key of the sample as one integer, 0 if `key` is empty.
 
         Raises:
             InvalidKey: `key` is neither empty nor two integers of 31 bits.
@@ -191,13 +191,13 @@ class SamplingInfo:
         return join_key(self._halves) if self._halves else CONTROL_KEY
 
     def fill(self, noise_key: int, model_iter_id: int, fingerprint: int) -> None:
-        """Describe this sample instead of what was there."""
+        """Replace all attributes by those of another sample."""
         self.drawn_key = check_key(noise_key)
         self.origin = (model_iter_id, fingerprint)
         self.identity = 0
 
     def SerializeToString(self) -> bytes:  # noqa: N802  the name in the PARL 1.x manual
-        """Return the message as bytes; 0 is not written for a fingerprint that is not known.
+        """Return the message as bytes; an unknown fingerprint (0) is left out.
 
         Raises:
             RecordError: A number does not fit its field.
@@ -205,13 +205,13 @@ class SamplingInfo:
         return _info_bytes(self, self.fingerprint)
 
     def ParseFromString(self, data: bytes) -> int:  # noqa: N802  the name in the PARL 1.x manual
-        """Read a message instead of what was there.
+        """Replace all attributes by those of an encoded message.
 
         Returns:
-            How many bytes were read: all of them.
+            The number of bytes, all of which are read.
 
         Raises:
-            RecordError: The bytes are not a message; this object is left as it was.
+            RecordError: The bytes are not a message; this object is unchanged.
         """
         key: list[int] = []
         model_iter_id = fingerprint = identity = 0
@@ -249,7 +249,7 @@ class SamplingInfo:
 
 
 def sampling_infos(noise_keys: NDArray[np.uint64], model_iter_id: int, fingerprint: int) -> list[SamplingInfo]:
-    """Return records of many samples of one model; the keys `[n]` are good ones."""
+    """Return records of many samples of one model, from valid keys `[n]`."""
     origin = (model_iter_id, fingerprint)
     infos = list(map(SamplingInfo.__new__, repeat(SamplingInfo, len(noise_keys))))
     for info, key in zip(infos, noise_keys.tolist(), strict=True):
@@ -261,18 +261,18 @@ def sampling_infos(noise_keys: NDArray[np.uint64], model_iter_id: int, fingerpri
 
 @dataclass
 class Record:
-    """One sample with what is known of it.
+    """One entry of a log: a sample, its reward if known, or counts of refused tokens.
 
     Attributes:
-        info: Which noise it had.
-        reward: A float32 number, or None while it is not known.
-        time_us: Microseconds since 1970 (UTC); 0 when not noted.
-        count: How many rewards `reward` is the mean of; 1 or more.
-        token: Whether the reward came with a token that was good.
-        refused: Tokens that were refused, by reason (`tokens.Refusal`); a record that has any has no sample.
-        context: What was known when the action was chosen: float32 numbers, low byte first.
-        action: What was chosen, 0 or more; None where it is not noted.
-        propensity: With which probability.
+        info: The noise of the sample.
+        reward: A float32 number, or None while it is unknown.
+        time_us: Time in microseconds since 1970 (UTC); 0 if unknown.
+        count: Number of rewards of which `reward` is the mean; 1 or more.
+        token: True if the reward came with a valid token.
+        refused: Numbers of refused tokens, by reason (`tokens.Refusal`); a record with any of these has no sample.
+        context: The input on which the action was chosen: float32 numbers, little-endian.
+        action: Index of the chosen action, 0 or more; None if unknown.
+        propensity: Probability with which the action was chosen, above 0 to 1.
     """
 
     info: SamplingInfo = field(default_factory=SamplingInfo)
@@ -305,7 +305,7 @@ class Record:
 
     @classmethod
     def decode(cls, data: bytes) -> "Record":
-        """Read what `encode` wrote, or what a later version did: unknown fields are skipped.
+        """Return the record that `encode` of this or a later version wrote; unknown fields are skipped.
 
         Raises:
             RecordError: The bytes are not a record.
@@ -357,7 +357,7 @@ def encode_sample(
 
 
 def decision(context: bytes, action: int, propensity: float) -> bytes:
-    """Return the fields of a record that say what was chosen.
+    """Return the fields of a record that describe a decision.
 
     Raises:
         RecordError: The action is below 0, the propensity is not above 0 to 1, or the context is not finite numbers; in
@@ -372,7 +372,7 @@ def decision(context: bytes, action: int, propensity: float) -> bytes:
 
 
 def is_decision(context: bytes, action: int, propensity: float) -> bool:
-    """Return whether this is a choice that can be evaluated: finite numbers, an action, and how likely it was."""
+    """Return whether `off_policy` can evaluate this decision: a finite context, an action, and its probability."""
     if not 0 <= action < 2**31 or not SMALLEST_FLOAT <= propensity <= 1.0 or len(context) % 4:
         return False
     return bool(np.isfinite(np.frombuffer(context, "<f4")).all())

@@ -1,4 +1,4 @@
-"""The report of one update: what it changed, and what became of each sample."""
+"""The report of one update: its changes, and the outcome for each sample."""
 
 import functools
 import hashlib
@@ -14,15 +14,16 @@ class SetAside:
     """Numbers of samples that were not used, by reason.
 
     Attributes:
-        too_old: Their model is more than `max_age` updates old.
-        orphan: Their model is newer than this one, which cannot be (a restored older solver, or damage).
-        foreign: Their fingerprint is not this model's: another model, seed or table.
-        not_finite: Their reward is NaN or infinite.
-        bad_key: Their key is not one that was ever given.
-        used: An earlier update has used them; their reward came again.
-        untrusted: Their reward came without a token, and the settings want one (`update.only_tokens`).
-        diverged: The step that they lead to is not finite.
-        too_few: They were fewer than `min_samples` when the model was rolled back.
+        too_old: Samples whose model is more than `max_age` updates old.
+        orphan: Samples whose model is newer than this one (an older solver was restored, or records are damaged), or
+            is not in the warehouse any more.
+        foreign: Samples with another fingerprint: of another model, seed or table.
+        not_finite: Samples whose reward is NaN or infinite.
+        bad_key: Samples with an invalid key.
+        used: Samples that an earlier update has used; their reward was logged again.
+        untrusted: Samples whose reward came without a token although the settings require one (`update.only_tokens`).
+        diverged: Samples whose step would not be finite.
+        too_few: Samples that were fewer than `min_samples` when the model was rolled back.
     """
 
     too_old: int = 0
@@ -37,11 +38,11 @@ class SetAside:
 
     @property
     def total(self) -> int:
-        """All samples that were set aside."""
+        """Total number of samples that were set aside."""
         return sum(vars(self).values())
 
     def add(self, other: "SetAside") -> None:
-        """Count these as well."""
+        """Add the numbers of another instance to these."""
         for name, count in vars(other).items():
             setattr(self, name, getattr(self, name) + count)
 
@@ -55,29 +56,29 @@ class UpdateReport:
     """The outcome of one update.
 
     Attributes:
-        model_iter_id: Of the new model.
-        used: Samples whose noise counted; several rewards of one sample count once, by their mean.
-        pairs: Of these, mirrored pairs of which both halves were there.
-        repeated: Rewards beyond the first of a sample.
-        mean_reward: Mean over the used samples.
-        best_reward: Largest among the used samples.
-        control: Samples without noise.
-        control_mean: Mean reward of these; None without any.
-        stale: Used samples by age in updates, 1 and more.
-        set_aside: Samples that were not used.
+        model_iter_id: Number of the new model.
+        used: Number of samples that the update used; several rewards of one sample count once, by their mean.
+        pairs: Number of mirrored pairs among these of which both halves have a reward.
+        repeated: Number of rewards beyond the first of a sample.
+        mean_reward: Mean reward of the used samples.
+        best_reward: Largest reward of the used samples.
+        control: Number of samples without noise.
+        control_mean: Mean reward of these samples; None without any.
+        stale: Numbers of used samples of older models, by age in updates, 1 or more.
+        set_aside: Numbers of samples that were not used.
         gradient_norm: Euclidean norm of the estimated gradient.
         update_norm: Euclidean norm of the change of the parameters.
         parameters: The new parameters `[n]`, read-only.
-        rolled_back: Why the model before is taken up again instead of an update; empty if it is not.
-        refused: Tokens that were refused before this update, by reason.
-        timed_out: Samples that count with a default because their reward did not come in time.
-        stale_rule: How samples of older models counted, such as IMPORTANCE (`config.StaleKind`); empty without any.
-        effective: How many samples of equal weight the used ones are worth, (sum of weights)^2 / sum of squares.
-        holdout: Samples of the trusted model, without noise.
-        holdout_mean: Mean reward of these; None without any.
-        advantage: How much better than the trusted model those since are: an interval that holds at all times
-            (`guard.level`); None while there is none.
-        rejected: Why the step was not taken, so that the new model is the present one again; empty if it was.
+        rolled_back: Reason for the return to the trusted model instead of an update; empty if there was none.
+        refused: Numbers of tokens that were refused before this update, by reason.
+        timed_out: Number of samples that count with a default because their reward did not arrive in time.
+        stale_rule: The rule for samples of older models, such as IMPORTANCE (`config.StaleKind`); empty without any.
+        effective: Equivalent number of samples of equal weight, (sum of weights)^2 / sum of squares.
+        holdout: Number of samples of the trusted model, without noise.
+        holdout_mean: Mean reward of these samples; None without any.
+        advantage: Difference in mean reward between the models since and the trusted model: a confidence interval
+            that holds at all times (`guard.level`); None while there is none.
+        rejected: Reason for which the step was not taken, so that the parameters are unchanged; empty if it was taken.
     """
 
     model_iter_id: int
@@ -105,7 +106,7 @@ class UpdateReport:
 
     @functools.cached_property
     def parameters_sha256(self) -> str:
-        """SHA-256 of the new parameters (little-endian float32): equal logs give equal digests on every machine."""
+        """SHA-256 of the new parameters (little-endian float32); equal logs give equal digests on every machine."""
         return "" if self.parameters is None else vector_digest(self.parameters)
 
 

@@ -1,4 +1,4 @@
-"""The clone that samples: one a thread or process, with a parameter buffer of its own."""
+"""The clone that samples: one per thread or process, each with its own parameter buffer."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
@@ -16,7 +16,7 @@ __all__ = ["FixedModel", "SamplerSource", "SamplingAgent"]
 
 
 class SamplerSource(Protocol):
-    """The source of the present model and of keys for a clone; a `Strategy` is one."""
+    """The source of the present model and of keys for a clone, such as a `Strategy`."""
 
     @property
     def sampler(self) -> Sampler:
@@ -32,7 +32,7 @@ class SamplerSource(Protocol):
 
 
 class FixedModel:
-    """A `SamplerSource` that changes only when its sampler is set: what a clone in another process has."""
+    """A `SamplerSource` for clones in other processes: its model changes only when its sampler is set."""
 
     def __init__(self, sampler: Sampler, keys: KeySource, takes_stale_samples: bool = True) -> None:
         self.sampler = sampler
@@ -43,12 +43,12 @@ class FixedModel:
 class SamplingAgent:
     """A clone of an `ESAgent`; made by `ESAgent.clone()`.
 
-    Within an episode it keeps its parameters, whatever updates come; `add_noise` takes the newest. A pickled clone
-    carries model and parameters; in another process it keeps those it came with.
+    A clone keeps its parameters until the next `add_noise`, which takes the newest ones; updates do not change them. A
+    pickled clone contains model and parameters; in another process it keeps these.
 
     Args:
-        source: The original's strategy.
-        model: An adapter of its own.
+        source: The strategy of the original.
+        model: The adapter of this clone alone.
     """
 
     def __init__(self, source: SamplerSource, model: ModelAdapter) -> None:
@@ -60,14 +60,15 @@ class SamplingAgent:
     def add_noise(self, info: SamplingInfo | None = None, *, evaluate: bool = False) -> SamplingInfo:
         """Perturb the newest parameters with new noise.
 
-        A share of the samples has none (`guard.control_share`), and a share the trusted model (`guard.holdout_share`).
+        A share of the samples has no noise (`guard.control_share`), and a share uses the trusted model without noise
+        (`guard.holdout_share`).
 
         Args:
-            info: Filled and returned; what it held is forgotten. Default: a new one.
-            evaluate: No noise: control traffic, which shows how good the model itself is (key 0).
+            info: A record to overwrite and return. Default: a new one.
+            evaluate: Use no noise (key 0): control traffic, which measures the model itself.
 
         Returns:
-            The sample's record, to be logged beside its reward.
+            The record of the sample, to log beside its reward.
         """
         sampler = self._source.sampler
         drawn = CONTROL_KEY if evaluate else self._source.keys.draw()
@@ -87,7 +88,7 @@ class SamplingAgent:
         return info
 
     def draw(self, n: int) -> list[SamplingInfo]:
-        """Return records as `n` calls of `add_noise` would, to be evaluated elsewhere (see `apply_noise`)."""
+        """Return the records of `n` samples, as `add_noise` would, for evaluation elsewhere with `apply_noise`."""
         sampler = self._source.sampler
         keys = self._source.keys.draw_many(n)
         if sampler.quiet_share:
@@ -95,11 +96,11 @@ class SamplingAgent:
         return sampling_infos(keys, sampler.model_iter_id, sampler.fingerprint)
 
     def apply_noise(self, info: SamplingInfo) -> None:
-        """Perturb the newest parameters as `info` says: to evaluate samples that were drawn elsewhere.
+        """Perturb the newest parameters with the noise of `info`, to evaluate samples that were drawn elsewhere.
 
         Raises:
             EvolutionError: The sample is of another model.
-            InvalidKey: Its key is none.
+            InvalidKey: Its key is not valid.
         """
         sampler = self._source.sampler
         sampler.require_own(info)
@@ -112,12 +113,12 @@ class SamplingAgent:
         return self._source
 
     def follow(self, source: SamplerSource) -> None:
-        """Take the newest model and keys from somewhere else from now on."""
+        """Take the newest model and the keys from another source from now on."""
         self._source = source
 
     @property
     def model(self) -> ModelAdapter:
-        """The model that is perturbed."""
+        """The adapter of the perturbed model."""
         return self._model
 
     def predict(self, x: Any) -> Any:
@@ -129,7 +130,7 @@ class SamplingAgent:
         return self._model.layout.views(self._buffer.copy())
 
     def update(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: the original updates.
+        """Raise an error, because only the original can update.
 
         Raises:
             EvolutionError: Always.
@@ -137,7 +138,7 @@ class SamplingAgent:
         raise EvolutionError("a clone does not update: call update() of the agent that it was cloned from")
 
     def clone(self) -> NoReturn:
-        """Refuse: the original clones.
+        """Raise an error, because only the original can be cloned.
 
         Raises:
             EvolutionError: Always.

@@ -3,7 +3,7 @@
     samples: x = m + std * z                      z normal, made from the sample's key
     sums:    sum w z  and  sum w (z**2 - 1)       w integers, so both are exact and no order matters
 
-A sample only informs about the standard deviations that it was drawn with, so samples of older models are set aside.
+Samples of older models are set aside, because they were drawn with other standard deviations.
 
 SNES, separable natural evolution strategies (Wierstra et al. 2014, "Natural evolution strategies", JMLR 15,
 algorithm 6):
@@ -23,11 +23,11 @@ PGPE, policy gradients with parameter-based exploration (Sehnke et al. 2010, Neu
     g_s = 1/n * sum over samples of u * std * (z**2 - 1)                the deviations' gradient         (equation 10)
     m <- optimizer(m, -g_m),  std <- std + rate * g_s                   no deviation changes by more than max_change
 
-u is the reward's utility, which stands for the reward minus a baseline: utilities add up to zero, so none is kept.
-Mirrored halves have the same z**2, so only their mean reward enters the deviations' gradient, as in the paper's (12).
-All that follows the sums is elementwise, so equal samples give equal bits on any machine. Differences from the paper:
-rewards are shaped (by default to centred ranks); the step of the mean goes through an optimizer; a
-limit on the deviations' change per update, by default a fifth, as in evotorch.
+u is the utility of the reward. It replaces the reward minus a baseline; no baseline is needed, because utilities add up
+to zero. Mirrored halves have the same z**2, so only their mean reward enters the gradient of the deviations, as in
+equation 12 of the paper. All operations after the sums are elementwise, so equal samples give equal bits on any
+machine. Differences from the paper: rewards are shaped (by default to centred ranks); the step of the mean goes through
+an optimizer; a limit on the deviations' change per update, by default a fifth, as in evotorch.
 """
 
 from abc import abstractmethod
@@ -62,9 +62,9 @@ class AdaptiveStd(Strategy):
     """Base of algorithms that adapt one standard deviation per parameter.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; `sampling.gaussian_sampling.std` is the first deviation of all parameters.
-        layout: Names and shapes of the vector's parts.
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
+        config: Settings; `sampling.gaussian_sampling.std` is the initial deviation of all parameters.
+        layout: Names and shapes of the parts of the vector.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class AdaptiveStd(Strategy):
         return self._std.copy()
 
     def should_stop(self) -> str:
-        """See `Strategy.should_stop`; also when no deviation is large enough to matter."""
+        """See `Strategy.should_stop`; a further reason is that no deviation is large enough to change a parameter."""
         largest = float(self._std.max())
         if largest < SMALLEST_STD:
             return f"the largest standard deviation is {largest:.3g}: the search has converged"
@@ -136,13 +136,13 @@ class AdaptiveStd(Strategy):
 
 
 class SNES(AdaptiveStd):
-    """SNES: follows the natural gradient of mean and standard deviations; it has no optimizer and no learning rate.
+    """SNES: natural gradient ascent on mean and standard deviations, without an optimizer.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `sampling.gaussian_sampling`, `update.min_samples` and
-            `adaptive_std.learning_rate` (0: eta_s as above).
-        layout: Names and shapes of the vector's parts.
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
+        config: Settings; the search uses `sampling.gaussian_sampling`, `update.min_samples` and
+            `adaptive_std.learning_rate` (0 stands for eta_s as above).
+        layout: Names and shapes of the parts of the vector.
     """
 
     kind = SolverKind.SNES
@@ -178,10 +178,10 @@ class PGPE(AdaptiveStd):
     """PGPE: gradient ascent on mean and standard deviations, with SGD, momentum or Adam for the mean.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `optimizer`, `sampling.gaussian_sampling`, `update` and `adaptive_std`
-            (learning_rate 0: 0.1).
-        layout: Names and shapes of the vector's parts.
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
+        config: Settings; the search uses `optimizer`, `sampling.gaussian_sampling`, `update` and `adaptive_std`
+            (`learning_rate` 0 stands for 0.1).
+        layout: Names and shapes of the parts of the vector.
     """
 
     kind = SolverKind.PGPE

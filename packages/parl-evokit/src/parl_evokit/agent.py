@@ -1,4 +1,4 @@
-"""`ESAgent`: the agent of the PARL 1.x manual, with its order of calls.
+"""`ESAgent`: the agent of the PARL 1.x manual, with the manual's order of calls.
 
     load_config ─► load_inference_model ─► init_solver (once) or load_solver ─► clone, update, save_…
 
@@ -102,7 +102,7 @@ class ESAgent:
 
         Raises:
             ConfigError: See `Config.load`.
-            SolverError: The solver exists already, made of other settings.
+            SolverError: The agent has a solver already, made with other settings.
         """
         if self._strategy is not None:
             raise SolverError("the solver exists already, with its settings: make a new agent for others")
@@ -113,9 +113,9 @@ class ESAgent:
 
         Args:
             model_dir: A directory of weights, as `save_inference_model` writes it.
-            model: The code that belongs to them, which is never read from a file: any argument of `adapt`, for numpy
-                a pair (arrays, predict). Default: the model that the agent has, or one that needs no code: an
-                inference program of paddle, or the built-in model that a solver in the directory names.
+            model: The model whose weights they are, because files contain no code: any argument of `adapt`, for numpy a
+                pair (arrays, predict). Default: the model that the agent has, or one that needs no code: an inference
+                program of paddle, or the built-in model that a solver in the directory names.
 
         Raises:
             SolverError: The weights are missing or damaged, there is no model, or the solver exists already.
@@ -140,7 +140,7 @@ class ESAgent:
         self._bind()
 
     def clone(self) -> SamplingAgent:
-        """Return an agent that samples, with a parameter buffer of its own: one for each thread or process.
+        """Return an agent that samples, with its own parameter buffer; each thread or process needs one.
 
         Raises:
             SolverError: There is no solver yet.
@@ -161,11 +161,11 @@ class ESAgent:
 
         Args:
             infos: Samples of the present model, `k` of them.
-            x: One input for all, or with `each` an array with one input for each, `[k, ...]`.
-            each: Whether `x` has one input for each.
+            x: One input for all samples, or with `each` an array with one input for each, `[k, ...]`.
+            each: True if `x` has one input for each sample.
 
         Returns:
-            Outputs `[k, ...]`; the same as `predict` of a clone that has each sample's noise, to rounding.
+            Outputs `[k, ...]`; those of `predict` of a clone with the noise of each sample, up to rounding.
 
         Raises:
             SolverError: There is no solver yet.
@@ -177,7 +177,7 @@ class ESAgent:
         return model.predict_many(strategy.candidates(infos), x, each=each)
 
     def get_predictor(self) -> Callable[[Any], Any]:
-        """Return `predict` of the present model: a function that keeps its parameters after updates."""
+        """Return a function that predicts with the present parameters, also after later updates."""
         return self._having_model("get_predictor").clone().predict
 
     def update(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
@@ -188,7 +188,7 @@ class ESAgent:
             rewards: One per sample, larger is better; see `Strategy.tell`.
 
         Returns:
-            What was used and what changed.
+            The report of the update.
 
         Raises:
             NothingToUpdate: Too few samples could be used; nothing has changed.
@@ -202,19 +202,20 @@ class ESAgent:
     def update_from_log(
         self, paths: str | PathLike[str] | Iterable[str | PathLike[str]], *, max_damage: float = 0.01
     ) -> tuple[UpdateReport, LogContents]:
-        """Update from the new records of logs; the used ones are recorded and saved with the solver.
+        """Update from the new records of logs; the list of used records is saved with the solver.
 
         Args:
             paths: Logs: directories of segments, or files; also files in the raw form.
-            max_damage: The part of all bytes read that may be damaged, 0 to 1. If more is damaged, the worst files are
-                left out.
+            max_damage: Share of the bytes read that may be damaged, 0 to 1. If more is damaged, the most damaged files
+                are left out.
 
         Returns:
-            The update's report, and the contents read. Files that were left out, or of which more than `max_damage` is
-            damaged, are `quarantined`: moved aside once model and solver are saved.
+            The report of the update, and the contents that were read. Files that were left out, or of which more than
+            `max_damage` is damaged, are `quarantined`: they are moved aside after model and solver are saved.
 
         Raises:
-            NothingToUpdate: Too few new samples could be used; nothing has changed, and they stay new.
+            NothingToUpdate: Too few new samples could be used; nothing has changed, and the next update reads them
+                again.
             LogError: See `read_log`.
             SolverError: There is no solver yet.
         """
@@ -232,24 +233,24 @@ class ESAgent:
         """Repeat `update_from_log` with the records that an earlier update used, even if the log has grown since.
 
         Args:
-            paths: As there.
+            paths: As for `update_from_log`.
             until: The model directory that the earlier update wrote.
-            max_damage: As there.
+            max_damage: As for `update_from_log`.
 
         Returns:
-            As there; with the same log the report's `parameters_sha256` is that of the model in `until`.
+            As for `update_from_log`; with the same log, `parameters_sha256` of the report is that of `until`.
 
         Raises:
             NothingToUpdate: The logs do not contain the used records.
             LogError: See `read_log`.
-            SolverError: There is no solver yet, or `until` has none.
+            SolverError: There is no solver yet, or `until` contains none.
         """
         self._ready("replay_log")
         with self._updating:
             return self._tell_log(paths, max_damage, read_summary(path_of(until, SolverError)))
 
     def param_size(self) -> int:
-        """Return how many numbers evolve."""
+        """Return the number of parameters that evolve."""
         return self._having_model("param_size").layout.size
 
     def parameters(self) -> dict[str, FlatVector]:
@@ -259,21 +260,21 @@ class ESAgent:
 
     @property
     def model_iter_id(self) -> int:
-        """The number of updates of the model."""
+        """Number of updates of the model."""
         return self._ready("model_iter_id")[0].sampler.model_iter_id
 
     def save_inference_model(self, model_dir: str | PathLike[str]) -> None:
-        """Write the model's weights into a directory, whole or not at all; other files in it stay."""
+        """Write the weights of the model into a directory, in one step; other files in it are kept."""
         model = self._having_model("save_inference_model")
         with replacing(path_of(model_dir, SolverError)) as directory:
             model.save(directory)
 
     def save_solver(self, model_dir: str | PathLike[str]) -> None:
-        """Write the solver's state beside the weights, whole or not at all.
+        """Write the state of the solver beside the weights, in one step.
 
         Raises:
             SolverError: There is no solver yet, or another process has updated the directory meanwhile.
-            StorageError: It cannot be written; it is as it was.
+            StorageError: The directory cannot be written; it is unchanged.
         """
         strategy, _ = self._ready("save_solver")
         target = path_of(model_dir, SolverError)
@@ -284,12 +285,12 @@ class ESAgent:
         self._settle()
 
     def save(self, model_dir: str | PathLike[str]) -> None:
-        """Save model and solver in one step: a reader finds both old or both new.
+        """Save model and solver in one step, so that a reader finds both old or both new.
 
         Raises:
             SolverError: There is no solver yet, or another process has updated the directory since this agent last
-                loaded or saved it: that update would be lost. See `update_lock` for taking turns.
-            StorageError: It cannot be written; it is as it was.
+                loaded or saved it, and saving would lose that update. See `update_lock` for taking turns.
+            StorageError: The directory cannot be written; it is unchanged.
         """
         strategy, model = self._ready("save")
         target = path_of(model_dir, SolverError)
@@ -301,7 +302,7 @@ class ESAgent:
         self._settle()
 
     def load_solver(self, model_dir: str | PathLike[str]) -> None:
-        """Load a solver's state. Call it instead of `init_solver`, after the configuration and the model are loaded.
+        """Load the state of a solver; call it instead of `init_solver`, after loading the configuration and the model.
 
         Raises:
             SolverError: A call is missing, or the files are damaged or not of this model.
@@ -314,7 +315,7 @@ class ESAgent:
         self._bind()
 
     def add_noise(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: only clones have noise.
+        """Raise an error, because only clones have noise.
 
         Raises:
             EvolutionError: Always.

@@ -3,13 +3,13 @@
     warehouse: model_iter_id-0 … model_iter_id-N ──► clones sample the newest, or one of the others still online
                        ▲                                       │ records, rewards; late, of any N
                        └── update: N+1 ◄───────────────────────┘
-                               └─► orphans-*.evl: samples of models that are not there any more
+                               └─► orphans-*.evl: samples of models that were removed
 
 The record of the samples that `update` used is saved with model N+1 in one step; if that fails, the agent returns to
 model N. Several processes may update one warehouse: they take turns, and each begins with the newest model.
 
     warehouse/model_iter_id-N/     weights and solver of model N (the PARL 1.x manual's model_dir_N is read as well)
-    warehouse/orphans-*.evl        samples whose model was gone when they came
+    warehouse/orphans-*.evl        samples whose model had been removed when their rewards arrived
 """
 
 import contextlib
@@ -79,7 +79,7 @@ class Warehouse:
         return dict(sorted(found.items()))
 
     def newest(self) -> tuple[int, Path] | None:
-        """Return number and directory of the newest model; None while there is none."""
+        """Return the number and the directory of the newest model; None while there is none."""
         models = self.models()
         return None if not models else (number := max(models), models[number])
 
@@ -96,7 +96,7 @@ class Warehouse:
             needed: Models to which unread samples refer.
 
         Returns:
-            The models that are gone.
+            The numbers of the removed models.
         """
         models = self.models()
         if not models:
@@ -111,7 +111,7 @@ class Warehouse:
         return gone
 
     def keep_orphans(self, samples: Samples) -> Path:
-        """Write samples whose model is gone into a separate segment; the same samples give the same file.
+        """Write samples whose model was removed into a separate segment; equal samples give equal files.
 
         Raises:
             StorageError: It cannot be written.
@@ -140,21 +140,21 @@ Logs = str | PathLike[str] | Iterable[str | PathLike[str]]
 class AsyncESAgent(ESAgent):
     """An agent whose models are stored in a warehouse (`async_es.model_warehouse` of the configuration).
 
-    It begins with the newest model of the warehouse, or, if that is empty, with `model`, which gets the number
-    `async_es.model_iter_id`. The configuration's file is only read.
+    It starts from the newest model of the warehouse, or, if that is empty, from `model`, which gets the number
+    `async_es.model_iter_id`. The configuration file is only read.
 
     Args:
-        model: As for `ESAgent.load_inference_model`, or a directory with the first weights of a model that needs no
-            code (see there). Weights of the warehouse replace its own.
+        model: As for `ESAgent.load_inference_model`, or a directory with the initial weights of a model that needs no
+            code (see there). Weights of the warehouse replace those of the model.
         config: As for `ESAgent.load_config`.
-        logs: Logs whose unread samples keep their models from expiring; those that `update_from_log` reads are added.
-        wait_s: How long to wait for another process that updates the warehouse, in seconds.
+        logs: Logs whose unread samples keep their models from expiring; logs that `update_from_log` reads are added.
+        wait_s: Maximum time to wait for another process that updates the warehouse, in seconds.
 
     Raises:
         ConfigError: See `Config.load`.
         EvolutionError: `model` cannot be adapted.
-        SolverError: The newest model's directory is damaged, or of another model.
-        UpdateLocked: The warehouse is empty or has no solver, and another process is just filling it.
+        SolverError: The directory of the newest model is damaged, or of another model.
+        UpdateLocked: The warehouse is empty or has no solver, and another process is writing the first model.
     """
 
     def __init__(self, model: Any, config: Source, *, logs: Logs = (), wait_s: float = 60.0) -> None:
@@ -182,10 +182,10 @@ class AsyncESAgent(ESAgent):
         """Load the newest model of the warehouse; clones follow at their next `add_noise`.
 
         Returns:
-            Whether there was a newer one.
+            True if there was a newer model.
 
         Raises:
-            SolverError: Its directory is damaged, or of another model.
+            SolverError: The directory of that model is damaged, or of another model.
         """
         newest = self.warehouse.newest()
         if newest is None or newest[0] <= self.model_iter_id:
@@ -194,19 +194,19 @@ class AsyncESAgent(ESAgent):
         return True
 
     def update(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
-        """Update the newest model with samples of any model that is still there, and save the next one.
+        """Update the newest model with samples of any model in the warehouse, and save the next model.
 
         Args:
-            infos: As for `ESAgent.update`; those whose model is gone are written to `orphans-*.evl`.
-            rewards: As there.
+            infos: As for `ESAgent.update`; samples whose model was removed are written to `orphans-*.evl`.
+            rewards: As for `ESAgent.update`.
 
         Returns:
-            As there; `set_aside.orphan` counts the samples whose model is gone.
+            The report of the update; `set_aside.orphan` counts the samples whose model was removed.
 
         Raises:
             NothingToUpdate: Too few samples could be used; nothing has changed.
             InvalidReward: Infos and rewards differ in number.
-            UpdateLocked: Another process is updating the warehouse, for longer than `wait_s`.
+            UpdateLocked: Another process has been updating the warehouse for longer than `wait_s`.
             StorageError: The new model cannot be written; the agent keeps the previous one.
         """
         samples = list(infos)

@@ -5,9 +5,9 @@
     s <- sqrt(a * (variance of the elites + e_t**2) + (1 - a) * s**2)
     e_t = extra_std * max(0, 1 - t / extra_updates)                               (Szita and Lorincz 2006, equation 3)
 
-The sums over z and z**2 of the elites are whole numbers, so no order of samples matters; what follows is elementwise.
-Extra noise that declines keeps the search from ending too soon (Szita and Lorincz, "Learning Tetris using the noisy
-cross-entropy method", Neural Computation 18).
+The sums over z and z**2 of the elites are whole numbers, so the order of samples does not matter; all other operations
+are elementwise. Extra noise, which declines, keeps the search from ending too soon (Szita and Lorincz, "Learning Tetris
+using the noisy cross-entropy method", Neural Computation 18).
 
 Differences from the papers: variances, not deviations, are smoothed; equal rewards are ordered by key; noise is
 mirrored by default; samples of older models are set aside.
@@ -30,13 +30,13 @@ __all__ = ["CEM"]
 
 
 class CEM(AdaptiveStd):
-    """CEM: mean and standard deviations become those of the best samples.
+    """CEM: mean and standard deviations move towards those of the best samples.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `sampling.gaussian_sampling` (std is the first deviation), `cem` and
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
+        config: Settings; the search uses `sampling.gaussian_sampling` (std is the initial deviation), `cem` and
             `update.min_samples`.
-        layout: Names and shapes of the vector's parts.
+        layout: Names and shapes of the parts of the vector.
     """
 
     kind = SolverKind.CEM

@@ -2,12 +2,13 @@
 
 The tutorial's equation numbers are beside the lines; all defaults are its own.
 
-Samples: x = m + sigma * B * D * z, z normal and made from the sample's key; C = B * D**2 * B^T. Since z comes from the
-key and B, D and sigma are in the solver, a log of keys is all that an update needs. z is exact; what follows goes
-through BLAS and LAPACK, so results agree between machines to rounding, not to the bit.
+Samples: x = m + sigma * B * D * z, z normal and made from the key of the sample; C = B * D**2 * B^T. An update needs
+only a log of keys, since z comes from the key and B, D and sigma are in the solver. z is exact; the rest uses BLAS and
+LAPACK, so results agree between machines up to rounding, not to the bit.
 
-The user's candidates (`inject`) take part in the next update as if they had been drawn, but no farther from the mean
-than samples are (Hansen, "Injecting external solutions into CMA-ES", 2011, arXiv 1110.4181, equation 4):
+The candidates of a user (`inject`) take part in the next update like samples, but are moved to the distance at which
+samples lie from the mean if they are farther away (Hansen, "Injecting external solutions into CMA-ES", 2011, arXiv
+1110.4181, equation 4):
 
     z = (B D)^-1 (x - m) / sigma,   shortened to sqrt(n) + 2 n / (n + 2) where it is longer
 
@@ -49,13 +50,13 @@ ROUNDING = 1e-10  # of the eigenvalues, relative to the largest
 
 
 class CMAES(CmaFamily):
-    """CMA_ES: adapts the whole covariance of the search; for up to some thousand parameters.
+    """CMA_ES: adapts the full covariance of the search; for up to some thousand parameters.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `sampling.gaussian_sampling` (std is the first step size; never mirrored) and
-            `sampling.cma_sampling`.
-        layout: Names and shapes of the vector's parts.
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
+        config: Settings; the search uses `sampling.gaussian_sampling` (std is the initial step size; samples are never
+            mirrored) and `sampling.cma_sampling`.
+        layout: Names and shapes of the parts of the vector.
     """
 
     kind = SolverKind.CMA_ES
@@ -66,7 +67,7 @@ class CMAES(CmaFamily):
     _noise: Matrix | None = None  # of the samples of a step, where it is not that of their keys
 
     def inject(self, solutions: ArrayLike, rewards: ArrayLike) -> None:
-        """Let the next update also use candidates that do not come from `ask`; they need not be samples of the model.
+        """Let the next update also use candidates that do not come from `ask`.
 
         They are not saved with the search: call this in the process that updates, before `tell`.
 
@@ -75,8 +76,8 @@ class CMAES(CmaFamily):
             rewards: Larger is better, `[k]`.
 
         Raises:
-            LayoutMismatch: `solutions` is not a table of finite numbers with a column a parameter.
-            InvalidReward: There is not one finite reward a solution.
+            LayoutMismatch: `solutions` is not a table of finite numbers with one column per parameter.
+            InvalidReward: `rewards` does not have one finite number per solution.
         """
         table, worth = checked_solutions(solutions, rewards, self.layout.size)
         self._note_injected(table, worth)

@@ -90,13 +90,13 @@ class ShapingKind(Enum):
 
 
 class StaleKind(Enum):
-    """The rule by which samples of an older model count.
+    """The rule for samples of older models.
 
     Attributes:
-        AUTO: One of the others, chosen by the samples of each update; the report names it. See `openai_es`.
-        GROUPED: Ranked among themselves, weighted by `stale_decay` to the power of age.
-        POOLED: Ranked together with all others, weighted in the same way.
-        IMPORTANCE: By clipped ratios of densities, for up to 100 parameters; see `openai_es`.
+        AUTO: One of the other rules, chosen at each update from its samples; the report names it. See `openai_es`.
+        GROUPED: Samples are ranked within their model, and weighted by `stale_decay` to the power of age.
+        POOLED: All samples are ranked together, and weighted in the same way.
+        IMPORTANCE: Samples are weighted by clipped ratios of densities, for up to 100 parameters; see `openai_es`.
     """
 
     AUTO = "AUTO"
@@ -106,12 +106,12 @@ class StaleKind(Enum):
 
 
 class CensorKind(Enum):
-    """The reward of a sample whose own did not come in time.
+    """The rule for samples whose reward did not arrive in time.
 
     Attributes:
-        DEFAULT: `default_reward`: no click is a reward of 0.
-        WORST: The smallest reward of the update's other samples: a late reward is unknown, but no good sign.
-        DROP: None: the sample does not count, and the update no longer waits for it.
+        DEFAULT: The sample gets `default_reward`, such as 0 for no click.
+        WORST: The sample gets the smallest reward of the other samples of the update.
+        DROP: The sample does not count, and the update no longer waits for its reward.
     """
 
     DEFAULT = "DEFAULT"
@@ -120,7 +120,7 @@ class CensorKind(Enum):
 
 
 class RestartKind(Enum):
-    """The rule by which CMA begins again once it has converged; see `cma_family`."""
+    """The rule by which CMA restarts after it has converged; see `CMAES`."""
 
     NONE = "NONE"
     IPOP = "IPOP"
@@ -128,7 +128,7 @@ class RestartKind(Enum):
 
 
 class ScheduleKind(Enum):
-    """The course of a setting from its value to a part of it, update by update."""
+    """The course of the factor of a setting over the updates."""
 
     CONSTANT = "CONSTANT"
     LINEAR = "LINEAR"
@@ -136,9 +136,9 @@ class ScheduleKind(Enum):
 
 
 class KeyKind(Enum):
-    """The source of keys: the system's randomness, or (worker, counter) for runs that repeat.
+    """The source of keys: random numbers of the system, or (worker, counter) for repeatable runs.
 
-    The counter continues from the saved solver, so a service that restarts would repeat the keys drawn since.
+    The counter continues from the saved solver, so a restarted service would repeat the keys drawn since the last save.
     """
 
     SECRETS = "SECRETS"
@@ -147,10 +147,10 @@ class KeyKind(Enum):
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """A factor for the value beside it, by update; the same bits on every machine.
+    """The factor of a setting, which depends on the number of updates; the same bits on every machine.
 
     Attributes:
-        type: CONSTANT (always 1), LINEAR, or EXPONENTIAL (by the same factor each update).
+        type: CONSTANT (always 1), LINEAR, or EXPONENTIAL (multiplied by the same number at each update).
         final: The last value of the factor, above 0.
         updates: The number of updates after which the factor is `final` and stays there; 1 or more.
     """
@@ -164,7 +164,7 @@ class ScheduleConfig:
         _require(self.updates >= 1, "updates", self.updates, "1 or more")
 
     def factor(self, updates: int) -> float:
-        """Return the factor of the update after so many others."""
+        """Return the factor after this number of updates."""
         if self.type is ScheduleKind.CONSTANT:
             return 1.0
         done = min(updates, self.updates)
@@ -176,7 +176,11 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class MomentumConfig:
-    """Settings of `optimizers.Momentum`."""
+    """Settings of `optimizers.Momentum`.
+
+    Attributes:
+        momentum: Decay rate of the mean of gradients, 0 to below 1.
+    """
 
     momentum: float = 0.9
 
@@ -186,7 +190,13 @@ class MomentumConfig:
 
 @dataclass(frozen=True)
 class AdamConfig:
-    """Settings of `optimizers.Adam`."""
+    """Settings of `optimizers.Adam`.
+
+    Attributes:
+        beta1: Decay rate of the mean of gradients, 0 to below 1.
+        beta2: Decay rate of the mean of squared gradients, 0 to below 1.
+        epsilon: Number that is added to the denominator, above 0.
+    """
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -200,7 +210,15 @@ class AdamConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """`base_lr` is the learning rate, `schedule` its course; `momentum` and `adam` apply if `type` names them."""
+    """Settings of the optimizer.
+
+    Attributes:
+        type: The rule; `momentum` and `adam` apply if it names them.
+        base_lr: Learning rate, above 0.
+        momentum: Settings of MOMENTUM.
+        adam: Settings of ADAM.
+        schedule: The factor of `base_lr`.
+    """
 
     type: OptimizerKind = OptimizerKind.SGD
     base_lr: float = 1e-3
@@ -214,10 +232,17 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class GaussianConfig:
-    """`std` of the noise; `cached` and `cache_size` of its table; `mirrored` draws keys in pairs of opposite noise.
+    """Settings of the noise.
 
-    `seed` and a key determine the noise; for a run that repeats, also set `keys: COUNTER`.
-    `schedule` is the course of `std` in BASIC_ES and ARS; the other algorithms adapt `std` themselves.
+    `seed` and a key determine the noise; for a repeatable run, also set `keys: COUNTER`.
+
+    Attributes:
+        std: Standard deviation, 1e-30 to 1e37.
+        cached: True to take noise from one shared table instead of computing it for each sample.
+        seed: Seed of all noise, 0 to 2**64 - 1.
+        cache_size: Number of entries of the table, 64 to 2**31; it may be smaller than the model.
+        mirrored: True to draw keys in pairs of opposite noise.
+        schedule: The factor of `std` in BASIC_ES and ARS; the other algorithms adapt `std` themselves.
     """
 
     std: float = 1.0
@@ -239,7 +264,7 @@ class GaussianConfig:
 
     @property
     def noise(self) -> NoiseSpec:
-        """The part of the settings on which the noise depends."""
+        """Specification of the noise, made of `seed`, `cached` and `cache_size`."""
         return NoiseSpec(self.seed, self.cached, self.cache_size)
 
 
@@ -248,13 +273,13 @@ class CmaConfig:
     """Settings of CMA_ES, SEP_CMA_ES, LM_MA_ES and CR_FM_NES.
 
     Attributes:
-        population: Samples that an update waits for; 0 stands for 4 + floor(3 * ln(parameters)).
-        restarts: Whether to begin again elsewhere once the search has converged.
-        max_restarts: How many times restarts may double the population; 0 or more.
-        lower: Lower sides of the box that no sample leaves: none, one for all parameters, or one for each; other
-            algorithms refuse a box.
-        upper: Upper sides of the box, in the same form.
-        integers: Indices of the parameters, from 0, that are whole numbers; of CMA_ES and SEP_CMA_ES.
+        population: Number of samples that an update waits for; 0 stands for 4 + floor(3 * ln(parameters)).
+        restarts: The rule for restarts after the search has converged.
+        max_restarts: Maximum number of times that restarts double the population; 0 or more.
+        lower: Lower bounds of the parameters of all samples: none, one for all parameters, or one for each. Other
+            algorithms refuse bounds.
+        upper: Upper bounds, in the same form.
+        integers: Indices, from 0, of the parameters that are whole numbers; for CMA_ES and SEP_CMA_ES.
     """
 
     population: int = 0
@@ -274,8 +299,8 @@ class GaConfig:
     """Selection of the genetic algorithm.
 
     Attributes:
-        parents: The number of best samples that become parents; 1 or more.
-        elites: How many of the present parents may stay parents, with the reward that they had; 0 or more.
+        parents: Number of best samples that become parents; 1 or more.
+        elites: Number of present parents that may stay parents, with the reward that they had; 0 or more.
     """
 
     parents: int = 20
@@ -291,10 +316,10 @@ class CemConfig:
     """Settings of the cross-entropy method.
 
     Attributes:
-        elite_share: Part of the samples that an update learns from, above 0 to 1.
-        smoothing: Weight of the elites relative to the previous values, above 0 to 1.
-        extra_std: Deviation of noise that is added to the elites' deviation, declining to 0; 0 or more.
-        extra_updates: The number of updates in which it declines to 0; 1 or more.
+        elite_share: Share of the samples that are elites, above 0 to 1.
+        smoothing: Weight of the elites in the new mean and deviations, above 0 to 1; the old ones have the rest.
+        extra_std: Deviation of noise that is added to the deviations of the elites and declines to 0; 0 or more.
+        extra_updates: Number of updates in which it declines to 0; 1 or more.
     """
 
     elite_share: float = 0.25
@@ -314,8 +339,8 @@ class AdaptiveStdConfig:
     """Settings of PGPE and SNES, which adapt a standard deviation for each parameter.
 
     Attributes:
-        learning_rate: 0 or more; 0 stands for the algorithm's own.
-        max_change: Of PGPE; the part by which an update may change a deviation at most, above 0 to below 1.
+        learning_rate: Learning rate of the deviations, 0 or more; 0 stands for the default of the algorithm.
+        max_change: For PGPE, the largest relative change of a deviation in one update, above 0 to below 1.
     """
 
     learning_rate: float = 0.0
@@ -330,7 +355,14 @@ class AdaptiveStdConfig:
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """The kind of perturbation and its settings; all kinds take seed, table and std from `gaussian_sampling`."""
+    """Settings of the perturbation.
+
+    Attributes:
+        type: The kind of perturbation.
+        gaussian_sampling: Seed, table and std of the noise, for all kinds.
+        cma_sampling: Settings of the CMA family.
+        ga_sampling: Settings of the genetic algorithm.
+    """
 
     type: SamplingKind = SamplingKind.GAUSSIAN_SAMPLING
     gaussian_sampling: GaussianConfig = field(default_factory=GaussianConfig)
@@ -340,20 +372,21 @@ class SamplingConfig:
 
 @dataclass(frozen=True)
 class UpdateConfig:
-    """The use of rewards.
+    """Settings of the use of rewards.
 
     Attributes:
-        shaping: The rule from rewards to utilities.
-        top_k: With `shaping: TOP_K`, how many of the best directions count; 1 or more.
-        weight_decay: This times the parameters is added to the gradient; 0 or more.
-        max_age: Samples of models more than this many updates old are left out; 0 or more.
-        stale: The rule by which samples of older models count.
-        stale_decay: With GROUPED and POOLED, a sample's weight is this to the power of its age; 0 to 1.
-        min_samples: With fewer usable samples nothing is updated; 1 or more.
-        only_tokens: Whether rewards in a log count only if they came with a token.
-        reward_timeout_s: Seconds after which a served sample whose reward is missing counts without it; 0: never.
-        censoring: The rule for the reward of such a sample.
-        default_reward: Its reward with `censoring: DEFAULT`.
+        shaping: The rule that turns rewards into utilities.
+        top_k: Number of best directions that count with `shaping: TOP_K`; 1 or more.
+        weight_decay: Multiple of the parameters that is added to the gradient; 0 or more.
+        max_age: Largest age, in updates, of the models whose samples count; 0 or more.
+        stale: The rule for samples of older models.
+        stale_decay: Base of the weight of a sample with GROUPED and POOLED; the age is the exponent; 0 to 1.
+        min_samples: Smallest number of usable samples for an update; 1 or more.
+        only_tokens: True if rewards in a log count only with a token.
+        reward_timeout_s: Time after which an update no longer waits for the reward of a served sample, in seconds; 0
+            for no limit.
+        censoring: The rule for such a sample.
+        default_reward: Reward of such a sample with `censoring: DEFAULT`.
     """
 
     shaping: ShapingKind = ShapingKind.CENTERED_RANK
@@ -385,18 +418,18 @@ class GuardConfig:
     """Guard rails of an online product against its own updates; all off by default.
 
     Attributes:
-        max_update_ratio: An update changes the parameters by at most this part of their length; 0 for no limit.
-        control_share: Part of the traffic that gets the present model without noise, 0 to below 1.
-        holdout_share: Part of the traffic that gets the trusted model without noise, 0 to below 1; with 0.95 new models
-            are a canary of 5 %.
-        rollback: Whether to return to the trusted model when the present models' rewards are worse. The comparison is
-            between the arms of `control_share` and `holdout_share`, both of which must be above 0.
-        min_control: Rewards of both arms that make one difference; 2 or more.
-        level: The probability of ever leaving a model that is no worse, if the variance of rewards does not grow
+        max_update_ratio: Largest norm of an update relative to the norm of the parameters; 0 for no limit.
+        control_share: Share of the traffic that gets the present model without noise, 0 to below 1.
+        holdout_share: Share of the traffic that gets the trusted model without noise, 0 to below 1; with 0.95, a new
+            model is a canary that gets 5 %.
+        rollback: True to return to the trusted model when the rewards of the present models are worse. The comparison
+            is between the arms of `control_share` and `holdout_share`, both of which must be above 0.
+        min_control: Number of rewards in each arm that give one difference; 2 or more.
+        level: Probability of ever leaving a model that is no worse, if the variance of rewards does not grow
             strongly within a comparison; above 0 to 0.5.
-        margin: The present model becomes the trusted one when it is not worse than that by more than this, in standard
-            deviations of one reward: of clicks at a rate of 20 %, 0.1 tolerates a loss of 4 percentage points. The
-            tolerated losses may add up, because the next comparison is with this model; above 0.
+        margin: Largest loss at which the present model still becomes the trusted one, in standard deviations of one
+            reward: for clicks at a rate of 20 %, 0.1 tolerates a loss of 4 percentage points. Tolerated losses may add
+            up, because the next comparison is with this model; above 0.
     """
 
     max_update_ratio: float = 0.0
@@ -425,7 +458,20 @@ class GuardConfig:
 
 @dataclass(frozen=True)
 class SolverConfig:
-    """The algorithm and its parts."""
+    """Settings of an algorithm and its parts.
+
+    Attributes:
+        type: The algorithm.
+        optimizer: Settings of the optimizer, for BASIC_ES, ARS and PGPE.
+        sampling: Settings of the perturbation.
+        update: Settings of the use of rewards.
+        adaptive_std: Settings of PGPE and SNES.
+        cem: Settings of CEM.
+        guard: Settings of the guard.
+
+    Raises:
+        ConfigError: A setting belongs to another algorithm.
+    """
 
     type: SolverKind = SolverKind.BASIC_ES
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -478,9 +524,9 @@ class AsyncConfig:
 
     Attributes:
         model_warehouse: Directory with one subdirectory for each model.
-        model_md5: Accepted because files of the original EvoKit have it; parl-evokit's checksums are SHA-256.
-        max_to_keep: Models kept; 1 or more.
-        model_iter_id: The model to start from; 0 or more.
+        model_md5: Not used. It is accepted because files of the original EvoKit have it.
+        max_to_keep: Number of models to keep; 1 or more.
+        model_iter_id: Number of the initial model; 0 or more.
     """
 
     model_warehouse: str = "./model_warehouse"
@@ -498,13 +544,13 @@ class Config:
     """All settings of a search.
 
     Attributes:
-        solver: Algorithm, optimizer, sampling, update.
-        async_es: For asynchronous updates.
-        keys: The source of the samples' keys.
-        worker: With `keys: COUNTER`, the number of this process; 0 to 2**31 - 1.
+        solver: Settings of algorithm, optimizer, sampling and update.
+        async_es: Settings of asynchronous updates.
+        keys: The source of the keys of samples.
+        worker: Number of this process with `keys: COUNTER`; 0 to 2**31 - 1.
 
     Raises:
-        ConfigError: A value is out of its range (raised by each part's constructor).
+        ConfigError: A value is out of its range; the constructor of each part raises it.
     """
 
     solver: SolverConfig = field(default_factory=SolverConfig)
@@ -523,11 +569,11 @@ class Config:
 
         Args:
             source: A path that ends in `.prototxt`, `.toml` or `.json`; a nested dictionary; or a `Config`.
-            solver: The algorithm where a file or a dictionary names none.
+            solver: The algorithm if a file or a dictionary names none.
 
         Raises:
-            ConfigError: The file cannot be read, a field is unknown (with its line and the nearest name), repeated, of
-                another type, or out of its range.
+            ConfigError: The file cannot be read, or a field is unknown (the message has its line and the nearest name),
+                repeated, of another type, or out of its range.
         """
         return load_settings(cls, source, {("solver", "type"): solver.name})
 

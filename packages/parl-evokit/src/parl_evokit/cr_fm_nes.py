@@ -56,10 +56,10 @@ class CRFMNES(CmaFamily):
     """CR_FM_NES: adapts a deviation for each parameter, one direction and one step size.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `sampling.gaussian_sampling` (std is the first step size) and
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
+        config: Settings; the search uses `sampling.gaussian_sampling` (std is the initial step size) and
             `sampling.cma_sampling`; a population of the default size is even, since samples are mirrored.
-        layout: Names and shapes of the vector's parts.
+        layout: Names and shapes of the parts of the vector.
     """
 
     kind = SolverKind.CR_FM_NES

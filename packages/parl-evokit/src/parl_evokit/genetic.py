@@ -56,10 +56,10 @@ class GA(Strategy):
     """GA: keeps the best children as parents of the next ones.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `sampling.gaussian_sampling` (std of mutations; never mirrored) and
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
+        config: Settings; the search uses `sampling.gaussian_sampling` (std of mutations; never mirrored) and
             `sampling.ga_sampling`.
-        layout: Names and shapes of the vector's parts.
+        layout: Names and shapes of the parts of the vector.
     """
 
     kind = SolverKind.GA
@@ -87,8 +87,8 @@ class GA(Strategy):
             rewards: Larger is better, `[k]`.
 
         Raises:
-            LayoutMismatch: `solutions` is not a table of finite numbers with a column a parameter.
-            InvalidReward: There is not one finite reward a solution.
+            LayoutMismatch: `solutions` is not a table of finite numbers with one column per parameter.
+            InvalidReward: `rewards` does not have one finite number per solution.
         """
         table, worth = checked_solutions(solutions, rewards, self.layout.size)
         self._note_injected(table, worth)

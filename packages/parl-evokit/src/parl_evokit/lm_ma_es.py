@@ -41,10 +41,10 @@ class LMMAES(CmaFamily):
     """LM_MA_ES: adapts a few directions of the search and one step size.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `sampling.gaussian_sampling` (std is the first step size; never mirrored) and
-            `sampling.cma_sampling`.
-        layout: Names and shapes of the vector's parts.
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
+        config: Settings; the search uses `sampling.gaussian_sampling` (std is the initial step size; samples are never
+            mirrored) and `sampling.cma_sampling`.
+        layout: Names and shapes of the parts of the vector.
     """
 
     kind = SolverKind.LM_MA_ES

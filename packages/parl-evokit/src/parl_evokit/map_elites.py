@@ -47,7 +47,7 @@ class MapElites:
     """A map of the best candidates by their descriptors.
 
     Args:
-        mean0: Where to start, `[n]`.
+        mean0: The initial parameters, `[n]`.
         lower: Lower sides of the box of descriptors, `[k]`.
         upper: Upper sides, `[k]`.
         cells: The number of parts of each side, `[k]`.
@@ -121,7 +121,7 @@ class MapElites:
 
         Raises:
             LayoutMismatch: An array has another shape, or candidates are not finite.
-            InvalidReward: There is not one reward a candidate.
+            InvalidReward: Rewards and candidates differ in number.
         """
         x, worth = np.asarray(candidates, np.float32), np.asarray(rewards, np.float64)
         like = np.asarray(descriptors, np.float64)

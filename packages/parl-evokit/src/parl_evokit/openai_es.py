@@ -93,11 +93,11 @@ class ES(Strategy):
     """BASIC_ES: mirrored normal noise, shaped rewards, SGD, momentum or Adam.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `optimizer`, `sampling` and `update`. Default: `ES.defaults`: Adam and a standard
-            deviation of 0.02 as in the paper's runs, and a learning rate of 0.03, at which four samples an update
-            are enough on a sphere (the paper's 0.01 is for thousands of samples).
-        layout: Names and shapes of the vector's parts.
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
+        config: Settings; the search uses `optimizer`, `sampling` and `update`. Default: `ES.defaults`: Adam and a
+            standard deviation of 0.02 as in the paper's runs, and a learning rate of 0.03, at which four samples an
+            update are enough on a sphere (the paper's 0.01 is for thousands of samples).
+        layout: Names and shapes of the parts of the vector.
     """
 
     kind = SolverKind.BASIC_ES
@@ -244,9 +244,10 @@ class ARS(ES):
     """ARS: random directions, of which the best `update.top_k` count; the step does not depend on the noise's std.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `optimizer`, `sampling.gaussian_sampling` and `update` except for its `shaping`.
-        layout: Names and shapes of the vector's parts.
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
+        config: Settings; the search uses `optimizer`, `sampling.gaussian_sampling` and `update` except for its
+            `shaping`.
+        layout: Names and shapes of the parts of the vector.
     """
 
     kind = SolverKind.ARS

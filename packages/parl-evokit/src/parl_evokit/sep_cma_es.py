@@ -34,10 +34,10 @@ class SepCMAES(CmaFamily):
     """SEP_CMA_ES: adapts a standard deviation for each parameter, and one step size for all.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `sampling.gaussian_sampling` (std is the first step size; never mirrored) and
-            `sampling.cma_sampling`.
-        layout: Names and shapes of the vector's parts.
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
+        config: Settings; the search uses `sampling.gaussian_sampling` (std is the initial step size; samples are never
+            mirrored) and `sampling.cma_sampling`.
+        layout: Names and shapes of the parts of the vector.
     """
 
     kind = SolverKind.SEP_CMA_ES

@@ -49,9 +49,9 @@ class Strategy(ABC):
     are completed by the defaults of the PARL 1.x manual.
 
     Args:
-        mean0: Where to start: a vector `[n]`, or named arrays.
+        mean0: The initial parameters: a vector `[n]`, or named arrays.
         config: Settings; a `Config`, a dictionary, or a path (see `Config.load`). Default: `defaults`.
-        layout: Names and shapes of the vector's parts. Default: one part named `x`, or the named arrays' own.
+        layout: Names and shapes of the parts of the vector. Default: one part named `x`, or the named arrays' own.
 
     Raises:
         ConfigError: See `Config.load`; or the settings are another algorithm's.
