@@ -1,11 +1,11 @@
-"""One model and how its samples differ from it: what clones share, and what a step of an algorithm changes.
+"""One model and the distribution of its samples; clones share it, and a step of an algorithm replaces it.
 
 A model may have bounds, a box that samples must not leave. Samples are mirrored at its sides:
 
-    fold(x) = x within the box; beyond a side, as far inside of it as x is outside, back and forth if need be
+    fold(x) = x within the box; beyond a side, as far inside as x is outside, repeatedly if necessary
 
-Mirroring keeps what evolution strategies rely on: two samples that are close stay close, no side collects samples as
-clipping does, and a sample's parameters remain a function of its key.
+Mirroring has three properties that evolution strategies need: samples that are close stay close, samples do not
+accumulate at the sides as with clipping, and the parameters of a sample remain a function of its key.
 """
 
 from collections.abc import Sequence
@@ -43,10 +43,10 @@ LARGEST_REACH = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """Lower and upper sides of a box, float64 `[n]` each; an infinite one is no side.
+    """Lower and upper bounds of parameters, float64 `[n]` each; they may be infinite.
 
     Raises:
-        ConfigError: A lower side is not below its upper one, or is not a number.
+        ConfigError: A lower bound is not below its upper bound, or a bound is NaN.
     """
 
     lower: NDArray[np.float64]
@@ -63,15 +63,15 @@ class Bounds:
         """Return the box for `n` parameters.
 
         Args:
-            lower: One number for all parameters, one for each, or none for no lower sides.
-            upper: The same for the upper sides.
-            n: How many parameters.
+            lower: One number for all parameters, one for each, or none for no lower bounds.
+            upper: The upper bounds in the same form.
+            n: Number of parameters.
 
         Returns:
-            None if there are no sides at all.
+            The bounds; None if there are none.
 
         Raises:
-            ConfigError: There are neither none, one nor `n` numbers, or see above.
+            ConfigError: There are neither none, one nor `n` numbers, or as for the constructor.
         """
         if not lower and not upper:
             return None
@@ -79,7 +79,7 @@ class Bounds:
 
     @property
     def finite(self) -> bool:
-        """Whether all sides are finite."""
+        """True if all bounds are finite."""
         return bool(np.isfinite(self.lower).all() and np.isfinite(self.upper).all())
 
     def fold(self, x: NDArray[np.floating]) -> None:
@@ -110,11 +110,11 @@ def _spread(name: str, given: Sequence[float], n: int, none: float) -> NDArray[n
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """A matrix for the noise of LM_MA_ES, as the product of one factor a direction: (1 - rate) I + rate * v v^T.
+    """A matrix for the noise of LM_MA_ES: the product of one factor (1 - rate) I + rate * v v^T per direction.
 
     Attributes:
-        rates: Of each direction, `[k]`.
-        vectors: v of each, float64 `[k, n]`.
+        rates: The rate of each direction, `[k]`.
+        vectors: The vector v of each direction, float64 `[k, n]`.
     """
 
     rates: NDArray[np.float64]
@@ -122,7 +122,7 @@ class Directions:
 
     @property
     def widest(self) -> float:
-        """No direction is stretched by more than this."""
+        """Upper bound of the factor by which a direction is stretched."""
         squares = np.einsum("kn,kn->k", self.vectors, self.vectors)
         return float(np.prod(1.0 - self.rates + self.rates * np.maximum(1.0, squares)))
 
@@ -140,7 +140,7 @@ class Stretch:
     Attributes:
         deviations: One per parameter, float64 `[n]`.
         direction: Of length 1, float64 `[n]`.
-        factor: How much farther noise reaches along it.
+        factor: Relative increase of the noise along it.
     """
 
     deviations: NDArray[np.float64]
@@ -164,20 +164,20 @@ class Sampler:
     """One model and how to perturb it; immutable.
 
     Attributes:
-        noise: Where noise comes from.
-        std: Its standard deviation, one for all parameters or `[n]`.
-        parameters: The model's parameters `[n]`, read-only.
-        model_iter_id: Number of updates that the model has seen.
-        fingerprint: Of noise and model.
+        noise: The source of the noise.
+        std: Standard deviation of the noise, one for all parameters or `[n]`.
+        parameters: Parameters of the model, `[n]`, read-only.
+        model_iter_id: Number of updates of the model.
+        fingerprint: Checksum of noise and model.
         transform: For full CMA, float64 `[n, n]`: the noise is `std` times this matrix times normal numbers. For
             LM_MA_ES a product of few directions, for CR_FM_NES deviations and one direction.
-        parents: For the genetic algorithm, float32 `[k, n]`: a sample's key says which of them it is a child of, in
-            place of `parameters`.
+        parents: For the genetic algorithm, float32 `[k, n]`: the key of a sample selects one of them instead of
+            `parameters`.
         bounds: The box into which samples are mirrored, if there is one.
-        integers: Which parameters are whole numbers: samples are rounded there, the model itself is not.
-        control_share: Part of the keys that clones turn into control traffic, 0 to below 1.
-        holdout_share: Part of the keys for which clones serve the trusted model, 0 to below 1.
-        trusted: Number and parameters of that model; None while it is this one.
+        integers: Indices of parameters that are whole numbers; they are rounded in samples, not in the model.
+        control_share: Share of the keys that clones turn into control traffic, 0 to below 1.
+        holdout_share: Share of the keys for which clones serve the trusted model, 0 to below 1.
+        trusted: Number and parameters of the trusted model; None while it is this one.
     """
 
     noise: GaussianNoise
@@ -195,7 +195,7 @@ class Sampler:
 
     @property
     def quiet_share(self) -> float:
-        """The part of the keys without noise."""
+        """Share of the keys without noise."""
         return self.control_share + self.holdout_share
 
     def is_control(self, key: int) -> bool:
@@ -203,7 +203,7 @@ class Sampler:
         return splitmix64(key >> 1, CONTROL_INDEX) < self.quiet_share * 2**64
 
     def is_holdout(self, key: int) -> bool:
-        """Return whether that model is the trusted one."""
+        """Return whether a clone that drew this key serves the trusted model."""
         return (
             self.trusted is not None
             and self.is_control(key)
@@ -211,7 +211,7 @@ class Sampler:
         )
 
     def parent_of(self, key: int) -> int:
-        """Return which parent a sample is a child of: splitmix64(key >> 1, 2**32) modulo their number.
+        """Return the index of the parent of a sample: splitmix64(key >> 1, 2**32) modulo the number of parents.
 
         The index of a block of noise stays below 2**32, so parents and windows of a table are drawn independently.
         """
@@ -250,7 +250,7 @@ class Sampler:
         self.confine(out)
 
     def confine(self, out: NDArray[np.float32]) -> None:
-        """Mirror samples `[n]` or `[k, n]` into the box and round what is whole to a number in it, in place."""
+        """Mirror samples `[n]` or `[k, n]` into the box, and round whole numbers to values in it, in place."""
         bounds, places = self.bounds, self.integers
         if bounds is not None:
             bounds.fold(out)
@@ -278,7 +278,7 @@ class Sampler:
         return out
 
     def shaped(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return normal numbers `[k, n]` times the matrix, of a model that has one."""
+        """Return normal numbers `[k, n]` times the matrix of a model that has one."""
         assert self.transform is not None
         if isinstance(self.transform, Directions | Stretch):
             return self.transform.shaped(z)
@@ -286,14 +286,14 @@ class Sampler:
         return shaped
 
     def normals(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """Each key's normal numbers, exact, `[k, n]`."""
+        """Return the exact normal numbers of each key, `[k, n]`."""
         return self.noise.units_of(keys, len(self.parameters)) / UNITS_PER_ONE
 
     def require_own(self, info: SamplingInfo) -> None:
-        """Refuse a sample of another model.
+        """Raise an error for a sample of another model.
 
         Raises:
-            EvolutionError: Its fingerprint or its model is another.
+            EvolutionError: The sample has another fingerprint or model number.
         """
         if info.fingerprint != self.fingerprint and info.fingerprint != 0:
             raise EvolutionError(
@@ -308,11 +308,11 @@ class Advance:
     """The changes that one step of an algorithm makes to the sampler.
 
     Attributes:
-        parameters: The next ones, a new array `[n]`.
+        parameters: The next parameters, a new array `[n]`.
         std: The next standard deviation.
-        gradient_norm: Euclidean norm of the estimated gradient, or of what stands for it.
-        transform: The next matrix, where there is one.
-        parents: The next parents, where there are any.
+        gradient_norm: Euclidean norm of the estimated gradient, or of its equivalent in the algorithm.
+        transform: The next matrix, if there is one.
+        parents: The next parents, if there are any.
     """
 
     parameters: FlatVector
@@ -327,10 +327,10 @@ class Best:
     """The best sample so far.
 
     Attributes:
-        reward: Its reward.
-        info: Its record; an empty one of what was injected.
-        sampler: The model that it perturbed; of what was injected, the one that was present.
-        injected: The parameters of what was injected.
+        reward: Reward of the sample.
+        info: Record of the sample; an empty one if it was injected.
+        sampler: The model that the sample perturbed; the present model if it was injected.
+        injected: Parameters of the sample if it was injected, else None.
     """
 
     reward: float
@@ -340,7 +340,7 @@ class Best:
 
     @property
     def parameters(self) -> FlatVector:
-        """The sample's parameters `[n]`, a new array."""
+        """Parameters of the sample `[n]`, a new array."""
         if self.injected is not None:
             return self.injected.copy()
         out = np.empty_like(self.sampler.parameters)

@@ -1,14 +1,13 @@
-"""Many samples as columns: what updates and logs work on, where a list of objects would be slow and large.
-
-Records are decoded a whole segment at a time. Nearly all have one layout: key, model, perhaps fingerprint; then perhaps
-a reward. These are decoded with arrays, one field of all records after the other; whatever is laid out otherwise goes
-through `Record.decode`. Before an update they are sorted: which count, in which group, and why the others do not.
+"""Many samples as columns, for updates and logs; a list of objects would be slow and large. Records are decoded by
+whole segments. Nearly all have one layout: key, model, perhaps fingerprint; then perhaps a reward. These are decoded
+with arrays, field by field for all records; `Record.decode` decodes other layouts. Before an update, samples are sorted
+into groups that count and samples that are set aside, with the reason.
 
     samples ──► set aside: no key, foreign, orphan, too old, not finite
             ──► control:   no noise, their rewards only
             ──► groups:    by the model they perturbed, newest first; one reward per key
 
-The outcome does not depend on the order in which the samples came.
+The result does not depend on the order of the samples.
 """
 
 from array import array
@@ -59,13 +58,13 @@ class Samples:
     """`n` samples with a reward each; several rewards of one sample are several rows.
 
     Attributes:
-        keys: Noise keys; `NO_KEY` where the record's key was none. Without noise 0, or `IDENTIFIED` and an identity.
-        models: model_iter_id of the model that was perturbed.
-        fingerprints: Of noise and model; 0 where not known.
-        rewards: In float32 those of logs, which hold them so; in float64 those of callers.
-        counts: How many rewards each row's is the mean of.
-        times: When, in microseconds since 1970; 0 where not known.
-        tokens: Whether the reward came with a token.
+        keys: Noise keys; `NO_KEY` for an invalid key; for samples without noise 0, or `IDENTIFIED` and an identity.
+        models: model_iter_id of the perturbed model.
+        fingerprints: Checksum of noise and model; 0 if unknown.
+        rewards: Rewards, in float32 from logs and in float64 from callers.
+        counts: Number of rewards of which a row has the mean.
+        times: Time in microseconds since 1970 (UTC); 0 if unknown.
+        tokens: True if the reward came with a token.
     """
 
     keys: NDArray[np.uint64]
@@ -81,8 +80,8 @@ class Samples:
         """Return the columns of these records and rewards.
 
         Raises:
-            InvalidReward: They differ in number, or a reward is not a number.
-            RecordError: A record is not a `SamplingInfo`, or has a number that its wire form cannot hold.
+            InvalidReward: Records and rewards differ in number, or a reward is not a number.
+            RecordError: A record is not a `SamplingInfo`, or has a number that a record cannot hold.
         """
         n = len(infos)
         if not hasattr(rewards, "__len__"):
@@ -164,7 +163,7 @@ class Samples:
         return Samples(*(column[rows] for column in vars(self).values()))
 
     def sorted_runs(self) -> tuple["Samples", NDArray[np.intp]]:
-        """Return the rows by model, fingerprint and key, and where each sample's rows begin."""
+        """Return the rows sorted by model, fingerprint and key, and the index of the first row of each sample."""
         if not len(self):
             return self, np.empty(0, np.intp)
         alike = _all_equal(self.models) and _all_equal(self.fingerprints)
@@ -178,9 +177,9 @@ class Samples:
         return ordered, np.flatnonzero(begins)
 
     def joined(self) -> "Samples":
-        """Return one row per sample, by model, fingerprint and key.
+        """Return one row per sample, sorted by model, fingerprint and key.
 
-        Its reward is the mean of its rewards; of those with a token, where there are any, the first by time.
+        Its reward is the mean of its rewards, or the earliest reward with a token if there is one.
         """
         ordered, starts = self.sorted_runs()
         if len(starts) == len(self):
@@ -213,7 +212,7 @@ class Samples:
 
     @property
     def without_noise(self) -> NDArray[np.bool_]:
-        """Which rows are control traffic."""
+        """Mask of the rows that are control traffic."""
         rows: NDArray[np.bool_] = (self.keys == CONTROL_KEY) | (self.keys >= IDENTIFIED)
         return rows
 
@@ -222,7 +221,7 @@ def as_float(reward: Any) -> float:
     """Return a number as the nearest float, which is infinite for integers beyond all floats.
 
     Raises:
-        InvalidReward: It is no number.
+        InvalidReward: `reward` is not a number.
     """
     try:
         if isinstance(reward, str | bytes):
@@ -235,7 +234,7 @@ def as_float(reward: Any) -> float:
 
 
 def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
-    """Return the records' keys as integers `[n]`; `NO_KEY` where a record's is none."""
+    """Return the keys of records as integers `[n]`; `NO_KEY` for an invalid key."""
     try:
         return np.array([info.drawn_key for info in infos], np.uint64)
     except TypeError:  # some are not as they were drawn
@@ -243,7 +242,7 @@ def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
 
 
 def distinct(column: NDArray[np.int64]) -> list[int]:
-    """Return the different numbers, ascending; numpy's `unique` sorts or hashes where one look would do."""
+    """Return the distinct numbers, ascending; without numpy's `unique` if all are equal."""
     if not len(column):
         return []
     return [int(column[0])] if _all_equal(column) else np.unique(column).tolist()
@@ -284,9 +283,9 @@ class Group:
     """The samples of one model.
 
     Attributes:
-        age: Updates since that model, 0 or more.
-        keys: Ascending, without repetition, `[n]`.
-        rewards: `[n]`.
+        age: Number of updates since that model, 0 or more.
+        keys: Unique keys, ascending, `[n]`.
+        rewards: Reward of each key, `[n]`.
     """
 
     age: int
@@ -299,12 +298,12 @@ class Intake:
     """All samples of an update, sorted.
 
     Attributes:
-        groups: Usable samples, the youngest group first.
-        controls: Rewards without noise, sorted, by the age of their model.
-        repeated: Rewards beyond the first of a sample.
-        set_aside: How many others there were, by reason.
-        stale_rule: How samples of older models counted; the algorithm says.
-        effective: How many samples of equal weight the used ones are worth; None where the algorithm does not say.
+        groups: Usable samples, the newest model first.
+        controls: Rewards of samples without noise, sorted, by the age of their model.
+        repeated: Number of rewards beyond the first of a sample.
+        set_aside: Numbers of samples that do not count, by reason.
+        stale_rule: The algorithm's rule for samples of older models.
+        effective: Equivalent number of samples of equal weight; None if the algorithm does not report it.
     """
 
     groups: list[Group] = field(default_factory=list)
@@ -316,17 +315,17 @@ class Intake:
 
     @property
     def control(self) -> list[float]:
-        """All rewards without noise, sorted."""
+        """Rewards of all samples without noise, sorted."""
         return sorted(reward for rewards in self.controls.values() for reward in rewards)
 
     @property
     def used(self) -> int:
-        """The number of usable samples."""
+        """Number of usable samples."""
         return sum(len(group.keys) for group in self.groups)
 
     @property
     def pairs(self) -> int:
-        """Mirrored pairs of which both halves are there."""
+        """Number of mirrored pairs of which both halves have a reward."""
         return sum(int(np.count_nonzero(group.keys[:-1] ^ np.uint64(1) == group.keys[1:])) for group in self.groups)
 
 
@@ -337,10 +336,10 @@ def sort_samples(
 
     Args:
         samples: In any order.
-        model_iter_id: Of the model that is to be updated.
-        fingerprint: Of that model; a sample without one (0) is not checked.
-        max_age: Samples of models more than this many updates older are set aside.
-        trusted: A model of which samples without noise may be of any age.
+        model_iter_id: Number of the model to update.
+        fingerprint: Fingerprint of that model; a sample without one (0) is not checked.
+        max_age: Largest age, in updates, of the models whose samples count.
+        trusted: Number of the model whose samples without noise may be of any age.
     """
     if (usual := _usual(samples, model_iter_id, fingerprint)) is not None:
         return Intake([usual])
@@ -415,14 +414,14 @@ def _groups(samples: Samples, model_iter_id: int) -> list[Group]:
 
 @dataclass(frozen=True)
 class Decoded:
-    """Records that have a reward, records of samples that were served, and tallies of refused tokens.
+    """Records with a reward, records of served samples, and numbers of refused tokens.
 
     Attributes:
-        rewarded: With a reward.
-        served: Without; their rewards mean nothing.
-        refused: How many tokens, by the reason's number.
+        rewarded: Samples with a reward.
+        served: Samples without a reward; their column of rewards has no meaning.
+        refused: Numbers of refused tokens, by the number of the reason.
         latest_us: The latest time in a record; 0 for none.
-        unreadable: Numbers of the payloads that are not records.
+        unreadable: Indices of the payloads that are not records.
     """
 
     rewarded: Samples
@@ -437,7 +436,7 @@ def decode(payloads: Sequence[bytes], fingerprint: int) -> Decoded:
 
     Args:
         payloads: Encoded records.
-        fingerprint: Of those that do not carry one.
+        fingerprint: Fingerprint of records without one.
 
     Raises:
         RecordError: A payload is not a record.
@@ -456,10 +455,10 @@ def decode_spans(
     """Decode records that lie within one piece of memory.
 
     Args:
-        content: All of them, and anything between.
-        starts: Where each begins, `[n]`.
-        ends: After the last byte of each.
-        fingerprints: Of those that do not carry one.
+        content: Memory with all records, and possibly other bytes between them.
+        starts: Index of the first byte of each record, `[n]`.
+        ends: Index after the last byte of each record, `[n]`.
+        fingerprints: Fingerprints of records without one, `[n]`.
     """
     data = np.frombuffer(content + PADDING, np.uint8)
     usual = (ends - starts > 1) & (data[starts] == INFO)

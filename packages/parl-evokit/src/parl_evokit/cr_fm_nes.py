@@ -23,12 +23,12 @@ length of the path of the step size, p, beside the expected length chi of normal
 with (t, s) the natural gradient at y_i, and at p_c / D for the terms with c_1. D is scaled so that (1) has determinant
 sigma**n.
 
-z is made from the sample's key, and v and D are in the solver, so a log of keys is all that an update needs. z is
-exact; what follows goes through BLAS, so results agree between machines to rounding.
+An update needs only a log of keys, since z is made from the key of the sample, and v and D are in the solver. z is
+exact; the rest uses BLAS, so results agree between machines up to rounding.
 
-Differences from the paper: weights are computed for all samples of an update, if these are at least a population
-(its rates of infeasible samples are left out: all have a reward); equal rewards share the mean of their ranks; c_1,
-which would be negative for fewer than 5 parameters, is 0 there; the first v is drawn from the seed.
+Differences from the paper: weights are computed for all samples of an update, if these are at least a population; the
+paper's rates for infeasible samples are left out, because all samples have a reward; equal rewards share the mean of
+their ranks; c_1, which would be negative for fewer than 5 parameters, is 0 there; the initial v is drawn from the seed.
 """
 
 from collections.abc import Mapping, Sequence

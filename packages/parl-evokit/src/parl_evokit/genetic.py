@@ -3,9 +3,9 @@
     child = parent + std * z          the sample's key selects the parent, and is the seed of z
     the best `parents` of all children and of the `elites` become the next parents; the very best is the model
 
-So a log of keys is all that an update needs, as for the other algorithms, and a parent is itself stored as keys: its
-start and the mutations since, float32 rounding included (the paper's compact encoding). After `LONGEST_CHAIN`
-mutations, chains start again from the parents of that moment, so that a state is loaded in bounded time.
+An update needs only a log of keys, as for the other algorithms. A parent is also stored as keys: its initial parameters
+and the mutations since, float32 rounding included (the paper's compact encoding). After `LONGEST_CHAIN` mutations,
+chains start again from the parents of that moment, so that a state is loaded in bounded time.
 
 Differences from the paper: all children of an update count, and at most half of them become parents; children of older
 parents are set aside. The paper evaluates the best ten again thirty times to find the elite. Here the model, which is
@@ -53,7 +53,7 @@ class _Parent(NamedTuple):
 
 
 class GA(Strategy):
-    """GA: keeps the best children as parents of the next ones.
+    """GA: the best children become the parents of the next ones.
 
     Args:
         mean0: The initial parameters: a vector `[n]`, or named arrays.
@@ -129,9 +129,9 @@ class GA(Strategy):
         return False
 
     def ask(self, n: int) -> list[SamplingInfo]:
-        """Draw new samples, see `Strategy.ask`; the first of several is the model itself where elites are kept.
+        """Draw new samples as in `Strategy.ask`; the first of several is the model itself if elites are kept.
 
-        With `guard.rollback` it is not, because the product itself assigns control traffic.
+        With `guard.rollback`, it is a sample like the others, because the product itself assigns control traffic.
         """
         solver = self.config.solver
         elites = solver.sampling.ga_sampling.elites > 0 and not solver.guard.rollback

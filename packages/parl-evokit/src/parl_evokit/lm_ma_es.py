@@ -11,8 +11,8 @@ IEEE Transactions on Evolutionary Computation 23, 2019), algorithm 1; numbers be
 with k = 4 + floor(3 ln n) directions, c_s = 2 lambda / n, c_j = 1 / (1.5**(j - 1) n), e_j = lambda / (4**(j - 1) n). So
 memory and time grow with n ln n where those of CMA_ES grow with n**2: for ill-conditioned problems of many parameters.
 
-z is made from the sample's key and the directions are in the solver, so a log of keys is all that an update needs. z
-is exact; what follows goes through BLAS, so results agree between machines to rounding.
+An update needs only a log of keys, since z is made from the key of the sample and the directions are in the solver. z
+is exact; the rest uses BLAS, so results agree between machines up to rounding.
 
 Differences from the paper: rates are at most 1/2, and with fewer than 5 parameters at most n / 10; weights are computed
 for all samples of an update, if these are no fewer than the population; equal rewards share the mean of their ranks;

@@ -5,8 +5,8 @@
 
 with w the sum of stale_decay**age over all samples: their number, when all of them are of the present model.
 
-The sum in (1) is over integers and exact; everything after it is elementwise. So equal samples give equal bits, in any
-order and on any machine.
+The sum in (1) is over integers and exact; all operations after it are elementwise. So equal samples give equal bits, in
+any order and on any machine.
 
 With `stale: IMPORTANCE`, samples of older models count by importance weights (Campos et al. 2018, "Importance weighted
 evolution strategies", arXiv 1811.04624). A sample x = c + std*e that was drawn around an older centre c is taken for
@@ -35,8 +35,8 @@ other utilities:
 
     theta <- theta + rate / (b * deviation of their rewards) * sum over the b best directions of (r+ - r-) * z
 
-A direction is a mirrored pair, as good as its better half (line 6). Version V2's normalisation of observations belongs
-to the policy: see `parallel`.
+A direction is a mirrored pair, and is as good as its better half (line 6). The normalisation of observations of version
+V2 belongs to the policy; see `ObservationStatistics` of `parl_evokit.parallel`.
 
 Differences from the papers: utilities of stale samples are ranked within their own model and count less the older they
 are, but late rewards do not make the step shorter; equal rewards share their mean rank; the step is scaled by std, not
@@ -95,8 +95,8 @@ class ES(Strategy):
     Args:
         mean0: The initial parameters: a vector `[n]`, or named arrays.
         config: Settings; the search uses `optimizer`, `sampling` and `update`. Default: `ES.defaults`: Adam and a
-            standard deviation of 0.02 as in the paper's runs, and a learning rate of 0.03, at which four samples an
-            update are enough on a sphere (the paper's 0.01 is for thousands of samples).
+            standard deviation of 0.02 as in the paper, and a learning rate of 0.03, with which four samples per update
+            are enough on a sphere (the paper's 0.01 is for thousands of samples).
         layout: Names and shapes of the parts of the vector.
     """
 
@@ -241,7 +241,7 @@ class ES(Strategy):
 
 
 class ARS(ES):
-    """ARS: random directions, of which the best `update.top_k` count; the step does not depend on the noise's std.
+    """ARS: random directions, of which the best `update.top_k` count; the step does not depend on the std of the noise.
 
     Args:
         mean0: The initial parameters: a vector `[n]`, or named arrays.
@@ -262,7 +262,7 @@ class ARS(ES):
 
 
 def utilities_of(group: Group, update: UpdateConfig) -> shaping.Utilities:
-    """Return the utilities of a model's samples, by the rule of the settings."""
+    """Return the utilities of the samples of one model by the rule of the settings."""
     if update.shaping is ShapingKind.TOP_K:
         return shaping.top_directions(group.rewards, group.keys, update.top_k)
     return SHAPINGS[update.shaping](group.rewards)
@@ -307,8 +307,8 @@ def importance_weights(noise: NDArray[np.float64], shift: NDArray[np.float64]) -
     """Return the weights of equation (3).
 
     Args:
-        noise: Of the samples around their own centre, in standard deviations, `[n, d]`.
-        shift: Their centre minus the present one, in standard deviations, `[d]`.
+        noise: Noise of the samples around their own centre, in standard deviations, `[n, d]`.
+        shift: The centre of the samples minus the present one, in standard deviations, `[d]`.
     """
     half = fsum((shift * shift).tolist()) / 2.0
     exponents = [-(fsum((row * shift).tolist()) + half) for row in noise]
@@ -319,8 +319,8 @@ class Centres:
     """The centres of the last models, and the gradient from samples around them.
 
     Args:
-        size: How many parameters there are, up to `MOST_PARAMETERS`.
-        max_age: How many centres to remember.
+        size: Number of parameters, up to `MOST_PARAMETERS`.
+        max_age: Number of centres to keep.
     """
 
     def __init__(self, size: int, max_age: int) -> None:
@@ -329,7 +329,7 @@ class Centres:
         self._centres: dict[int, FlatVector] = {}
 
     def remember(self, sampler: Sampler) -> None:
-        """Keep the centre of this model; called before the model changes."""
+        """Keep the centre of this model; call it before the model changes."""
         self._centres[sampler.model_iter_id] = sampler.parameters
         self._centres = {
             number: centre
@@ -340,14 +340,14 @@ class Centres:
     def gradient(
         self, groups: Sequence[Group], sampler: Sampler, shape: Callable[[Group], shaping.Utilities]
     ) -> tuple[NDArray[np.float64], float]:
-        """Return the gradient of equation (4), and how many samples its weights leave.
+        """Return the gradient of equation (4), and the equivalent number of samples of equal weight.
 
         Samples around an unknown centre are ignored.
 
         Args:
             groups: The samples by model.
             sampler: The present model.
-            shape: Utilities of samples.
+            shape: Function that returns the utilities of samples.
         """
         std = float(np.float32(sampler.std))
         known = [group for group in groups if group.age == 0 or sampler.model_iter_id - group.age in self._centres]

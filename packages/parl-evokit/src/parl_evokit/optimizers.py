@@ -1,10 +1,10 @@
-"""SGD, momentum and Adam on one flat vector, to the last bit the same on every machine.
+"""SGD, momentum and Adam on one flat vector, with the same bits on every machine.
 
-Each step is elementwise float32 arithmetic that IEEE 754 rounds in one way (+, -, *, /, square root): no sums over
-elements, no function of a mathematics library. Scalars are computed in float64 and rounded to float32 once; powers of
-the decay rates are products, because `pow` differs between libraries.
+Each step uses only elementwise float32 operations that IEEE 754 rounds in one way (+, -, *, /, square root), without
+sums over elements or functions of a mathematics library. Scalars are computed in float64 and rounded to float32 once;
+powers of the decay rates are products, because `pow` differs between libraries.
 
-Gradients point uphill on a loss: a step goes against them.
+Gradients are those of a loss, so that a step goes against them.
 """
 
 from abc import ABC, abstractmethod
@@ -29,18 +29,18 @@ SAFE_CHANGE = 1e37  # of a parameter whose square float32 holds
 
 
 class StepDiverged(EvolutionError):
-    """The next parameters, or samples of them, would not be finite numbers."""
+    """The next parameters, or samples around them, would not be finite numbers."""
 
 
 class Optimizer(ABC):
-    """One update rule with its state for a vector of `size` parameters.
+    """The base of update rules, with the state for a vector of `size` parameters.
 
     Args:
         size: Length of the vector.
         base_lr: Learning rate, above 0.
 
     Attributes:
-        schedule: The factor of the learning rate, by step.
+        schedule: The factor of the learning rate, which depends on the number of steps.
 
     Raises:
         EvolutionError: A setting is out of its range.
@@ -63,7 +63,7 @@ class Optimizer(ABC):
 
         Args:
             parameters: `[size]`.
-            gradient: `[size]`; left as it is, unless it is `out`.
+            gradient: Gradient of the loss, `[size]`; unchanged, unless it is `out`.
             out: The array for the new parameters, `[size]`; may be `parameters` or `gradient`. Default: a new array.
 
         Returns:
@@ -88,9 +88,9 @@ class Optimizer(ABC):
         """Return the result of `step`, if all of it is finite.
 
         Args:
-            parameters: Present ones.
-            gradient: Gradient of the minimised objective.
-            norm: The gradient's length.
+            parameters: The present parameters, `[size]`.
+            gradient: Gradient of the loss, `[size]`.
+            norm: Euclidean norm of the gradient.
             out: As for `step`.
 
         Raises:
@@ -151,14 +151,14 @@ class Optimizer(ABC):
 
 
 class SGD(Optimizer):
-    """theta <- theta - base_lr * g."""
+    """Gradient descent: theta <- theta - base_lr * g."""
 
     def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:  # noqa: ARG002  it has none
         return rate * gradient
 
 
 class Momentum(Optimizer):
-    """m <- b * m + (1 - b) * g; theta <- theta - base_lr * m.
+    """Gradient descent with momentum: m <- b * m + (1 - b) * g; theta <- theta - base_lr * m.
 
     Args:
         size: Length of the vector.
@@ -179,7 +179,7 @@ class Momentum(Optimizer):
 
 
 class Adam(Optimizer):
-    """Kingma and Ba 2015, algorithm 1, in the form of its section 2 (the bias correction moved into the rate).
+    """Adam: Kingma and Ba 2015, algorithm 1, with the bias correction in the learning rate (section 2).
 
     m <- b1 * m + (1 - b1) * g; v <- b2 * v + (1 - b2) * g * g;
     theta <- theta - base_lr * sqrt(1 - b2**t) / (1 - b1**t) * (m / (sqrt(v) + epsilon)), t counting steps.
@@ -189,7 +189,7 @@ class Adam(Optimizer):
         base_lr: Learning rate, above 0.
         beta1: b1, 0 to below 1.
         beta2: b2, 0 to below 1.
-        epsilon: Above 0.
+        epsilon: Number that is added to the denominator, above 0.
     """
 
     moments = ("m", "v")

@@ -1,10 +1,10 @@
 """Separable CMA-ES (Ros and Hansen, "A simple modification in CMA-ES achieving linear time …", PPSN 2008).
 
 Formulas and defaults are those of Hansen's tutorial (2016, arXiv 1604.00772), whose numbers are beside the lines,
-with a diagonal covariance C and, as Ros and Hansen found, its learning rates times (n + 2) / 3.
+with a diagonal covariance C and its learning rates times (n + 2) / 3, as Ros and Hansen propose.
 
-Samples: x = m + sigma * sqrt(C) * z, z normal and made from the sample's key, so a log of keys is all that an update
-needs. The sums over z are exact; what follows them is float64 and repeats to the last bit on one platform.
+Samples: x = m + sigma * sqrt(C) * z, z normal and made from the key of the sample, so an update needs only a log of
+keys. The sums over z are exact; the rest is float64 and repeats to the last bit on one platform.
 
 Differences from the paper: recombination weights are rounded to multiples of 2**-15; they are computed for all samples
 of an update, if these are no fewer than the population; samples of older models are set aside.

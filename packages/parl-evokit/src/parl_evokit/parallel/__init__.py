@@ -1,4 +1,4 @@
-"""Samples evaluated side by side: by threads, by processes, or by actors on other machines.
+"""Parallel evaluation of samples: by threads, by processes, or by actors on other machines.
 
     sample(agent, evaluate, n, pool)
         │ parameters once a model, keys               ▲ eight bytes of key, four of reward

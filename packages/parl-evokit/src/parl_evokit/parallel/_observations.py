@@ -1,11 +1,11 @@
-"""Normalised observations: each sample counts what its model saw, and the next round uses what all have seen.
+"""Normalised observations: each sample records its observations, and the next round uses the statistics of all.
 
     worker:  predict(x) ── x counted in this sample's sums ── (x - mean) / std ──► model
     caller:  sums of all samples, in the order in which they were drawn ──► mean and std of the next round
 
-Within a round mean and deviation stand still, so that all its samples are evaluated alike (Salimans et al. 2017,
-section 2.1 and appendix; ARS V2, Mania et al. 2018). The sums are kept a sample each and added in the samples' order:
-which worker evaluated what changes no bit.
+Within a round mean and deviation are constant, so that all its samples are evaluated alike (Salimans et al. 2017,
+section 2.1 and appendix; ARS V2, Mania et al. 2018). Each sample has its own sums, which are added in the order of the
+samples, so the result does not depend on which worker evaluated a sample.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,11 @@ SMALLEST_STD = 1e-2  # observations that never change are divided by this, as Op
 
 @dataclass(frozen=True, eq=False)
 class ObservationSums:
-    """Sums of what one sample observed.
+    """Sums of the observations of one sample.
 
     Attributes:
-        total: Sum of its observations, float64 `[*shape]`.
-        squares: Sum of their squares `[*shape]`.
+        total: Sum of the observations, float64 `[*shape]`.
+        squares: Sum of their squares, float64 `[*shape]`.
         count: Number of observations.
     """
 
@@ -39,12 +39,12 @@ class ObservationSums:
 
 
 class Normalizer:
-    """Mean and standard deviation of observations, as they stood at some time; immutable.
+    """Mean and standard deviation of observations at one time; immutable.
 
     Args:
         mean: `[*shape]`.
         std: `[*shape]`.
-        clip: Normalised observations are cut to `[-clip, clip]`.
+        clip: Bound of normalised observations, which are clipped to `[-clip, clip]`.
     """
 
     def __init__(self, mean: NDArray[np.float64], std: NDArray[np.float64], clip: float) -> None:
@@ -57,12 +57,12 @@ class Normalizer:
 
 
 class NormalizedAgent:
-    """An agent whose `predict` normalises what it is given, and counts it where that is wanted.
+    """An agent whose `predict` normalises its inputs, and optionally adds them to sums.
 
     Args:
         agent: The agent that predicts.
-        normalizer: Of its inputs.
-        counts: Whether to count them.
+        normalizer: The normalizer of the inputs.
+        counts: True to add the inputs to the sums.
     """
 
     def __init__(self, agent: Predictor, normalizer: Normalizer, *, counts: bool = False) -> None:
@@ -91,20 +91,20 @@ class NormalizedAgent:
         return self.agent.predict(self._normalizer(array))
 
     def take_sums(self) -> ObservationSums:
-        """Return what was counted since the last call."""
+        """Return the sums since the last call."""
         sums = ObservationSums(self._total, self._squares, self._count)
         self._total, self._squares, self._count = np.zeros_like(sums.total), np.zeros_like(sums.squares), 0
         return sums
 
 
 class ObservationStatistics:
-    """Mean and standard deviation of all observations that samples have seen.
+    """Mean and standard deviation of the observations of all samples.
 
-    Before the first, observations pass as they are (mean 0, deviation 1).
+    Before the first observation, the mean is 0 and the deviation 1, so that inputs are unchanged up to clipping.
 
     Args:
-        shape: Of one observation; an integer stands for a vector.
-        clip: Normalised observations are cut to `[-clip, clip]`; 10 as in OpenAI's baselines.
+        shape: Shape of one observation; an integer stands for a vector.
+        clip: Bound of normalised observations, which are clipped to `[-clip, clip]`; 10 as in OpenAI's baselines.
     """
 
     def __init__(self, shape: int | Sequence[int], *, clip: float = 10.0) -> None:
@@ -118,7 +118,7 @@ class ObservationStatistics:
 
     @property
     def count(self) -> int:
-        """Number of observations that were seen."""
+        """Number of observations so far."""
         return self._count
 
     @property
@@ -136,28 +136,28 @@ class ObservationStatistics:
         return deviation
 
     def add(self, sums: ObservationSums) -> None:
-        """Count what a sample saw."""
+        """Add the observations of one sample."""
         self._total = self._total + sums.total
         self._squares = self._squares + sums.squares
         self._count += sums.count
 
     def normalizer(self) -> Normalizer:
-        """Return what normalises by the present mean and deviation, whatever is seen later."""
+        """Return a normalizer with the present mean and deviation, which later observations do not change."""
         return Normalizer(self.mean, self.std, self.clip)
 
     def normalized(self, agent: Predictor) -> NormalizedAgent:
-        """Return the agent, its inputs normalised by the present mean and deviation: for evaluation and for serving."""
+        """Return the agent with inputs normalised by the present mean and deviation, for evaluation and for serving."""
         return NormalizedAgent(agent, self.normalizer())
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything as arrays, for a file (`numpy.savez`)."""
+        """Return the statistics as arrays, for a file (`numpy.savez`)."""
         return {"total": self._total, "squares": self._squares, "count": np.array(self._count, np.int64)}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what `state` gave.
+        """Restore a state that `state` returned.
 
         Raises:
-            LayoutMismatch: It is of observations of another shape, or an array is missing.
+            LayoutMismatch: The state is of observations of another shape, or an array is missing.
         """
         missing = {"total", "squares", "count"} - set(state)
         if missing or state["total"].shape != self._total.shape or state["squares"].shape != self._total.shape:

@@ -1,6 +1,6 @@
-"""`sample`, which has samples evaluated, and the pools of workers that do it.
+"""`sample`, which evaluates samples in parallel, and the pools of workers that it uses.
 
-A pool knows what each worker has been sent, what it does, and when it is given up:
+A pool records what was sent to each worker and what each worker does, and decides when a worker is given up:
 
 sample ──► Pool.run(round) ──► Schedule (who does what)
                 │ equip, take, evaluate     ▲ Answer
@@ -10,8 +10,8 @@ sample ──► Pool.run(round) ──► Schedule (who does what)
                 ▼                           │
       parl_core.actors: threads, processes, or actors on other machines
 
-A batch is sent at once, as calls of one sample, or of so many that the caller is not kept busy by answers: no worker
-waits for the way there and back, and the death of one costs little.
+A batch is sent at once, as calls of one sample each, or of several samples if the answers would keep the caller busy.
+So no worker waits for messages, and the loss of a worker loses little work.
 """
 
 import time
@@ -74,18 +74,18 @@ class _Losses:
 class Pool(ClosedByWith):
     """A pool of actors that evaluate samples, used by `sample`; `ThreadPool` and `ProcessPool` choose the actors.
 
-    Workers stay from round to round. Use it in a `with` statement, or close it.
+    Workers are kept between rounds. Use the pool in a `with` statement, or close it.
 
     Args:
-        actors: Where workers are made: an `ActorSystem`, which stays open when the pool is closed; or the name of one
-            for `parl_core.actors.open_actors`, which closes with the pool.
-        workers: How many. Default: as many as the system says it has slots for, else one a core.
-        options: For `open_actors`, such as `address="10.0.0.1:8010"` of a cluster, or `cpu_num=4` of a private one;
-            with `remote` and none, the connection that the program has, or a private cluster of this machine.
+        actors: The system that makes the workers: an `ActorSystem`, which stays open when the pool is closed; or the
+            name of one for `parl_core.actors.open_actors`, which is closed with the pool.
+        workers: Number of workers. Default: the number of slots of the system, else one per core.
+        options: Options of `open_actors`, such as `address="10.0.0.1:8010"` of a cluster, or `cpu_num=4` of a private
+            one. Without options, `remote` uses the connection of the program, or a private cluster of this machine.
 
     Raises:
         ImportError: No installed package offers actors of that name: `pip install parl-evokit[remote]`.
-        ValueError: There are less than one worker.
+        ValueError: `workers` is below 1.
     """
 
     def __init__(self, actors: ActorSystem | str = "remote", workers: int | None = None, **options: Any) -> None:
@@ -114,7 +114,7 @@ class Pool(ClosedByWith):
         return self._size
 
     def assign(self, agent: Any, evaluate: Evaluate) -> None:
-        """Work for this agent with this function from now on; late samples of another are dropped.
+        """Use this agent and this function from now on; late samples of another agent or function are dropped.
 
         Raises:
             EvolutionError: The pool is closed.
@@ -126,7 +126,7 @@ class Pool(ClosedByWith):
             self._job, self._clone = (agent, evaluate), agent.clone
 
     def model_of(self, sampler: Sampler, normalizer: Normalizer | None, alike: bool) -> Model:
-        """Return what workers get of a model: the same object while nothing has changed, so that it is sent once."""
+        """Return the model for workers, the same object while nothing changes, so that it is sent once."""
         model = self._model
         if model is None or (model.sampler, model.normalizer, model.alike) != (sampler, normalizer, alike):
             model = self._model = Model(sampler, normalizer, alike)
@@ -141,19 +141,19 @@ class Pool(ClosedByWith):
         grace_s: float,
         collect: Callable[[SamplingInfo, Done], None],
     ) -> None:
-        """Evaluate samples, until all are done, or `share` of them and the rest are stragglers.
+        """Evaluate samples until all are done, or until `share` of them are and the rest are stragglers.
 
         Args:
             infos: Samples of `model`.
-            model: What the workers shall have.
-            share: See `Schedule.begin`.
-            grace_s: See there.
-            collect: Called with each sample that has come back, late ones of earlier rounds among them.
+            model: The model that the workers perturb.
+            share: As for `sample`.
+            grace_s: As for `sample`.
+            collect: Called with each returned sample, late ones of earlier rounds included.
 
         Raises:
-            EvaluationFailed: The user's function raised.
-            WorkersLost: Workers end again and again.
-            EvolutionError: Something cannot be sent to the workers, or one runs another version of this package.
+            EvaluationFailed: The function of the user raised.
+            WorkersLost: Too many workers were lost, or none can be started.
+            EvolutionError: Something cannot be sent to the workers, or a worker runs another version of this package.
         """
         numbers = range(self._next_number, self._next_number + len(infos))
         self._next_number += len(infos)
@@ -185,7 +185,7 @@ class Pool(ClosedByWith):
             self._schedule.abandon()
 
     def close(self) -> None:
-        """End all workers; a second call does nothing."""
+        """Stop all workers; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self._workers.stop()
@@ -317,12 +317,12 @@ class Pool(ClosedByWith):
 
 
 class ThreadPool(Pool):
-    """A pool of threads of this process: for models and environments whose work releases the interpreter's lock.
+    """A pool of threads of this process, for models and environments that release the interpreter's lock.
 
-    Nothing is copied or pickled, and functions and models may be anything.
+    Nothing is copied or pickled, so functions and models may be of any kind.
 
     Args:
-        workers: How many threads. Default: one for each core that this process may use.
+        workers: Number of threads. Default: one for each core that this process may use.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -332,10 +332,12 @@ class ThreadPool(Pool):
 
 
 class ProcessPool(Pool):
-    """A pool of processes on this machine, for evaluations in plain Python; they end with this one, however it ends.
+    """A pool of processes on this machine, for evaluations in plain Python.
+
+    The processes end with this one, even if it is killed.
 
     Args:
-        workers: How many processes. Default: one for each core that this process may use.
+        workers: Number of processes. Default: one for each core that this process may use.
         start_method: `spawn` works beside threads and frameworks; functions must then be importable by name, and a
             program that makes a pool needs `if __name__ == "__main__":`. `fork` (Linux) is safe while neither threads
             nor a framework are in use, and needs no such line.
@@ -364,11 +366,11 @@ def _require_some(workers: int) -> int:
 
 @dataclass
 class Sampled:
-    """The samples of a round; `agent.update(*sampled)` is the update.
+    """The samples of a round, for `agent.update(*sampled)`.
 
     Attributes:
-        infos: Records of the samples, in the order in which they were drawn, and then late ones of earlier rounds.
-        rewards: Of these samples, float64 `[len(infos)]`.
+        infos: Records of the samples, in the order in which they were drawn, followed by late ones of earlier rounds.
+        rewards: Rewards of these samples, float64 `[len(infos)]`.
         late: Number of `infos` from earlier rounds.
         missing: Number of samples of this round that have no result yet.
     """
@@ -379,7 +381,7 @@ class Sampled:
     missing: int = 0
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield infos, then rewards."""
+        """Yield `infos`, then `rewards`."""
         return iter((self.infos, self.rewards))
 
     def __len__(self) -> int:
@@ -397,37 +399,40 @@ def sample(
     observations: ObservationStatistics | None = None,
     alike: bool = True,
 ) -> Sampled:
-    """Draw `n` samples and evaluate them side by side.
+    """Draw `n` samples and evaluate them in parallel.
 
-    With counted keys (`keys: COUNTER`) and a function that depends on nothing but agent and seed, every pool of any
-    size gives the same samples and rewards, unless stragglers are left behind.
+    With counted keys (`keys: COUNTER`) and a function that depends only on agent and seed, pools of any kind and size
+    give the same samples and rewards, unless stragglers are left out.
 
     Args:
-        agent: An `ESAgent`, or whatever else has clones.
-        evaluate: A function (agent) or (agent, seed) that gives a reward; larger is better. The agent's `predict` is
-            that of the perturbed model; the seed, 0 to 2**31 - 1, is a function of the sample's key. Or a class whose
-            instances are such functions: each worker makes one, so that each has an environment of its own.
-        n: How many samples, 1 or more.
+        agent: An `ESAgent`, or another agent with a method `clone`.
+        evaluate: A function (agent) or (agent, seed) that returns a reward; larger is better. `predict` of the agent
+            is that of the perturbed model; the seed, 0 to 2**31 - 1, is a function of the sample's key. Or a class
+            whose instances are such functions: each worker makes one, so that each has its own environment.
+        n: Number of samples, 1 or more.
         pool: A pool, which serves many rounds; or `threads`, `processes` or `remote` for one that is opened for this
             round only. Default: `threads`, and for models of paddle `processes`.
-        share: Above 0 to 1. Once this share of the samples has come back, those are left behind that take more than
-            twice as long as any other has; they come with a later round (see `Sampled.late`) and count as stale then.
-            Default: 0.9, and 1 where the algorithm cannot use stale samples (CMA).
-        grace_s: No worker that has been silent for less than this is left behind, in seconds.
-        observations: Have `predict` normalise its inputs by these statistics, which stand still during the round and
-            count afterwards what all samples have seen.
-        alike: Whether both halves of a mirrored pair get the same seed, so that what the start decides does not count
-            in their difference. The papers of OpenAI-ES and ARS start all episodes at random.
+        share: Share of the samples that the round waits for, above 0 to 1. When it is reached, the round leaves out
+            each sample that has taken more than twice as long as any finished one; its reward is part of a later
+            round (see `Sampled.late`) and is then stale. Default: 0.9, and 1 if the algorithm cannot use stale samples
+            (CMA).
+        grace_s: Time for which the round waits for a silent worker at least, in seconds.
+        observations: Statistics by which `predict` normalises its inputs. They are constant during the round, and
+            include the observations of all its samples afterwards.
+        alike: True to give both halves of a mirrored pair the same seed, so that the initial state has no influence on
+            their difference. The papers of OpenAI-ES and ARS start all episodes at random.
 
     Returns:
         Records and rewards.
 
     Raises:
-        EvaluationFailed: `evaluate` raised; what had come back by then is the error's `sampled`. The pool continues.
-        WorkersLost: Workers end again and again; the same. One that dies now and then is replaced, and its unfinished
-            samples are evaluated by others.
-        EvolutionError: The agent has no clones, something cannot be sent to the workers, or one runs another version
-            of this package.
+        ValueError: `n` or `share` is out of its range.
+        EvaluationFailed: `evaluate` raised; `sampled` of the error has the finished samples. The pool can still be
+            used.
+        WorkersLost: Too many workers were lost, or none can be started; `sampled` as above. A single lost worker is
+            replaced, and other workers evaluate its unfinished samples.
+        EvolutionError: The agent has no clones, something cannot be sent to the workers, or a worker runs another
+            version of this package.
     """
     if n < 1:
         raise ValueError(f"n must be 1 or more, not {n}")
@@ -461,12 +466,12 @@ def open_pool(kind: str = "threads", workers: int | None = None, **options: Any)
 
     Args:
         kind: `threads`, `processes` or `remote`.
-        workers: How many. Default: one a core, or as many as the cluster has slots.
-        options: Of `ProcessPool` or `Pool`.
+        workers: Number of workers. Default: one per core, or the number of slots of the cluster.
+        options: Options of `ProcessPool` or `Pool`.
 
     Raises:
-        ValueError: There is no such kind.
-        ImportError: `remote` without parl-remote.
+        ValueError: There is no such kind, or `workers` is below 1.
+        ImportError: `remote` needs parl-remote, which is not installed.
     """
     if kind == "threads":
         return ThreadPool(workers, **options)

@@ -1,9 +1,9 @@
-"""Which worker evaluates which sample: guided shares, stragglers left behind, samples of lost workers evaluated again.
+"""The assignment of samples to workers: guided batch sizes, stragglers, and samples of lost workers.
 
-Decisions only: no worker, queue or clock is known here; times are passed in, in seconds.
+This module only makes decisions. It has no workers, queues or clocks; times are passed in, in seconds.
 
     waiting ── next_batch ──► a worker's batch ── settle ──► done
-       ▲                          │   └─ overdue, and others are idle: what it has not begun goes to them as well
+       ▲                          │   └─ overdue, and others are idle: they get the samples not yet begun, too
        └──── lost (worker died) ──┘
 """
 
@@ -35,7 +35,7 @@ class _Running:
 
 
 class Schedule:
-    """The samples of one round after the other."""
+    """The schedule of the samples of successive rounds."""
 
     def __init__(self) -> None:
         self._waiting: deque[int] = deque()
@@ -47,12 +47,12 @@ class Schedule:
         self._grace_s = self._slowest = 0.0
 
     def begin(self, numbers: Sequence[int], *, share: float, grace_s: float) -> None:
-        """Begin a round; what is left of the one before is late.
+        """Begin a round; unfinished samples of the previous round are late.
 
         Args:
             numbers: The samples, in the order in which they are handed out.
-            share: Of them that must be done, above 0 to 1.
-            grace_s: A worker that has been silent for shorter is never taken for a straggler.
+            share: Share of the samples that must be done, above 0 to 1.
+            grace_s: Time for which a worker must be silent before it counts as a straggler, in seconds.
         """
         self._waiting, self._open, self._shared = deque(numbers), set(numbers), set()
         self._deaths = Counter()
@@ -61,12 +61,12 @@ class Schedule:
         self._round += 1
 
     def next_batch(self, worker: int, workers: int, now: float) -> list[int]:
-        """Return what an idle worker is to do; nothing where no sample is left for it.
+        """Return the next batch of an idle worker; an empty one if no sample is left for it.
 
         Args:
-            worker: Who.
-            workers: How many there are. A batch is half of what each would get of the rest, so that they end together.
-            now: The time.
+            worker: The worker.
+            workers: Number of workers. A batch is half of an equal share of the rest, so that all workers end together.
+            now: The present time.
         """
         batch = [self._waiting.popleft() for _ in range(ceil(len(self._waiting) / (2 * workers)))]
         batch = batch or self._held_up(now)
@@ -87,7 +87,7 @@ class Schedule:
         return number in self._shared
 
     def settle(self, worker: int, numbers: Iterable[int], now: float) -> list[int]:
-        """Count results; return those that no worker has returned before, of this round and late ones."""
+        """Record results; return the new ones, of this round and late ones, which no worker has returned before."""
         running = self._running.get(worker)
         if running is None:
             return []
@@ -106,14 +106,14 @@ class Schedule:
         return fresh
 
     def lost(self, worker: int, *, from_outside: bool = False) -> int | None:
-        """Give up a worker that is gone; what it had not returned waits again.
+        """Remove a lost worker; its unfinished samples wait again.
 
         Args:
-            worker: Who.
-            from_outside: Whether what it was evaluating cannot be at fault.
+            worker: The worker.
+            from_outside: True if its sample cannot be the cause.
 
         Returns:
-            A sample in whose evaluation now `MOST_DEATHS` workers have ended, if there is one.
+            A sample during whose evaluation `MOST_DEATHS` workers have been lost, if there is one.
         """
         running = self._running.pop(worker, None)
         if running is None:
@@ -128,7 +128,7 @@ class Schedule:
         return head if self._deaths[head] >= MOST_DEATHS else None
 
     def complete(self, now: float) -> bool:
-        """Return whether the round is over: all are done, or the share is and what is missing is overdue."""
+        """Return whether the round is over: all samples are done, or the share is and the rest is overdue."""
         if not self._open:
             return True
         if self._total - len(self._open) < self._wanted or self._waiting:
@@ -136,12 +136,12 @@ class Schedule:
         return all(self._overdue(running, now) for running in self._running.values() if running.round == self._round)
 
     def abandon(self) -> None:
-        """End the round here: what is being evaluated is late, what waits is forgotten."""
+        """End the round now: samples in evaluation become late, waiting samples are dropped."""
         self._waiting.clear()
         self._open = set()
 
     def forget(self, worker: int) -> None:
-        """Note that a worker has ended its batch early, with the round."""
+        """Record that a worker has ended its batch early, with the round."""
         self._running.pop(worker, None)
 
     def stuck(self, now: float) -> list[int]:

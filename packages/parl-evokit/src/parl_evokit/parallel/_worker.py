@@ -1,8 +1,8 @@
 """A worker of parallel sampling: it perturbs a clone, calls the user's function, and returns rewards.
 
-    equip(clone, evaluate) ─► take(model) ─► evaluate(keys) ─► Reply: a reward a key, or how far it came
+    equip(clone, evaluate) ─► take(model) ─► evaluate(keys) ─► Reply: one reward per key, or those until an error
 
-`Worker` is the class of an actor (`parl_core.actors`): here are no queues, pipes or threads.
+`Worker` is the class of an actor (`parl_core.actors`), so this module has no queues, pipes or threads.
 """
 
 import inspect
@@ -34,8 +34,8 @@ class Model:
 
     Attributes:
         sampler: Parameters and noise.
-        normalizer: Of observations, which are also counted then.
-        alike: Whether both halves of a mirrored pair get the same seed.
+        normalizer: The normalizer of observations, whose sums are then recorded; or None.
+        alike: True if both halves of a mirrored pair get the same seed.
     """
 
     sampler: Sampler
@@ -44,14 +44,14 @@ class Model:
 
 
 class Done(NamedTuple):
-    """One sample's reward, and what it saw if that was counted."""
+    """The reward of one sample, and the sums of its observations if they were recorded."""
 
     reward: float
     sums: ObservationSums | None = None
 
 
 class Failure(NamedTuple):
-    """The user's function raised; what was left has not been begun.
+    """An exception of the user's function; later samples of the call were not evaluated.
 
     Attributes:
         summary: The exception in one line.
@@ -66,10 +66,10 @@ class Reply(NamedTuple):
     """The outcome of some samples, in few bytes.
 
     Attributes:
-        rewards: float64, in the order of the keys; fewer than these where one failed.
-        sums: What each of them saw, if that was counted.
-        failure: Of the first sample without a reward.
-        seconds: How long the evaluations took.
+        rewards: Rewards in the order of the keys, float64; fewer than keys if an evaluation failed.
+        sums: Sums of the observations of each sample, if they were recorded.
+        failure: The failure of the first sample without a reward.
+        seconds: Duration of the evaluations.
     """
 
     rewards: bytes
@@ -78,7 +78,7 @@ class Reply(NamedTuple):
     seconds: float
 
     def answers(self, samples: int) -> bool:
-        """Return whether it has a reward for each of so many samples, or a failure at one; else its form is another."""
+        """Return whether the reply has a reward for each of so many samples, or a failure after the last reward."""
         n, rest = divmod(len(self.rewards), 8)
         return not rest and (n == samples if self.failure is None else n < samples)
 
@@ -105,7 +105,7 @@ class Worker:
         self._counting: NormalizedAgent | None = None
 
     def equip(self, clone: SamplingAgent, evaluate: Evaluate) -> Failure | None:
-        """Begin to work for an agent: with its clone, and the function (or class of functions) that evaluates."""
+        """Use this clone and this function, or an instance of this class, from now on."""
         self._clone, self._source = clone, None
         try:
             self._call = _with_seed(evaluate() if isinstance(evaluate, type) else evaluate)
@@ -114,7 +114,7 @@ class Worker:
         return None
 
     def take(self, model: Model) -> None:
-        """Sample this model from now on."""
+        """Use this model from now on."""
         assert self._clone is not None
         if self._source is None:
             self._source = FixedModel(model.sampler, self._clone.source.keys)
