@@ -1,10 +1,10 @@
-"""Frames, which keep damage in a segment where it is, and the header that is a segment's first frame.
+"""Frames, which limit the effect of damage in a segment, and the header, which is the first frame of a segment.
 
-    E5 4B | length, u16 | CRC-32 of length and payload, u32 | payload          (numbers with the low byte first)
+    E5 4B | length, u16 | CRC-32 of length and payload, u32 | payload          (little-endian numbers)
 
-A frame that does not hold is skipped up to the next one that does. What is bad at the very end, with no good frame
-after it, counts as not yet written while its writer may still be at it; later, only the beginning of a frame does,
-since a copy of the file may have been made while that was written.
+A reader skips a damaged frame and continues at the next good one. Bad bytes at the very end, with no good frame after
+them, count as not yet written while the writer may still have the file open. Later, only the beginning of a frame
+counts as not yet written, since a copy of the file may have been made while it was written.
 """
 
 import struct
@@ -33,7 +33,7 @@ def frame(payload: bytes) -> bytes:
     """Return the frame of a payload of up to 65535 bytes.
 
     Raises:
-        LogError: It is longer.
+        LogError: The payload is longer.
     """
     if len(payload) > LARGEST_PAYLOAD:
         raise LogError(f"a frame holds up to {LARGEST_PAYLOAD} bytes, not {len(payload)}")
@@ -46,10 +46,10 @@ class Frames:
     """The good frames of a stretch of a segment.
 
     Attributes:
-        places: Where each of them begins.
-        ends: After the last byte of each.
-        damage: (start, end) of the stretches that were skipped.
-        end: Where the next search continues: after the last good frame.
+        places: Index of the first byte of each frame.
+        ends: Index after the last byte of each frame.
+        damage: (start, end) of the parts that were skipped.
+        end: Start of the next search: after the last good frame.
     """
 
     places: list[int]
@@ -88,7 +88,7 @@ def find_frames(data: bytes, start: int = 0) -> Frames:
 
 
 def cut_off(data: bytes) -> int:
-    """Return where a frame may begin that the end of the data cuts off; the length of the data if there is none."""
+    """Return the start of a frame that the end of the data may cut off; the length of the data if there is none."""
     place = data.find(SYNC[:1])
     while place >= 0:
         head = data[place : place + HEAD.size]
@@ -168,10 +168,10 @@ class Scan:
     """The content of a stretch of a segment.
 
     Attributes:
-        payloads: Of the good frames, in order.
-        places: Where each of them begins.
-        damage: (start, end) of the stretches that were skipped.
-        end: Where the next scan continues: after the last good frame.
+        payloads: Payloads of the good frames, in order.
+        places: Index of the first byte of each frame.
+        damage: (start, end) of the parts that were skipped.
+        end: Start of the next scan: after the last good frame.
     """
 
     payloads: list[bytes]
@@ -184,8 +184,8 @@ def scan(data: bytes, start: int = 0) -> Scan:
     """Read all frames from `start` on.
 
     Args:
-        data: A segment's bytes, or a stretch of them; all places count from its beginning.
-        start: Where to begin: 0, or the `end` of an earlier scan.
+        data: Bytes of a segment, or a part of them; all places count from their beginning.
+        start: 0, or the `end` of an earlier scan.
     """
     found = find_frames(data, start)
     payloads = [data[place + HEAD.size : end] for place, end in zip(found.places, found.ends, strict=True)]
@@ -202,11 +202,11 @@ class Header:
     """The description of a segment.
 
     Attributes:
-        segment: Its random name, 32 hexadecimal digits.
-        fingerprint: Of the samples in it that do not carry one of their own.
-        host: Where it was written.
-        pid: By which process.
-        time_us: When it was begun, in microseconds since 1970 (UTC).
+        segment: Random name of the segment, 32 hexadecimal digits.
+        fingerprint: Fingerprint of the samples whose records contain none.
+        host: Name of the host that wrote it.
+        pid: Process that wrote it.
+        time_us: Time at which it was begun, in microseconds since 1970 (UTC).
     """
 
     segment: str
@@ -216,7 +216,7 @@ class Header:
     time_us: int = 0
 
     def encode(self) -> bytes:
-        """Return the header as a message; its first byte tells it from a record."""
+        """Return the header as a message; its first byte distinguishes it from a record."""
         segment, host = self.segment.encode(), self.host.encode()
         return b"".join(
             (
@@ -231,7 +231,7 @@ class Header:
 
     @classmethod
     def decode(cls, data: bytes) -> "Header":
-        """Read what `encode` wrote.
+        """Return the header that `encode` wrote.
 
         Raises:
             RecordError: The bytes are not a header of format 1.
@@ -250,7 +250,7 @@ class Header:
 
 
 def is_header(payload: bytes) -> bool:
-    """Return whether a frame's payload is a header; records begin with another field."""
+    """Return whether the payload of a frame is a header; records begin with another field."""
     return len(payload) > 0 and payload[0] == FORMAT_TAG
 
 

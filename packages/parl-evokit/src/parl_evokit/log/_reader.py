@@ -1,31 +1,30 @@
-"""Reading logs: every good record once, damage set aside and reported, rewards joined to their samples.
+"""Reading logs: each good record counts once, damage is reported, and rewards are joined to their samples.
 
-    files ─► segments ─► scan from where the ledger says ─► records ─► one reward per sample
+    files ─► segments ─► scan from the ledger's place ─► records ─► one reward per sample
                               │
                               └─► damage: skipped, reported, and kept with `save_damaged`
 
-The ledger says up to which byte each segment has been used. It lies in the solver's directory and changes together with
-the model, so no record counts twice: not when an update runs again, not when a segment was copied.
+The ledger has the number of used bytes of each segment. It is in the directory of the solver and changes together with
+the model, so no record counts twice, even if an update runs again or a segment was copied.
 
-A segment of which too much is damaged is left out, and so is one without a whole header: the rest is read, and the
-update moves such files aside once it has succeeded.
+A segment with too much damage or without a complete header is left out; the others are read. The update moves such
+files aside after it has succeeded.
 
-Samples that were served wait for their reward across segments, processes and updates:
+Served samples wait for their reward across segments, processes and updates:
 
     served ─┐                       ┌─ rewarded: ready for the update
     waiting ┼─► joined by sample ─► ┤
     rewards ┘                       └─ waiting: kept in the solver's directory until they are too old
 
-A reward's record names its sample whole. Where only the key is known when a reward is logged, as with a click that
-comes back through a browser, the rest is that of the sample that was served with this key.
+The record of a reward usually contains the complete sample. If it contains only the key, as for a click that arrives
+through a browser, the rest is taken from the sample that was served with this key.
 
-The raw form is that of the PARL 1.x manual, for programs that read nothing else:
+The raw form is that of the PARL 1.x manual, for programs that read only this form:
 
     float32 reward | int32 size | that many bytes of `SamplingInfo`
 
-It has no header, no checksum and no end mark. So damage can only be noticed where a size or a message makes no sense,
-and everything after it is lost: `read_raw` stops there and says so. Nor do such files have a name of their own: in the
-ledger, what a file begins with is its name.
+It has no header, checksum or end mark. Damage is only noticed if a size or a message is invalid, and the rest of the
+file is lost: `read_raw` stops there. In the ledger, the name of such a file is a digest of its used bytes.
 """
 
 import hashlib
@@ -82,13 +81,13 @@ def joined_rewards(served: Samples, rewarded: Samples, only_tokens: bool = False
     """Join rewards to the samples that were served.
 
     Args:
-        served: Samples without reward, those that have been waiting among them; repetitions count once.
-        rewarded: Rewards. One without model (0) and fingerprint (0) is taken for that of the served sample with its
-            key, if there is just one.
-        only_tokens: Whether rewards count only where they came with a token.
+        served: Samples without reward, waiting ones included; repetitions count once.
+        rewarded: Rewards. One without model (0) and fingerprint (0) belongs to the served sample with its key, if
+            there is exactly one.
+        only_tokens: True if rewards count only with a token.
 
     Returns:
-        The rewards, as complete as they can be, and the samples that have none yet that counts.
+        The rewards with their samples, and the samples that have no reward yet that counts.
     """
     told_apart = (served.keys != CONTROL_KEY) & (served.keys != NO_KEY)
     if ((rewarded.fingerprints == 0) & (rewarded.models == 0)).any():
@@ -109,7 +108,7 @@ def _one_each(samples: Samples) -> Samples:
 
 
 def present_in(known: Samples, samples: Samples) -> NDArray[np.bool_]:
-    """Return which samples are among those known, by model, fingerprint and key, `[n]`."""
+    """Return a mask of the samples that are among the known ones, by model, fingerprint and key, `[n]`."""
     keys = np.sort(known.keys)
     found = np.searchsorted(keys, samples.keys)
     found[found == len(keys)] = 0
@@ -135,7 +134,7 @@ def _all_of(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 def young(waiting: Samples, model_iter_id: int, max_age: int) -> Samples:
-    """Return the samples whose models are at most `max_age` updates older than this one."""
+    """Return the samples whose models are at most `max_age` updates old."""
     return waiting.where(model_iter_id - waiting.models <= max_age)
 
 
@@ -159,15 +158,15 @@ class LogContents:
     """New samples of a log.
 
     Attributes:
-        samples: Rows with a reward, as they were logged.
-        waiting: Samples that were served and have no reward yet that counts, those that waited before among them.
-        ledger: What to hand to the next `read_log`.
-        segments: What was found in each file.
-        expired: How many samples are not waited for any more, because their models are too old.
-        quarantined: Files that are to be moved aside: too much is damaged in them, or no header is whole.
-        unreadable: Files that are left out until they can be read: they belong to others, or the disk is damaged there.
-        refused: How many tokens were refused, by the reason's number (`tokens.Refusal`).
-        latest_us: The latest time in a record, in microseconds since 1970; 0 for none.
+        samples: Samples with a reward, one row per logged reward.
+        waiting: Served samples that have no reward yet that counts, those that waited before included.
+        ledger: The argument `ledger` of the next `read_log`: the number of used bytes of each segment.
+        segments: The findings in each file.
+        expired: Number of samples that no longer wait for a reward, because their models are too old.
+        quarantined: Files to move aside, because too much of them is damaged or they have no complete header.
+        unreadable: Files that are left out until they can be read: a permission is missing, or the disk is damaged.
+        refused: Numbers of refused tokens, by the number of the reason (`tokens.Refusal`).
+        latest_us: The latest time in a record, in microseconds since 1970 (UTC); 0 for none.
     """
 
     samples: Samples
@@ -181,19 +180,19 @@ class LogContents:
     latest_us: int = 0
 
     def expire(self, model_iter_id: int, max_age: int) -> None:
-        """Wait no longer for the rewards of models more than `max_age` updates older than this one."""
+        """Drop waiting samples of models that are more than `max_age` updates old."""
         before = len(self.waiting)
         self.waiting = young(self.waiting, model_iter_id, max_age)
         self.expired += before - len(self.waiting)
 
     @property
     def pending(self) -> int:
-        """Number of samples that were served and have no reward yet that counts: none, or none that is finite."""
+        """Number of served samples that have no finite reward yet that counts."""
         return len(self.waiting)
 
     @property
     def damaged_bytes(self) -> int:
-        """The length of all damaged stretches."""
+        """Total number of damaged bytes."""
         return sum(segment.damaged_bytes for segment in self.segments)
 
     @cached_property
@@ -202,12 +201,12 @@ class LogContents:
 
     @cached_property
     def infos(self) -> list[SamplingInfo]:
-        """One record for each sample that has a reward, by model and key."""
+        """One record for each sample that has a reward, sorted by model and key."""
         return self._one_each.infos()
 
     @cached_property
     def rewards(self) -> list[float]:
-        """Mean of each sample's rewards."""
+        """Mean reward of each sample of `infos`."""
         rewards: list[float] = self._one_each.rewards.tolist()
         return rewards
 
@@ -221,21 +220,19 @@ def read_log(
     until: Mapping[str, int] | None = None,
     only_tokens: bool = False,
 ) -> LogContents:
-    """Read what is new in logs.
+    """Read the new records of logs.
 
     Args:
         paths: Logs: directories of segments, or single files; also files in the raw form.
-        ledger: From the last time. Default: everything is new.
-        max_damage: The part of all files' bytes that may be damaged, 0 to 1. Where there is more, the worst files are
-            left out until the rest is better than that.
-        waiting: From the last time: samples that were served and had no reward.
-        until: A later ledger, for reading once more what was read then: segments that it does not know are left out,
-            of the others what it has not.
-        only_tokens: Whether samples keep waiting that have rewards without a token alone; as those do that have none
-            that is finite.
+        ledger: `ledger` of the previous call. Default: all records are new.
+        max_damage: Share of all bytes that may be damaged, 0 to 1. If more is damaged, the most damaged files are left
+            out until the share of the rest is below this.
+        waiting: `waiting` of the previous call: served samples without a reward.
+        until: A later ledger, to repeat the call that returned it: only records up to that ledger are read.
+        only_tokens: True if a sample whose rewards all came without a token continues to wait.
 
     Raises:
-        LogError: A path does not exist, a file is neither form, or what was left out is all that is new.
+        LogError: A path does not exist, a file is of neither form, or all new records would be left out.
     """
     known = dict(ledger or {})
     logs = [paths] if isinstance(paths, str | PathLike) else list(paths)
@@ -337,11 +334,16 @@ class _Reading:
 
 
 def write_raw(path: str | PathLike[str], infos: Iterable[SamplingInfo], rewards: Iterable[float]) -> None:
-    """Write a whole file in the raw form, for programs that read nothing else.
+    """Write a complete file in the raw form, for programs that read only this form.
+
+    Args:
+        path: The file; an existing one is replaced.
+        infos: Records of the samples.
+        rewards: Reward of each sample.
 
     Raises:
-        LogError: It is no path.
-        OSError: It cannot be written; a file of that name is as it was, as after any other error.
+        LogError: `path` is not a valid path.
+        OSError: The file cannot be written; an existing file is unchanged, as after any other error.
     """
     with atomic_write(path_of(path, LogError)) as file:
         for info, reward in zip(infos, rewards, strict=True):
@@ -350,10 +352,10 @@ def write_raw(path: str | PathLike[str], infos: Iterable[SamplingInfo], rewards:
 
 
 def read_raw(data: bytes) -> tuple[list[Record], int]:
-    """Read a whole file in the raw form.
+    """Return the records of a complete file in the raw form.
 
     Returns:
-        The records, and how many bytes they took: all, unless the rest is damaged or not yet written.
+        The records, and the number of their bytes: all, unless the rest is damaged or not yet written.
     """
     records: list[Record] = []
     place = 0
@@ -375,15 +377,15 @@ def read_raw(data: bytes) -> tuple[list[Record], int]:
 def read_raw_file(
     file: LogFile, ledger: Mapping[str, int], until: Mapping[str, int] | None = None
 ) -> tuple[SegmentReport, Decoded, int]:
-    """Read what is new in a file in the raw form.
+    """Read the new records of a file in the raw form.
 
     Args:
-        file: It may have grown since a part of it was used.
-        ledger: What has been used.
-        until: A later ledger, where to stop. Default: at the end.
+        file: The file, which may have grown since a part of it was used.
+        ledger: The number of used bytes of each file.
+        until: A later ledger, up to which to read. Default: to the end.
 
     Returns:
-        What was found, the new records, and up to which byte the file is used now.
+        The findings, the new records, and the number of bytes that are used now.
 
     Raises:
         LogError: The file is not of this form.

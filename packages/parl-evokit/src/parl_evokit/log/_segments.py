@@ -1,21 +1,21 @@
-"""The files of a log: what is new in one segment, of which there may be several copies, and which may go.
+"""The files of a log: reading the new records of a segment from all of its copies, and removing used segments.
 
-Copies are read together: a record that is damaged or missing in one of them is taken from another, and each counts
-once, because its place in the segment says which it is. A file is read piece by piece, so that memory does not grow
-with its size; records of many small segments are decoded together.
+Copies are read together: a record that is damaged or missing in one copy is taken from another, and each record counts
+once, because its place in the segment identifies it. A file is read piece by piece, so that memory does not grow with
+its size; records of many small segments are decoded together.
 
     file ─► pieces ─► good frames ─► Batch ─► columns
                            │
                            └─► damage, (start, end)
 
-A segment may go once all of it has been used and no writer has it open. Those that go are removed, or first written
-into an archive: one segment for each fingerprint and run, instead of thousands of small ones. The ledger forgets what
-is gone by itself. On their way into an archive segments are in a folder of the log that has the archive's name:
+A segment can be removed after all of it has been used and no writer has it open. It is deleted, or first written into
+an archive: one segment for each fingerprint and run, instead of thousands of small ones. The ledger drops removed
+segments by itself. While segments are archived, they are in a folder of the log that has the name of the archive:
 
     log/*.evl ─► rename ─► log/archiving-N/ ─► archive-N.evl, whole or not at all ─► remove the folder
 
-Two processes share the segments among each other, and a later run ends what one that was killed has begun, so that an
-archive has each record once.
+Two processes that run at the same time divide the segments between them, and a later run completes the work of a killed
+one, so an archive has each record once.
 """
 
 import contextlib
@@ -81,15 +81,15 @@ OF_ONE_FILE = {errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ESPIPE,
 
 
 class FileGone(LogError):
-    """A file that was there when the log was listed is not there any more: it has been pruned or archived."""
+    """A listed file of the log does not exist any more, because it has been removed or archived."""
 
 
 class FileUnreadable(LogError):
-    """A single file of a log cannot be read: it belongs to others, or the disk is damaged there.
+    """A single file of a log cannot be read: a permission is missing, or the disk is damaged.
 
     Attributes:
         path: The file.
-        reason: Why it cannot.
+        reason: The reason.
     """
 
     def __init__(self, path: Path, error: OSError) -> None:
@@ -103,8 +103,8 @@ class LogFile:
     """One file of a log.
 
     Attributes:
-        path: Where it is.
-        size: In bytes, when the log was listed; what is appended later is read another time.
+        path: Path of the file.
+        size: Size in bytes when the log was listed; later records are read by the next call.
     """
 
     path: Path
@@ -112,13 +112,13 @@ class LogFile:
 
     @property
     def digits(self) -> str:
-        """The beginning of the segment's name, as a file's name that `LogWriter` gave has it; else empty."""
+        """The first digits of the segment's name, from a file name that `LogWriter` gave; else empty."""
         name = self.path.name
         return name[-DIGITS - len(SUFFIX) : -len(SUFFIX)] if name.endswith(SUFFIX) else ""
 
 
 def files_of(paths: Iterable[str | PathLike[str]]) -> list[LogFile]:
-    """Return all files of these logs: of directories the segments in them.
+    """Return all files of these logs; for directories, the segments in them.
 
     Raises:
         LogError: A path is neither a directory nor a file, or cannot be read.
@@ -155,8 +155,8 @@ def stretch_of(path: Path, start: int, stop: int) -> bytes:
     """Return a file's bytes from `start` to before `stop`.
 
     Raises:
-        FileGone: It is not there.
-        FileUnreadable: It cannot be read, while others perhaps can.
+        FileGone: The file does not exist any more.
+        FileUnreadable: This file cannot be read, but others perhaps can.
         LogError: No file can be read at the moment.
     """
     with _reading(path) as descriptor:
@@ -190,15 +190,15 @@ def _read(descriptor: int, start: int, stop: int) -> bytes:
 
 
 def read_header(file: LogFile) -> tuple[Header | None, str]:
-    """Return a segment's header, or why there is none.
+    """Return the header of a segment, or the reason why there is none.
 
     Returns:
-        The header and an empty text; None and the reason where records are there but no header is; None and an empty
-        text where nothing is whole yet, and for a file in the raw form.
+        The header and an empty text; None and the reason if there are records without a header; None and an empty text
+        if nothing is complete yet, and for a file in the raw form.
 
     Raises:
-        FileGone: It is not there.
-        LogError: It cannot be read.
+        FileGone: The file does not exist any more.
+        LogError: The file cannot be read.
     """
     beginning = stretch_of(file.path, 0, min(file.size, HEADERS))
     payloads = scan(beginning).payloads
@@ -227,14 +227,14 @@ class SegmentReport:
 
     Attributes:
         path: The file.
-        segment: The segment's name; of a file in the raw form, one made of its contents.
-        records: Good records that had not been used yet, nor found in another copy.
-        damage: (start, end) of the stretches that do not hold.
-        unread: Bytes at the end that are not a whole record: not yet written, or cut off.
-        problem: Why nothing of it could be used; empty if it could.
-        size: Of the file, in bytes.
-        made_good: Damaged bytes that another copy of the segment has.
-        moved: Where the file lies since it was moved aside; None where it was not.
+        segment: Name of the segment; for a file in the raw form, a digest of its contents.
+        records: Number of good records that had not been used yet, nor found in another copy.
+        damage: (start, end) of the damaged parts.
+        unread: Number of bytes at the end that are not a complete record: not yet written, or cut off.
+        problem: Reason why nothing of the file could be used; empty if it could.
+        size: Size of the file, in bytes.
+        made_good: Number of damaged bytes that another copy of the segment has.
+        moved: Path of the file after it was moved aside; None if it was not.
     """
 
     path: Path
@@ -249,18 +249,18 @@ class SegmentReport:
 
     @property
     def lost_bytes(self) -> int:
-        """The length of all damaged stretches that no copy makes good."""
+        """Number of damaged bytes that no copy of the segment has."""
         return self.damaged_bytes - self.made_good
 
     @property
     def damaged_bytes(self) -> int:
-        """The length of all damaged stretches."""
+        """Number of damaged bytes."""
         return sum(end - start for start, end in self.damage)
 
     def save_damaged(self) -> Path | None:
-        """Keep the damaged bytes in `<file>.damaged`; return its path, None where nothing is damaged.
+        """Write the damaged bytes to `<file>.damaged`; return its path, or None if nothing is damaged.
 
-        Bytes that it has already are not added again.
+        Bytes that are already in that file are not added again.
         """
         if not self.damage:
             return None
@@ -274,9 +274,9 @@ class SegmentReport:
         return target
 
     def quarantine(self) -> Path | None:
-        """Move the file into `quarantine/` beside it; return its new path, `moved` from then on.
+        """Move the file into `quarantine/` beside it; return its new path, which `moved` also has.
 
-        None where it stays: a writer still has it open, or the directory cannot be written to.
+        Return None if the file is not moved: a writer still has it open, or the directory cannot be written to.
         """
         target = self.path.parent / QUARANTINE / self.path.name
         try:
@@ -303,8 +303,8 @@ class Batch:
     """Records of many segments, decoded together.
 
     Attributes:
-        parts: What has been decoded.
-        refused: Tallies of refused tokens.
+        parts: The decoded records.
+        refused: Numbers of refused tokens, by the number of the reason.
         latest_us: The latest time in a record.
     """
 
@@ -325,15 +325,15 @@ class Batch:
         report: SegmentReport,
         origin: int,
     ) -> None:
-        """Take over the payloads of a piece of a segment.
+        """Add the payloads of a piece of a segment.
 
         Args:
             data: The piece.
-            starts: Of the payloads in it.
-            ends: After each.
-            fingerprint: Of the segment.
-            report: Of the file; what turns out to be no record becomes damage there.
-            origin: Where the piece begins in the file.
+            starts: Index of the first byte of each payload.
+            ends: Index after the last byte of each payload.
+            fingerprint: Fingerprint of the segment.
+            report: Report of the file; payloads that are not records are added to its damage.
+            origin: Index of the piece in the file.
         """
         if not starts:
             return
@@ -343,7 +343,7 @@ class Batch:
             self.flush()
 
     def flush(self) -> None:
-        """Decode what waits."""
+        """Decode the payloads that wait."""
         if not self._waiting:
             return
         offsets = np.cumsum([0, *(len(part[0]) for part in self._waiting)]).tolist()
@@ -366,7 +366,7 @@ class Batch:
         self._waiting, self._size = [], 0
 
     def samples(self) -> tuple[Samples, Samples]:
-        """Return all rewards, and all samples that were served; nothing is left here."""
+        """Return all rewards and all served samples, and remove them from the batch."""
         self.flush()
         rewarded, served = [part.rewarded for part in self.parts], [part.served for part in self.parts]
         self.parts.clear()
@@ -389,13 +389,13 @@ def read_segment(
 
     Args:
         copies: One or more files with the same name in their headers.
-        header: Of them.
-        used: Up to which byte it has been used.
-        batch: Takes the new records.
-        until: Where to stop. Default: at the end.
+        header: Their header.
+        used: Number of bytes that have been used.
+        batch: The batch to which new records are added.
+        until: Number of bytes up to which to read. Default: to the end.
 
     Returns:
-        What was found in each file, and up to which byte the segment is used now.
+        The findings in each file, and the number of bytes of the segment that are used now.
     """
     if len(copies) == 1:
         limit = copies[0].size if until is None else min(copies[0].size, until)
@@ -486,11 +486,11 @@ class Removed:
     """The outcome of retention.
 
     Attributes:
-        segments: Files that are gone, or would be.
-        size: Their bytes.
-        kept: Files that stay.
-        archives: Segments that were written.
-        records: How many records are in these.
+        segments: Files that were removed, or would be.
+        size: Total size of these files, in bytes.
+        kept: Number of files that were kept.
+        archives: Archives that were written.
+        records: Number of records in these archives.
     """
 
     segments: list[Path] = field(default_factory=list)
@@ -503,7 +503,7 @@ class Removed:
 def used_files(
     paths: Iterable[str | PathLike[str]], ledger: Mapping[str, int], older_than_days: float
 ) -> Iterator[tuple[LogFile, Header | None]]:
-    """Yield all segments of logs; with its header one that may go, with None one that has to stay."""
+    """Yield all segments of logs, with the header if the segment can be removed, else with None."""
     latest = time.time() - older_than_days * DAY_S
     for file in files_of(paths):
         try:
@@ -535,9 +535,9 @@ def prune(
 
     Args:
         paths: Logs.
-        ledger: Of the newest solver.
-        older_than_days: Those that were written to since stay.
-        dry_run: Only say what would go.
+        ledger: Ledger of the newest solver.
+        older_than_days: Age of segments to remove at least, in days since the last write.
+        dry_run: Only report the segments that would be removed.
 
     Raises:
         LogError: A log cannot be read.
@@ -566,9 +566,9 @@ def compact(
 
     Args:
         paths: Logs.
-        ledger: Of the newest solver.
-        archive: A directory that is none of the logs; it is made if need be.
-        older_than_days: Those that were written to since stay.
+        ledger: Ledger of the newest solver.
+        archive: A directory that is not one of the logs; it is made if necessary.
+        older_than_days: Age of segments to archive at least, in days since the last write.
 
     Raises:
         LogError: A log cannot be read, or the archive is one of them.

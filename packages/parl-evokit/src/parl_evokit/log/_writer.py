@@ -1,7 +1,7 @@
-"""Writing samples and rewards: one `write` per record, on a segment that belongs to this process alone.
+"""Writing samples and rewards: one `write` per record, on a segment that only this process writes.
 
-With tokens, samples leave as tokens and rewards come for tokens; those that are refused are tallied in the log, at most
-one record a second, so that the update can report them, and an attacker cannot use up the disk.
+With tokens, `sampled` returns a token, and `reward` takes one. The log counts refused tokens, with at most one record
+per second, so that the update can report them and an attacker cannot fill the disk.
 """
 
 import contextlib
@@ -34,21 +34,21 @@ TALLY_S = 1.0
 
 
 class LogWriter:
-    """Appends to a log: a directory of segments, one for each process and stretch of time.
+    """A writer of a log, which is a directory of segments; each process writes its own segments.
 
-    A record is there for readers as soon as the call returns, also when this process dies right after; `fsync_every`
-    bounds what is lost when the machine dies. Not to be shared among threads: give each one its own.
+    Readers see a record as soon as the call returns, even if this process is killed right after; `fsync_every` limits
+    the loss if the machine fails. Threads must not share a writer: each needs its own.
 
     Args:
-        directory: The log; it is made if need be.
-        fsync_every: Records after which the system is asked to write to disk; 0: never.
-        max_bytes: A new segment is begun beyond this size.
-        max_seconds: A new segment is begun after this time, so that retention can remove whole segments.
-        tokens: With these, `sampled` returns a token, and `reward` takes nothing else.
+        directory: The log; it is made if necessary.
+        fsync_every: Number of records after which the system writes to disk, 0 or more; 0 for never.
+        max_bytes: Size of a segment beyond which a new one is begun, 1 or more.
+        max_seconds: Age of a segment after which a new one is begun, above 0, so that old segments can be removed.
+        tokens: Issues and redeems tokens: `sampled` returns a token, and `reward` takes only tokens.
 
     Raises:
         LogError: A number is out of its range, or the directory is a file or cannot be made.
-        SecretError: The secret's file is in the log's directory.
+        SecretError: The file of the secret is in the directory of the log.
     """
 
     def __init__(
@@ -95,16 +95,16 @@ class LogWriter:
         action: int | None = None,
         propensity: float = 1.0,
     ) -> str:
-        """Note that a sample was served; its reward comes later, or never.
+        """Log that a sample was served; its reward can follow later.
 
         Args:
-            info: The sample.
-            context: For `off_policy`: what was known when the action was chosen, finite numbers.
-            action: Which one was chosen, 0 or more; None leaves context and propensity out.
-            propensity: With which probability, above 0 to 1.
+            info: Record of the sample.
+            context: For `off_policy`, the input on which the action was chosen, finite numbers.
+            action: Index of the chosen action, 0 or more; None leaves out context and propensity.
+            propensity: Probability with which the action was chosen, above 0 to 1.
 
         Returns:
-            The sample's token; empty where the log has no tokens.
+            The token of the sample; empty if the log has no tokens.
 
         Raises:
             RecordError: A number is out of its range.
@@ -116,19 +116,19 @@ class LogWriter:
         return token
 
     def reward(self, sample: SamplingInfo | str, reward: float) -> None:
-        """Note the reward of a sample, wherever it was served.
+        """Log the reward of a sample, which any process may have served.
 
-        Several rewards of one sample count by their mean; of a token only the first one counts.
+        Several rewards of one sample count by their mean; for one token only the first counts.
 
         Args:
-            sample: Its record; with tokens its token.
-            reward: A number.
+            sample: Record of the sample; with tokens, its token.
+            reward: The reward; larger is better.
 
         Raises:
-            RecordError: The reward is not a number, or none that 32 bits hold.
-            InvalidReward: With tokens, also if it is not finite; the token stays good.
-            InvalidToken: The token was not issued here, was changed, or has expired.
-            LogError: The disk is full; records before this one are there, and later ones may be written.
+            RecordError: The reward is not a number, or is beyond float32.
+            InvalidReward: With tokens, the reward is not finite; the token stays valid.
+            InvalidToken: The token was not issued with these secrets, was changed, or has expired.
+            LogError: The disk is full; earlier records are complete, and later calls may succeed.
         """
         if self._tokens is None:
             if isinstance(sample, str):
@@ -155,10 +155,10 @@ class LogWriter:
         self._append(info, number, time.time_ns() // 1000, token=True)
 
     def sync(self) -> None:
-        """Have the system write everything to disk.
+        """Make the system write all records to disk.
 
         Raises:
-            LogError: It cannot.
+            LogError: The system cannot.
         """
         if self._descriptor is not None and self._owner == os.getpid():
             try:
@@ -168,10 +168,10 @@ class LogWriter:
             self._unsynced = 0
 
     def close(self) -> None:
-        """Sync and end the segment; a later call begins a new one.
+        """Write all records to disk and close the segment; a later record begins a new one.
 
         Raises:
-            LogError: The end could not be written; the segment has ended all the same.
+            LogError: The last records could not be written; the segment is closed nevertheless.
         """
         try:
             if self._own_refused():

@@ -1,7 +1,7 @@
-"""The model that a user gives, names, or keeps in a directory.
+"""Adapters for models that a user passes, names, or stores in a directory.
 
-A framework is imported when one of its models is given. Built-in models have names that a solver's file may remember,
-since no code is in a name:
+A framework is imported when one of its models is passed. Built-in models have names, which a solver's file may contain,
+since a name contains no code:
 
     cartpole                             4-20-2, no hidden activation: the network of the PARL 1.x manual
     mlp:4-20-2[:relu][:logits][:nobias]  `mlp` with these sizes, activation, and without softmax or biases
@@ -24,14 +24,14 @@ ALIASES = {"cartpole": "mlp:4-20-2:linear"}
 
 
 def adapt(model: Any) -> ModelAdapter:
-    """Return the adapter for what a user gave as `model=`.
+    """Return the adapter of a model.
 
     Args:
         model: A `ModelAdapter`; a pair (arrays, predict) for numpy; a `torch.nn.Module` or `paddle.nn.Layer` (a
-            `parl.Model` is one of them); or a function without arguments that makes one of these.
+            `parl.Model` is one of them); or a function without arguments that returns one of these.
 
     Raises:
-        EvolutionError: It is none of these.
+        EvolutionError: The model is none of these.
     """
     if all(hasattr(model, verb) for verb in (*VERBS, "layout")):
         adapter: ModelAdapter = model
@@ -59,7 +59,7 @@ def built_in(name: str) -> NumpyModel | None:
     """Return the built-in model of this name; None if there is none.
 
     Raises:
-        EvolutionError: The name begins as that of a perceptron and continues otherwise.
+        EvolutionError: The name begins with `mlp:`, and the rest is invalid.
     """
     kind, *words = ALIASES.get(name, name).split(":")
     if kind != "mlp" or not words:
@@ -81,7 +81,7 @@ def built_in(name: str) -> NumpyModel | None:
 
 
 def model_in(directory: Path) -> ModelAdapter | None:
-    """Return the model of a directory, if no code of the user's is needed for it.
+    """Return the model in a directory if it needs no code of the user; else None.
 
     Raises:
         SolverError: `solver.json` is damaged, or the inference program cannot be read.
@@ -99,7 +99,7 @@ def model_in(directory: Path) -> ModelAdapter | None:
 
 
 def has_program(directory: Path) -> bool:
-    """Return whether there is an inference program of paddle, by file names: paddle is not imported for this."""
+    """Return whether a directory has an inference program of paddle, by its file names and without importing paddle."""
     return any(directory.glob("*.pdiparams")) or all((directory / name).is_file() for name in ("model", "params"))
 
 

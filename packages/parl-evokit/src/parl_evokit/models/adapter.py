@@ -1,4 +1,4 @@
-"""The interface that evolution needs of a model, whatever framework it is written in."""
+"""The interface of models of any framework that evolution needs."""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ __all__ = ["ModelAdapter", "Predictor"]
 
 
 class Predictor(Protocol):
-    """Anything with `predict`: an agent or a clone."""
+    """An object with `predict`, such as an agent or a clone."""
 
     def predict(self, x: Any) -> Any:
         """Return the model's output for the input `x`."""
@@ -21,8 +21,8 @@ class Predictor(Protocol):
 class ModelAdapter(Protocol):
     """A model whose parameters can be put into one flat vector.
 
-    An adapter is bound to one vector at a time: changes of the vector change the model, without a copy if the
-    framework allows it.
+    An adapter is bound to one vector at a time. Changes of the vector change the model, without a copy if the framework
+    allows that.
     """
 
     @property
@@ -33,10 +33,10 @@ class ModelAdapter(Protocol):
         """Return a copy of the present parameters `[n]`."""
 
     def bind(self, flat: FlatVector) -> None:
-        """Use the numbers in `flat` `[n]` as parameters from now on; later changes of `flat` change the parameters."""
+        """Use `flat`, float32 `[n]`, as parameters from now on; later changes of `flat` change the parameters."""
 
     def refresh(self) -> None:
-        """Apply changes of the bound vector, if the adapter had to copy it."""
+        """Apply changes of the bound vector if the adapter had to copy it."""
 
     def predict(self, x: Any) -> Any:
         """Return the model's output for the input `x`."""
@@ -47,26 +47,26 @@ class ModelAdapter(Protocol):
         Args:
             flats: Parameters `[k, n]`.
             x: One input for all, or with `each` an array with one input for each, `[k, ...]`.
-            each: Whether `x` has one input for each.
+            each: True if `x` has one input for each.
 
         Returns:
             Outputs `[k, ...]`.
         """
 
     def clone(self) -> "ModelAdapter":
-        """Return the same model, to be bound to another vector."""
+        """Return a copy of the model, which can be bound to another vector."""
 
     def save(self, directory: Path) -> None:
-        """Write the parameters, and nothing that names code, into an existing directory.
+        """Write the parameters, without code or names of code, into an existing directory.
 
         Raises:
-            StorageError: They cannot be written; an adapter may raise an `OSError` instead.
+            StorageError: The files cannot be written; an adapter may raise an `OSError` instead.
         """
 
     def load(self, directory: Path) -> None:
-        """Bind the model to the parameters that `save` wrote.
+        """Use the parameters that `save` wrote from now on.
 
         Raises:
             SolverError: The file is missing or damaged.
-            LayoutMismatch: Its arrays are not those of this model.
+            LayoutMismatch: The arrays of the file are not those of this model.
         """

@@ -1,4 +1,4 @@
-"""Models in numpy: a dictionary of arrays and a function of it, and a ready-made multilayer perceptron."""
+"""Models in numpy: a dictionary of arrays with a function, and a ready-made multilayer perceptron."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +33,13 @@ class NumpyModel:
 
     Args:
         arrays: The parameters by name; they are copied as float32.
-        predict: Called with the arrays and the input. The arrays are views of the flat vector: do not keep them. For
-            use in other processes it must be a function that they can import.
-        predict_many: Called like `predict`, with arrays that have one axis more, the population's, in front, and an
-            input that broadcasts against it; None calls `predict` for one after the other.
+        predict: Function of the arrays and the input that returns the output. The arrays are views of the flat vector:
+            do not keep them. For use in other processes it must be a function that they can import.
+        predict_many: The same function for a population: the arrays have the axis of the population in front, and the
+            input broadcasts against it. With None, `predict` is called for each member.
 
     Attributes:
-        built_in: The name under which `models.find.built_in` makes this model; None for a model of the user.
+        built_in: Name of a built-in model, such as `mlp:4-20-2`; None for a model of the user.
     """
 
     built_in: str | None = None
@@ -94,10 +94,10 @@ class NumpyModel:
         return NumpyModel(self._views, self._predict, self._predict_many)
 
     def save(self, directory: str | PathLike[str]) -> None:
-        """See `ModelAdapter`; the file is `params.npz`, and the directory is made if need be.
+        """See `ModelAdapter`; the file is `params.npz`, and the directory is made if necessary.
 
         Raises:
-            StorageError: It cannot be written.
+            StorageError: The file cannot be written.
         """
         target = path_of(directory, StorageError)
         try:
@@ -128,11 +128,12 @@ def mlp(
     """Return a multilayer perceptron, such as `mlp([4, 20, 2])` for CartPole.
 
     Args:
-        sizes: Inputs, hidden units, outputs; at least two numbers.
-        activation: Of the hidden layers: `tanh`, `relu` or `linear`.
-        softmax: Whether outputs are probabilities.
-        bias: Whether layers have one (starting at 0).
-        seed: The first weights are normal with standard deviation 1 / sqrt(inputs), the same for a seed on any machine.
+        sizes: Numbers of inputs, of units of each hidden layer, and of outputs; at least two numbers, 1 or more.
+        activation: Activation of the hidden layers: `tanh`, `relu` or `linear`.
+        softmax: True if the outputs are probabilities.
+        bias: True if layers have biases, which are initially 0.
+        seed: Seed of the initial weights, which are normal with standard deviation 1 / sqrt(inputs) and the same on
+            every machine.
 
     Returns:
         A model of float32 arrays `w0` `[inputs, outputs]`, `b0`, `w1`, ... whose `predict` takes `[inputs]` or
@@ -140,7 +141,7 @@ def mlp(
 
     Raises:
         LayoutMismatch: `sizes` has fewer than two numbers, or one below 1.
-        ValueError: `activation` is another word.
+        ValueError: `activation` has another value.
     """
     if len(sizes) < 2:
         raise LayoutMismatch(f"a perceptron has inputs and outputs, so two sizes or more, not {list(sizes)}")

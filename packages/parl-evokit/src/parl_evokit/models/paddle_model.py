@@ -1,8 +1,7 @@
 """Models in paddle: a layer whose parameters become views of the flat vector.
 
-Some versions of paddle use numpy's memory without a copy; binding a model finds out. With other versions, and for
-parameters on a GPU or in another precision, numbers are copied whenever the vector has changed. Buffers stay as they
-are and do not evolve.
+Some versions of paddle use numpy's memory without a copy; `bind` tests this. With other versions, and for parameters on
+a GPU or in another precision, numbers are copied whenever the vector has changed. Buffers do not evolve.
 """
 
 import copy
@@ -31,10 +30,10 @@ class PaddleModel:
     Args:
         layer: The layer; its parameters are bound, so that predictions of the adapter and calls of the layer are the
             same. Put it into `eval()` mode if it has dropout or batch statistics.
-        parameters: Patterns of the names of the parameters that evolve, such as `["policy.*"]`; default: all that have
-            a gradient.
-        predict: Called with the layer and the input, without gradients. Default: the layer itself, on a tensor made of
-            the input; its result is returned as numpy if the input was not a tensor.
+        parameters: Patterns of the names of the parameters that evolve, such as `["policy.*"]`. Default: all with a
+            gradient.
+        predict: Function of the layer and the input that returns the output; it is called without gradients. Default:
+            a call of the layer with the input as a tensor; the output is a numpy array unless the input is a tensor.
 
     Raises:
         EvolutionError: No parameter matches.
@@ -69,7 +68,7 @@ class PaddleModel:
         return self._layout.flatten({name: _array(parameter) for name, parameter in self._parameters.items()})
 
     def bind(self, flat: FlatVector) -> None:
-        """See `ModelAdapter`; parameters become views of `flat` where paddle takes its memory."""
+        """See `ModelAdapter`; parameters become views of `flat` if paddle can use its memory."""
         if not flat.flags.writeable:  # paddle knows no memory that must not be written to
             flat = flat.copy()
         self._views = self._layout.views(flat)
@@ -77,7 +76,7 @@ class PaddleModel:
         self.refresh()
 
     def refresh(self) -> None:
-        """See `ModelAdapter`; for parameters that could not share the vector's memory."""
+        """See `ModelAdapter`; copies parameters that cannot share the memory of the vector."""
         for name in self._copied:
             parameter = self._parameters[name]
             parameter.set_value(paddle.to_tensor(self._views[name], place=parameter.place).astype(parameter.dtype))
@@ -92,7 +91,7 @@ class PaddleModel:
             return _arrays(self._layer(self._input(x)))
 
     def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
-        """See `ModelAdapter`; one after the other, since paddle has no vmap."""
+        """See `ModelAdapter`; predicts for one member after the other, since paddle has no vmap."""
         model = self.clone()
         buffer = np.empty(flats.shape[1], np.float32)
         model.bind(buffer)
@@ -108,10 +107,10 @@ class PaddleModel:
         return PaddleModel(copy.deepcopy(self._layer), parameters=self._patterns, predict=self._predict)
 
     def save(self, directory: Path) -> None:
-        """See `ModelAdapter`; the file is `params.safetensors`, buffers included.
+        """See `ModelAdapter`; the file is `params.safetensors`, with the buffers.
 
         Raises:
-            StorageError: It cannot be written.
+            StorageError: The file cannot be written.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import save_file

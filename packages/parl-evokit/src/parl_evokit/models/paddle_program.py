@@ -3,7 +3,7 @@
     model.json, model.pdiparams      what `paddle.static.save_inference_model(prefix, ...)` writes
     model, params                    the same pair by the names of the PARL 1.x manual
 
-The parameters are in a separate scope of paddle, to which the flat vector is copied whenever it has changed.
+The parameters are in a separate scope of paddle. The flat vector is copied there whenever it has changed.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ class PaddleProgram:
     """A `ModelAdapter` for an inference program.
 
     Args:
-        directory: The directory of its two files.
-        name: Their common name; default: the name of the only pair in the directory.
+        directory: The directory of the two files.
+        name: The common name of the files. Default: that of the only pair in the directory.
 
     Raises:
-        SolverError: There is no such pair, or several, or it cannot be read.
+        SolverError: There is no such pair, there are several, or it cannot be read.
     """
 
     samples_in_threads = False  # see `PaddleModel`
@@ -55,7 +55,7 @@ class PaddleProgram:
 
     @property
     def layout(self) -> ParameterLayout:
-        """See `ModelAdapter`; in the order of their names."""
+        """See `ModelAdapter`; the parameters are in the order of their names."""
         return self._layout
 
     def parameters(self) -> FlatVector:
@@ -73,10 +73,10 @@ class PaddleProgram:
             self._tensor(name).set(np.ascontiguousarray(view), paddle.CPUPlace())
 
     def predict(self, x: Any) -> Any:
-        """See `ModelAdapter`; `x` is the program's one input, or a dictionary with all of them by name.
+        """See `ModelAdapter`; `x` is the only input of the program, or a dictionary with all inputs by name.
 
         Returns:
-            The program's one output, or a list of them; numpy arrays.
+            The only output of the program, or a list of all outputs; numpy arrays.
         """
         given = x if isinstance(x, dict) else {self._feeds[0]: x}
         feed = {name: np.asarray(value, np.float32) for name, value in given.items()}
@@ -85,7 +85,7 @@ class PaddleProgram:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
-        """See `ModelAdapter`; one after the other."""
+        """See `ModelAdapter`; predicts for one member after the other."""
         model = self.clone()
         outputs = []
         for k, flat in enumerate(flats):
@@ -103,10 +103,10 @@ class PaddleProgram:
         return other
 
     def save(self, directory: Path) -> None:
-        """See `ModelAdapter`; the same two files, which any program of paddle's can load.
+        """See `ModelAdapter`; writes the same two files, which any program with paddle can load.
 
         Raises:
-            StorageError: They cannot be written.
+            StorageError: The files cannot be written.
         """
         try:
             self._write(directory)
@@ -169,7 +169,7 @@ def find_program(directory: Path, name: str | None = None) -> tuple[Path, Path]:
     """Return the two files of the inference program in a directory: graph and parameters.
 
     Raises:
-        SolverError: There is none, or there are several and no `name`.
+        SolverError: There is no program, or there are several and `name` is None.
     """
     pairs = []
     for weights in sorted(directory.glob(f"*{WEIGHTS}")):

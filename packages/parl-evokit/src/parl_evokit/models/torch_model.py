@@ -1,7 +1,7 @@
 """Models in torch: a module whose parameters become views of the flat vector.
 
-On the CPU and in float32 nothing is copied: writing into the vector changes the module. Parameters elsewhere
-(on a GPU, in another precision) are copied whenever the vector has changed. Buffers stay as they are and do not evolve.
+On the CPU and in float32 nothing is copied: writing into the vector changes the module. Parameters on a GPU or in
+another precision are copied whenever the vector has changed. Buffers do not evolve.
 """
 
 import copy
@@ -30,10 +30,10 @@ class TorchModel:
     Args:
         module: The module; its parameters are bound, so that predictions of the adapter and calls of the module are
             the same. Put it into `eval()` mode if it has dropout or batch statistics.
-        parameters: Patterns of the names of the parameters that evolve, such as `["policy.*"]`; default: all that
+        parameters: Patterns of the names of the parameters that evolve, such as `["policy.*"]`. Default: all that
             require a gradient.
-        predict: Called with the module and the input, without gradients. Default: the module itself, on a tensor made
-            of the input; its result is returned as numpy if the input was not a tensor.
+        predict: Function of the module and the input that returns the output; it is called without gradients. Default:
+            a call of the module with the input as a tensor; the output is a numpy array unless the input is a tensor.
 
     Raises:
         EvolutionError: No parameter matches.
@@ -83,7 +83,7 @@ class TorchModel:
         self.refresh()
 
     def refresh(self) -> None:
-        """See `ModelAdapter`; for parameters that are not on the CPU or not in float32."""
+        """See `ModelAdapter`; copies parameters that are not on the CPU or not in float32."""
         with torch.no_grad():
             for parameter, source in self._copied:
                 parameter.copy_(source)
@@ -98,7 +98,7 @@ class TorchModel:
             return _arrays(self._module(self._input(x)))
 
     def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
-        """See `ModelAdapter`; one batch by `torch.func.vmap`."""
+        """See `ModelAdapter`; predicts for all members as one batch by `torch.func.vmap`."""
         if self._predict is not None:
             raise EvolutionError("predict_many calls the module itself; this model has a predict function of its own")
         stacked: dict[str, torch.Tensor] = {}
@@ -125,10 +125,10 @@ class TorchModel:
         return TorchModel(copy.deepcopy(self._module), parameters=self._patterns, predict=self._predict)
 
     def save(self, directory: Path) -> None:
-        """See `ModelAdapter`; the file is `params.safetensors`, buffers included.
+        """See `ModelAdapter`; the file is `params.safetensors`, with the buffers.
 
         Raises:
-            StorageError: It cannot be written.
+            StorageError: The file cannot be written.
         """
         from safetensors import SafetensorError
         from safetensors.torch import save_file

@@ -1,10 +1,10 @@
-"""Weighted sums of noise that no order, thread count, BLAS or CPU can change: they are sums of whole numbers.
+"""Exact weighted sums of noise: sums of whole numbers, which do not depend on order, threads, BLAS or CPU.
 
-float32 holds every whole number up to 2**24, and products and sums of such numbers exactly as long as they stay below
-that. Units of noise are at most `LARGEST_UNIT` in size. So weights are cut into digits of a few bits, digits are
-multiplied with runs of a few rows by whatever matrix product numpy has (the fastest code there is), and the outcomes,
-exact each, are added up in 64 bits, or in Python's integers where 64 bits might not do. What powers of two all weights
-share comes last (ranks of pairs are all even):
+float32 represents every whole number up to 2**24, and products and sums of such numbers are exact as long as they stay
+below that. Units of noise are at most `LARGEST_UNIT` in size. So weights are split into digits of a few bits, and
+numpy's matrix product multiplies digits with a few rows at a time. These exact products are added in 64 bits, or in
+Python's integers if 64 bits may not suffice. A power of two that all weights share is applied last (ranks of pairs are
+all even):
 
     weight = 2**zeros * (d0 + 64 * d1 + 4096 * d2 ...)         digits from -32 to 31, or small weights as they are
     sum    = 2**zeros * sum over runs and digits of  64**i * (digits of the run @ rows of the run)
@@ -43,17 +43,17 @@ _Number = TypeVar("_Number", np.int64, np.float64)
 
 
 class ExactSum:
-    """The sum of weight times unit over samples, for any stretch of coordinates.
+    """The sum of weight times unit over samples, for any range of coordinates.
 
-    It depends on nothing but the set of (key, weight).
+    It depends only on the set of (key, weight).
 
     Args:
-        noise: Whose units.
-        keys: `[k]`, in any order; halves of a pair are joined, the control key adds nothing.
-        weights: `[k]`, any.
+        noise: The noise.
+        keys: Keys of the samples, `[k]`, in any order; halves of a pair are joined, and the control key adds nothing.
+        weights: Weights of the samples, `[k]`, any integers.
 
     Raises:
-        EvolutionError: Their number is not that of the keys.
+        EvolutionError: Weights and keys differ in number.
         InvalidKey: See `check_key`.
     """
 
@@ -99,15 +99,15 @@ class ExactSum:
 
         Args:
             start: First coordinate.
-            count: How many coordinates.
-            out: Where it goes, int64 or float64 `[count]`; float64 has what int64 would have, rounded once. Default: a
+            count: Number of coordinates.
+            out: Array for the result, int64 or float64 `[count]`; float64 has the exact sum, rounded once. Default: a
                 new array of int64.
 
         Returns:
             `out`.
 
         Raises:
-            EvolutionError: An int64 is to hold the sum of weights whose sizes add up to more than 2**48.
+            EvolutionError: `out` is int64, and the absolute weights add up to more than 2**48.
         """
         if self._upper is not None:
             if out is None or out.dtype != np.float64:
@@ -262,10 +262,10 @@ def sum_of_squares(noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64],
     """Return the sum of weight times squared unit over samples, `[size]`: exact in any order, then rounded once.
 
     Args:
-        noise: Whose units.
-        keys: `[k]`.
-        weights: `[k]`, each below 2**33 in size.
-        size: How many coordinates, from 0 on.
+        noise: The noise.
+        keys: Keys of the samples, `[k]`.
+        weights: Weights of the samples, `[k]`, each below 2**33 in size.
+        size: Number of coordinates, from 0 on.
     """
     numbers = np.asarray(keys, np.uint64)
     sizes = np.abs(weights)
@@ -303,13 +303,13 @@ def weighted_moments(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the sums of weight times unit, and of weight times squared unit, `[size]` each: exact in any order.
 
-    Quick where the candidates were made of the same noise a moment ago, see `GaussianNoise.units_of`.
+    It is fast if the candidates were just made with the same noise, see `GaussianNoise.units_of`.
 
     Args:
-        noise: Whose units.
-        keys: `[k]`.
-        weights: `[k]`; their sizes add up to less than 2**24.
-        size: How many coordinates, from 0 on.
+        noise: The noise.
+        keys: Keys of the samples, `[k]`.
+        weights: Weights of the samples, `[k]`; their absolute values add up to less than 2**24.
+        size: Number of coordinates, from 0 on.
 
     Raises:
         EvolutionError: The weights are too large.

@@ -7,7 +7,7 @@
                       window(pair, b) = splitmix64(pair, b) % (cache_size - block + 1)
     noise[c] = std * unit[c] / 4096, negated when sign is 1
 
-Units are integers, so sums over samples are exact; floats appear in one place, where noise is added to parameters.
+Units are integers, so sums over samples are exact; only the addition of noise to parameters uses floats.
 """
 
 from __future__ import annotations  # so that functions within functions cost nothing to define
@@ -72,10 +72,10 @@ class Halves(Protocol):
 
 
 class GaussianNoise:
-    """The noise of one specification; immutable, safe to share among threads, small to pickle.
+    """The noise of one specification; immutable, safe to share among threads, and small when pickled.
 
     Args:
-        spec: Seed and table.
+        spec: Seed and table of the noise.
     """
 
     def __init__(self, spec: NoiseSpec) -> None:
@@ -93,12 +93,12 @@ class GaussianNoise:
         """Return the noise of coordinates `start` to `start + count - 1`, in units of std / 4096.
 
         Args:
-            key: A sample's key.
-            start: First coordinate, 0 or more; any stretch can be had alone.
-            count: How many coordinates.
+            key: Key of a sample.
+            start: First coordinate, 0 or more.
+            count: Number of coordinates.
 
         Returns:
-            An array `[count]`, all zero for the control key.
+            Integers `[count]`, all zero for the control key.
 
         Raises:
             InvalidKey: See `check_key`.
@@ -120,7 +120,7 @@ class GaussianNoise:
     def units_of(self, keys: NDArray[np.uint64], count: int) -> NDArray[np.int16]:
         """Return `units` of the first `count` coordinates for several keys, read-only `[k, count]`.
 
-        The last ones are kept, for an update wants again what its candidates were made of.
+        The last result is kept, because an update uses the noise of its candidates again.
 
         Raises:
             InvalidKey: See `check_key`.
@@ -169,11 +169,11 @@ class GaussianNoise:
         """Return parameters plus noise, in one pass over memory.
 
         Args:
-            parameters: `[n]`.
-            key: The sample's key.
-            std: Standard deviation, one for all or `[n]`.
-            out: Where the result goes, `[n]`; it may be `parameters` itself. Default: a new array.
-            keep: Whether an update here will want the same noise: computed noise is kept for it, which takes time.
+            parameters: Parameters of the model, float32 `[n]`.
+            key: Key of the sample.
+            std: Standard deviation, one for all parameters or `[n]`.
+            out: Array for the result, `[n]`; it may be `parameters` itself. Default: a new array.
+            keep: True to keep computed noise for an update in this process, which takes some time.
 
         Returns:
             `out`. Each element is float32(parameters + float32(unit * float32(std / 4096))), as IEEE 754 rounds it.
@@ -221,15 +221,15 @@ class GaussianNoise:
         return out
 
     def prepared(self, parameters: FlatVector, keys: NDArray[np.uint64], std: float) -> Prepared:
-        """Return a function that does `perturb` for one of several samples, whose windows of the table are known then.
+        """Return a function that does `perturb` for one of several samples, with precomputed windows of the table.
 
         Args:
-            parameters: `[n]`.
-            keys: The samples' keys, none of which is the control key, `[k]`.
-            std: Standard deviation, one for all.
+            parameters: Parameters of the model, float32 `[n]`.
+            keys: Keys of the samples, `[k]`, without the control key.
+            std: Standard deviation, one for all parameters.
 
         Returns:
-            A function from a sample's place in `keys` and `out` of `perturb`.
+            A function of the index of a sample in `keys` and of `out` as for `perturb`.
         """
         size, block, scaled = len(parameters), self._block, self._scaled_by(std)
         blocks = np.arange(-(-size // block), dtype=np.uint64)
@@ -268,13 +268,13 @@ class GaussianNoise:
         std: float | FlatVector,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Do `perturb` for several keys at once: to the same bits, and much faster for small models.
+        """Return the results of `perturb` for several keys, with the same bits and much faster for small models.
 
         Args:
-            parameters: `[n]`.
-            keys: The samples' keys `[k]`.
-            std: Standard deviation, one for all or `[n]`.
-            out: Where the results go, `[k, n]`. Default: a new array.
+            parameters: Parameters of the model, float32 `[n]`.
+            keys: Keys of the samples, `[k]`.
+            std: Standard deviation, one for all parameters or `[n]`.
+            out: Array for the results, `[k, n]`. Default: a new array.
 
         Returns:
             `out`.
@@ -303,12 +303,12 @@ class GaussianNoise:
         return out
 
     def halves(self, parameters: FlatVector, keys: NDArray[np.uint64], std: float) -> Halves | None:
-        """Return a function that does `perturb` for some pairs, whose windows are gathered at once; None if it cannot.
+        """Return a function that does `perturb` for some pairs at once, by gathering their windows; None if it cannot.
 
         Args:
-            parameters: `[n]`, up to `LARGEST_GATHERED`, within one window of the table.
-            keys: Mirrored pairs, one half after the other, `[2 * k]`.
-            std: Standard deviation, one for all.
+            parameters: Parameters of the model, `[n]`; n is at most `LARGEST_GATHERED`, and within one window.
+            keys: Keys of mirrored pairs, one half after the other, `[2 * k]`.
+            std: Standard deviation, one for all parameters.
         """
         size = len(parameters)
         if size > min(LARGEST_GATHERED, self._block) or not are_pairs(keys):
@@ -339,19 +339,19 @@ class GaussianNoise:
 
     @property
     def row_chunk(self) -> int:
-        """The most coordinates that `rows` gives at once; its stretches end at multiples of this."""
+        """Largest number of coordinates that the function of `rows` returns; its ranges end at multiples of this."""
         return self._block if self.spec.cached else ROW_CHUNK
 
     def rows(self, pairs: NDArray[np.uint64]) -> RowsOf:
         """Return the noise of pairs (keys without lowest bit) as rows of whole numbers in float32, for exact sums.
 
         Args:
-            pairs: `[k]`.
+            pairs: Numbers of the pairs, `[k]`.
 
         Returns:
-            A function from a slice of the pairs, a first coordinate and their number to an array
-            `[pairs in it, coordinates]`, a new one or the one in row order that is given; the coordinates lie within
-            one multiple of `row_chunk`.
+            A function of a slice of the pairs, the first coordinate, the number of coordinates, and optionally an
+            array in row order for the result. It returns an array `[pairs of the slice, coordinates]`. The coordinates
+            must not cross a multiple of `row_chunk`.
         """
         if not self.spec.cached:
 
@@ -479,7 +479,7 @@ def _copy_windows(table: NDArray[np.float32], places: NDArray[np.int64], out: ND
 
 
 def are_pairs(numbers: NDArray[np.uint64]) -> bool:
-    """Return whether these are mirrored pairs, the even half of each just before the odd one."""
+    """Return whether the keys are mirrored pairs, the even half of each just before the odd one."""
     even, odd = numbers[::2], numbers[1::2]
     return len(even) == len(odd) and bool(((even | np.uint64(1) == odd) & (even != odd)).all())
 

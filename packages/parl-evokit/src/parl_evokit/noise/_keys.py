@@ -1,11 +1,11 @@
-"""Keys: the few bytes from which a sample's noise is made again.
+"""Keys: the few bytes from which the noise of a sample is computed.
 
 A key has 62 bits. Its lowest bit is the sign: keys 2p and 2p + 1 are a mirrored pair, the same noise with opposite
 signs. On the wire a key is two non-negative 32-bit integers, the upper and the lower 31 bits. Key 0 means "no noise"
 (control traffic); key 1, its twin, is reserved.
 
-`RandomKeys` is for products: no host, process or restart repeats a key. `CounterKeys` is for tests and experiments that
-are to be repeated.
+`RandomKeys` is for products: hosts, processes and restarts do not repeat a key. `CounterKeys` is for repeatable tests
+and experiments.
 """
 
 import itertools
@@ -42,10 +42,10 @@ FIRST_KEY, KEY_COUNT = np.uint64(CONTROL_KEY + 2), np.uint64(2**KEY_BITS - 2)
 
 
 def check_key(key: int) -> int:
-    """Return `key` if a sample can have it.
+    """Return `key` if it is a valid key of a sample.
 
     Raises:
-        InvalidKey: It is negative, longer than 62 bits, or the reserved 1.
+        InvalidKey: The key is negative, longer than 62 bits, or the reserved 1.
     """
     if not 0 <= key < 2**KEY_BITS or key == CONTROL_KEY + 1:
         raise InvalidKey(f"a key must be 0 (no noise) or from 2 to 2**62 - 1, not {key}")
@@ -53,7 +53,7 @@ def check_key(key: int) -> int:
 
 
 def check_keys(keys: Sequence[int] | NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the keys as an array, if samples can have all of them.
+    """Return the keys as an array if all are valid.
 
     Raises:
         InvalidKey: See `check_key`.
@@ -72,10 +72,10 @@ def split_key(key: int) -> tuple[int, int]:
 
 
 def join_key(halves: Sequence[int]) -> int:
-    """Return the key that `split_key` made these two integers of.
+    """Return the key of two halves from `split_key`.
 
     Raises:
-        InvalidKey: There are not two, one is negative or longer than 31 bits, or the key is reserved.
+        InvalidKey: There are not two halves, one is negative or longer than 31 bits, or the key is reserved.
     """
     try:
         high, low = halves
@@ -89,20 +89,20 @@ def join_key(halves: Sequence[int]) -> int:
 
 
 class KeySource(Protocol):
-    """The source of new samples' keys; safe to share among threads without a lock."""
+    """A source of keys for new samples; safe to share among threads without a lock."""
 
     def draw(self) -> int:
-        """Return a key that was not drawn before; with mirrored sampling, two draws in a row give a pair's halves."""
+        """Return a key that was not drawn before; with mirrored sampling, two draws return the halves of a pair."""
 
     def draw_many(self, n: int) -> NDArray[np.uint64]:
-        """Return what `n` calls of `draw` give, `[n]`.
+        """Return the keys of `n` calls of `draw`, `[n]`.
 
         Raises:
             ValueError: `n` is below 0.
         """
 
     def start_pair(self) -> None:
-        """Give up a half that still waits: the next draw starts a new pair (after an update of the model)."""
+        """Drop a waiting half, so that the next draw starts a new pair, as after an update of the model."""
 
 
 def _require_count(n: int) -> None:
@@ -111,10 +111,10 @@ def _require_count(n: int) -> None:
 
 
 class RandomKeys:
-    """Keys from the operating system's randomness (`secrets`), 61 bits a pair.
+    """Random keys of the operating system (`secrets`), with 61 bits per pair.
 
     Args:
-        mirrored: Whether draws come in mirrored pairs.
+        mirrored: True to draw keys in mirrored pairs.
     """
 
     def __init__(self, mirrored: bool = True) -> None:
@@ -134,7 +134,7 @@ class RandomKeys:
         return 2 * pair
 
     def draw_many(self, n: int) -> NDArray[np.uint64]:
-        """See `KeySource`; one call of the system for all of them. New ones are ascending, as updates sort them."""
+        """See `KeySource`; one call of the system draws all keys. They are ascending, as updates sort them."""
         _require_count(n)
         waiting = self._waiting_half() if n > 0 else None
         wanted = max(0, n - (waiting is not None))
@@ -175,9 +175,9 @@ class CounterKeys:
     """Keys (worker, count), the same in each run that draws in the same order.
 
     Args:
-        worker: The upper 31 bits; processes that sample for one model need different ones (a pickled copy continues
-            with the same keys as the original).
-        mirrored: Whether draws come in mirrored pairs.
+        worker: The upper 31 bits, 0 to 2**31 - 1. Processes that sample for one model need different ones; a pickled
+            copy continues with the same keys as the original.
+        mirrored: True to draw keys in mirrored pairs.
         first: The first count; 0 and 1 are the control key and its twin.
 
     Raises:
@@ -217,11 +217,11 @@ class CounterKeys:
 
     @property
     def next_count(self) -> int:
-        """The count of the next key; a search that is resumed continues with it."""
+        """The count of the next key; a resumed search continues with it."""
         return int(repr(self._counts).removeprefix("count(").removesuffix(")"))  # looks without taking it
 
     def go_on_from(self, count: int) -> None:
-        """Draw the key of this `next_count` next."""
+        """Continue with the key of this count."""
         self._counts = itertools.count(max(count, 2))
 
     def __reduce__(self) -> tuple[type["CounterKeys"], tuple[int, bool, int]]:

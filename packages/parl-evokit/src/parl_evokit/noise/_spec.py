@@ -1,15 +1,15 @@
 """Noise specification v1: its settings, its normal distribution, and the generators of its bits.
 
-The distribution is a table of 65536 integers in units of 2**-12, of which sixteen random bits pick one. They are the
-normal quantiles of (i + 1/2) / 65536, scaled to variance 1 before they are rounded: odd-symmetric, variance
-1 - 8.8e-7, kurtosis 2.9992, largest 4.325. The upper half ships as a file; `tools/make_quantiles.py` of this package's
-source computes it.
+The distribution is a table of 65536 integers in units of 2**-12; sixteen random bits select one. They are the normal
+quantiles of (i + 1/2) / 65536, scaled to variance 1 before they are rounded: odd-symmetric, variance 1 - 8.8e-7,
+kurtosis 2.9992, largest 4.325. The upper half ships as a file; `tools/make_quantiles.py` of this package's source
+computes it.
 
 Bits come from Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a stream is named
 by two 64-bit words, (seed, stream). Its n-th block of four 64-bit words is Philox of the counter n + 1, and coordinate
-c takes the c % 16-th 16 bits of block c // 16, little end first. So any stretch of any stream can be had alone. numpy's
-generator gives the same blocks many times faster than Python can. It is used where it passes the known-answer test,
-which runs once, at first use; elsewhere `philox_block` works in plain integers.
+c takes the c % 16-th 16 bits of block c // 16, little-endian. So any range of any stream can be computed alone. numpy's
+generator computes the same blocks much faster than Python. It is used if it passes the known-answer test, which runs
+once, at first use; otherwise `philox_block` computes with plain integers.
 
 splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): `splitmix64(key, n)` is
 the (n + 1)-th number of the sequence that starts at `key`. The cached noise uses it to find a sample's window for block
@@ -106,7 +106,7 @@ class NoiseSpec:
 
     @property
     def block(self) -> int:
-        """Coordinates that share one window of the table: the largest power of two up to a quarter of it, and 2**16."""
+        """Coordinates per window of the table: the largest power of two up to a quarter of it and up to 2**16."""
         return min(LARGEST_BLOCK, 1 << ((self.cache_size // 4).bit_length() - 1))
 
     @property
@@ -115,15 +115,15 @@ class NoiseSpec:
         return self.cache_size - self.block + 1
 
     def fingerprint(self, layout: ParameterLayout, sampler: str = "gaussian") -> int:
-        """Return the 32 bits that each sample carries, so that it is never read with foreign noise.
+        """Return the 32 bits that each record contains, so that an update never uses a sample with other noise.
 
         Args:
             layout: Names, shapes and order of the perturbed parameters.
-            sampler: What the algorithm makes of the noise.
+            sampler: Name of the algorithm's use of the noise.
 
         Returns:
-            1 to 2**32 - 1: the first four bytes, little end first, of a SHA-256 over specification version, seed,
-            sampler, table size (0 without a table) and layout; 1 where that would be 0, which means "not known".
+            1 to 2**32 - 1: the first four bytes, little-endian, of the SHA-256 of specification version, seed, sampler,
+            table size (0 without a table) and layout; 1 instead of 0, which means "unknown".
         """
         table = self.cache_size if self.cached else 0
         head = f"evokit noise {SPEC_VERSION}\nseed {self.seed}\nsampler {sampler}\ntable {table}\n"
@@ -135,7 +135,7 @@ def quantiles() -> NDArray[np.int16]:
     """Return the whole table `[65536]`, read-only and ascending.
 
     Raises:
-        NoiseDataError: The shipped file is not the one that belongs to this version.
+        NoiseDataError: The shipped file does not belong to this version.
     """
     data = Path(__file__).with_name(QUANTILES_FILE).read_bytes()
     found = hashlib.sha256(data).hexdigest()
@@ -202,7 +202,7 @@ def _generator() -> _NumpyPhilox:
 
 @functools.cache
 def numpy_is_exact() -> bool:
-    """Return whether numpy's Philox gives the published answers on this machine (tested once)."""
+    """Return whether numpy's Philox returns the published answers on this machine (tested once)."""
     for counter, key, answer in KNOWN_ANSWERS:
         total = sum(word << (64 * i) for i, word in enumerate(counter)) - 1
         before = tuple((total >> (64 * i)) & MASK for i in range(4))
@@ -218,7 +218,7 @@ def random_bits(seed: int, stream: int, start: int, count: int) -> NDArray[np.ui
         seed: First word of the key, 0 to 2**64 - 1.
         stream: Second word of the key, 0 to 2**64 - 1.
         start: First coordinate, 0 or more.
-        count: How many coordinates, 0 or more.
+        count: Number of coordinates, 0 or more.
 
     Returns:
         An array `[count]`.
@@ -266,7 +266,7 @@ def splitmix64(key: int, n: int) -> int:
 
 
 def splitmix64_array(keys: NDArray[np.uint64], n: NDArray[np.uint64] | int) -> NDArray[np.uint64]:
-    """Return the same for arrays, which broadcast against each other."""
+    """Return `splitmix64` of arrays, which broadcast against each other."""
     steps = np.uint64((n + 1) * GAMMA & MASK) if isinstance(n, int) else (n + ONE_64) * GAMMA_64
     z: NDArray[np.uint64] = keys + steps
     z ^= z >> SHIFT_30
