@@ -1,7 +1,7 @@
-"""parl-evokit: evolution strategies whose samples are a few bytes and whose updates are exact.
+"""parl-evokit: evolution strategies with samples of a few bytes and exact updates.
 
-Names are imported from their modules at their first use, so that a service that only writes logs does not import the
-code of updates.
+Each name is imported from its module at its first use, so that a service that only writes logs does not import the code
+of updates.
 """
 
 from __future__ import annotations

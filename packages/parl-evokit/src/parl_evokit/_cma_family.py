@@ -379,7 +379,7 @@ class Restarts:
 class Promising(NamedTuple):
     """The initial normal distribution of a search: mean `[n]`, step size, covariance of determinant 1.
 
-    The covariance is `[n, n]`, or its diagonal `[n]` where it is separable.
+    The covariance is `[n, n]`, or its diagonal `[n]` for a separable one.
     """
 
     mean: NDArray[np.float64]

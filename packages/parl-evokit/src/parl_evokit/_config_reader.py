@@ -1,12 +1,12 @@
-"""From text or a dictionary to a tree of typed settings, and back to text.
+"""Reading typed settings from text or a dictionary, and writing them as text.
 
     prototxt ─┐
     TOML      ├─► tree of fields ─► flat form moved to its nested place ─► typed settings
     JSON/dict ┘
 
-Types, defaults and ranges are those of the dataclasses in `config`; nothing here knows a setting but by its name there.
-The reader and writer of protobuf's text format do what settings need of it, without protobuf; beside what protobuf
-reads they take `//` comments, because the configuration in the PARL 1.x manual has them.
+Types, defaults and ranges are those of the dataclasses in `config`; this module uses only the names of their fields.
+The reader and writer support the part of protobuf's text format that settings need, without protobuf. They also accept
+`//` comments, because the configuration in the PARL 1.x manual has them.
 
     text ──tokens──► fields: name, line, value        value: a word or number, a quoted string, or a block of fields
 """
@@ -112,13 +112,13 @@ def parse_prototxt(text: str) -> Block:
         The fields; a list becomes repeated fields of one name.
 
     Raises:
-        ConfigError: The text breaks off or has something out of place; the message has the line.
+        ConfigError: The text is incomplete or not valid; the message has the line.
     """
     return _Parser(text).whole()
 
 
 def quote(text: str) -> str:
-    """Return the text in double quotes, so that `parse_prototxt` gives it back."""
+    """Return the text in double quotes, in a form from which `parse_prototxt` returns it."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
@@ -218,10 +218,10 @@ def load_settings(
     Args:
         kind: A dataclass whose fields are numbers, strings, enumerations, tuples, or such dataclasses.
         source: The path of a file, a nested dictionary, or an instance of `kind`.
-        implied: Words at the nested places of settings that a file or a dictionary leaves out.
+        implied: Values of settings that a file or a dictionary leaves out, by nested names.
 
     Raises:
-        ConfigError: The file cannot be read, or a field is not one that `kind` has.
+        ConfigError: The file cannot be read, or `kind` does not have a field.
     """
     if isinstance(source, kind):
         return source

@@ -56,10 +56,10 @@ T = TypeVar("T")
 
 
 def path_of(path: str | os.PathLike[str], error: type[EvolutionError]) -> Path:
-    """Return a path that a caller has given, where it is one that this system can have.
+    """Return the path of a caller's argument.
 
     Raises:
-        EvolutionError: It has a NUL, or a character that is none; it is of the class `error`.
+        EvolutionError: The path has a NUL or an invalid character; the error is of the class `error`.
     """
     try:
         if b"\0" in os.fsencode(path):
@@ -71,16 +71,16 @@ def path_of(path: str | os.PathLike[str], error: type[EvolutionError]) -> Path:
 
 @contextlib.contextmanager
 def replacing(directory: Path) -> Iterator[Path]:
-    """Provide a new directory to write into, which takes the place of `directory` when all went well.
+    """Provide a new directory to write into, which replaces `directory` at the end of the `with` block.
 
-    It starts with the files of `directory`, if there are any. They are links: to change one, write it anew (remove it
-    first, or rename over it), never in place. After an exception nothing has changed.
+    It starts with the files of `directory`, if there are any. They are links: remove a file or rename over it to change
+    it, and never write to it in place. After an exception nothing has changed.
 
     Args:
-        directory: It need not exist; parents are made. Where it is a symbolic link, that which it leads to is replaced.
+        directory: The directory, which need not exist; parents are made. The target of a symbolic link is replaced.
 
     Raises:
-        SolverError: It holds the current directory, which would vanish under this process, or it is a file.
+        SolverError: The directory contains the current directory of this process, or it is a file.
         StorageError: The disk is full, or a permission is missing.
     """
     try:
@@ -115,11 +115,11 @@ def _is_in_use(directory: Path) -> bool:
 
 
 def clear_leftovers(parent: Path, name: str | None = None) -> None:
-    """Clear away what writers that are dead by now have left beside a directory.
+    """Remove temporary directories of writers that ended.
 
     Args:
-        parent: Where to look.
-        name: Of the directory that they were to replace. Default: any.
+        parent: The directory to search.
+        name: Name of the directory that they would have replaced. Default: any.
     """
     for path in sorted(parent.iterdir()):
         found = LEFTOVER.fullmatch(path.name)
@@ -140,7 +140,7 @@ def clear_leftovers(parent: Path, name: str | None = None) -> None:
 
 
 def removed(directory: Path) -> None:
-    """Remove a directory at once for readers: under another name before its files go."""
+    """Remove a directory in one step for readers: rename it before its files are removed."""
     if directory.is_symlink():
         directory.unlink()
         return
@@ -150,11 +150,11 @@ def removed(directory: Path) -> None:
 
 
 def read_unchanged(directory: Path, read: Callable[[], T]) -> T:
-    """Return what `read` reads of a directory, all of it from before or all from after a replacement.
+    """Return the result of `read`, which is all from before or all from after a replacement of the directory.
 
     Args:
-        directory: Read again when it has been replaced meanwhile.
-        read: Reads it by its name.
+        directory: The directory; it is read again if it was replaced meanwhile.
+        read: Function that reads the directory by its name.
     """
     while True:
         before = _identity(directory)
@@ -334,7 +334,7 @@ def try_lock(descriptor: int) -> bool:
     """Lock an open file or directory; return False while another open of it has the lock.
 
     Raises:
-        OSError: This file system has no locks, or none on directories.
+        OSError: This file system has no locks, or no locks of directories.
     """
     if sys.platform == "win32":
         try:
@@ -350,16 +350,16 @@ def try_lock(descriptor: int) -> bool:
 
 
 def open_directory(path: Path) -> int:
-    """Return a descriptor of a directory, to be locked.
+    """Return a descriptor of a directory, for a lock.
 
     Raises:
-        OSError: There is none, or this system cannot open directories.
+        OSError: There is no such directory, or this system cannot open directories.
     """
     return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 
 
 def is_same_file(descriptor: int, path: Path) -> bool:
-    """Return whether the path still leads to the open file."""
+    """Return whether the path still refers to the open file."""
     try:
         found, here = os.fstat(descriptor), os.stat(path)
     except FileNotFoundError:

@@ -124,7 +124,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read what `write_arrays` wrote; pickled objects are refused.
+    """Return the arrays that `write_arrays` wrote; pickled objects are refused.
 
     Raises:
         SolverError: The file is missing or damaged.
@@ -144,10 +144,10 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the same arrays, their names after a prefix: a part's state within that of the whole."""
+    """Return the arrays with a prefix before their names, for the state of a part within that of the whole."""
     return {prefix + name: array for name, array in arrays.items()}
 
 
 def within(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the arrays whose names begin with a prefix, without it: what `under` put there."""
+    """Return the arrays whose names have a prefix, without the prefix: the inverse of `under`."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -60,7 +60,7 @@ def varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, start: int) -> tuple[int, int]:
-    """Return the number at `start`, and where the next thing begins.
+    """Return the number at `start`, and the index of the byte after it.
 
     Raises:
         RecordError: The bytes end within the number, or it is longer than ten bytes.

@@ -1,25 +1,25 @@
-"""A model directory beside its weights: the state of the solver, and the history of its updates.
+"""The files of a model directory beside the weights: the state of the solver, and the history of its updates.
 
     solver.json    format, package version, configuration, model_iter_id, ledger, the name of a built-in model,
                    SHA-256 of the parameters and of the other files, number and digest of the history's lines
     solver.npz     float32 and int64 arrays: the optimizer's moments, counters
-    waiting.npz    samples that were served and have no reward yet, where there are any
+    waiting.npz    samples that were served and have no reward yet, if there are any
     used-N.npy     keys of the samples that update N has used, as long as a reward for them could come again
     history.jsonl  one line for each update, each with the digest of the line before it:
                    {"model_iter_id": 7, "used": 20, ..., "parameters_sha256": "...", "previous": SHA-256 of the last}
 
-All are data only; nothing in them is executed or names code. A line of the history that is changed or taken out later
-does not fit the next one's `previous`, nor the newest line the digest in `solver.json`, and the file is refused;
-without the file a new history begins. There is no time of day in it, because the same update of the same log has to
-give the same bytes; a directory's own time says when.
+All files are data only; nothing in them is executed or names code. If a line of the history is changed or removed
+later, the digests do not match and the file is refused; without the file a new history begins. The history contains no
+time of day, because the same update of the same log must give the same bytes; the time of the directory is that of the
+update.
 
-A reward that comes again finds its sample among the used ones, and changes nothing:
+A repeated reward belongs to a sample among the used ones, and changes nothing:
 
     update N ─► used-N.npy: keys, sorted within each model ─► a link in later directories, until its models are too old
 
-A sample is forgotten together with its model's `max_age`: from then on its rewards are set aside as too old. Keys of
-the present model need not be looked for, since no earlier update can have had them. So what is held is mapped from
-files, and an update costs nothing but the look-up of its stale samples.
+A sample is dropped when its model is older than `max_age`: from then on its rewards are set aside as too old. An update
+looks up only its stale samples, in memory-mapped files, since no earlier update can have used keys of the present
+model.
 """
 
 import hashlib
@@ -86,10 +86,10 @@ class _Batch:
 
 
 class UsedSamples:
-    """The samples that updates have used, as far back as their models may still be rewarded; immutable.
+    """The samples that updates have used, of all models whose samples still count; immutable.
 
     Args:
-        batches: Of the updates.
+        batches: The used samples of each update.
     """
 
     def __init__(self, batches: Iterable[_Batch] = ()) -> None:
@@ -99,7 +99,7 @@ class UsedSamples:
         return sum(stop - start for batch in self._batches for start, stop in batch.ranges.values())
 
     def has(self, samples: Samples) -> NDArray[np.bool_]:
-        """Return which of these samples have been used, `[n]`."""
+        """Return a mask of the samples that have been used, `[n]`."""
         found = np.zeros(len(samples), np.bool_)
         if not self._batches:
             return found
@@ -118,14 +118,14 @@ class UsedSamples:
     def adding(
         self, keys: NDArray[np.uint64], models: NDArray[np.int64], update: int, oldest: int, trusted: int | None = None
     ) -> "UsedSamples":
-        """Return these and those that an update has used.
+        """Return these samples and those of another update.
 
         Args:
-            keys: Of what it has used; those that cannot be told apart are left out.
-            models: Of each.
-            update: The number of the model that it made.
-            oldest: Models before this one are forgotten.
-            trusted: But not this one.
+            keys: Keys of the samples that it has used; samples without an identity are left out.
+            models: Model of each sample.
+            update: Number of the model that the update made.
+            oldest: Number of the oldest model whose samples are kept.
+            trusted: Number of an older model whose samples are kept, too.
         """
         kept = [
             batch
@@ -149,10 +149,10 @@ class UsedSamples:
         return UsedSamples(kept)
 
     def write(self, directory: Path) -> dict[str, dict[str, list[int]]]:
-        """Write into a directory what is not there yet, and remove what is forgotten.
+        """Write new files into a directory, and remove files that are no longer needed.
 
         Returns:
-            For `read`: the ranges of each file.
+            The ranges of each file, for `read`.
         """
         names = {batch.name for batch in self._batches}
         for path in directory.glob("used-*.npy"):
@@ -168,10 +168,10 @@ class UsedSamples:
 
     @classmethod
     def read(cls, directory: Path, ranges: Mapping[str, Mapping[str, Any]]) -> "UsedSamples":
-        """Return what `write` wrote.
+        """Return the samples that `write` wrote.
 
         Raises:
-            SolverError: A file is missing, or not what `ranges` says.
+            SolverError: A file is missing, or does not match `ranges`.
         """
         batches = []
         for name, models in ranges.items():
@@ -198,14 +198,14 @@ class Progress:
     """The progress of reading logs.
 
     Attributes:
-        ledger: Which segments, up to which byte.
+        ledger: Number of used bytes of each segment.
         waiting: Samples that were served and have no reward yet.
         used: Samples that updates have used.
-        missing: Segments of the ledger that the last update has not seen, and the model that was present when one last
-            did; they are forgotten once all of their models are too old.
-        now_us: The time up to which records have been read, in microseconds since 1970; 0 where they have none.
-        since_us: From when on the samples that the last update read first have waited, whatever earlier time their
-            records have; 0: from that time.
+        missing: Segments of the ledger that the last update has not found, with the model of the last update that
+            found them; they are dropped when all of their models are too old.
+        now_us: The latest time of the records read, in microseconds since 1970 (UTC); 0 if they have none.
+        since_us: Time from which the samples that the last update read first wait at the earliest, in microseconds
+            since 1970 (UTC); 0 for the time of their records.
     """
 
     ledger: Mapping[str, int] = field(default_factory=dict)
@@ -223,14 +223,14 @@ def write(
     model: str | None = None,
     history: Sequence[str] = (),
 ) -> None:
-    """Write the state of `strategy` into an existing directory that no one reads yet (see `directories.replacing`).
+    """Write the state of `strategy` into an existing directory that has no readers yet (see `_directories.replacing`).
 
     Args:
-        directory: Where.
-        strategy: Whose state.
+        directory: The directory.
+        strategy: The strategy.
         progress: The progress of reading logs.
-        model: Name of a built-in model (see `built_in`), if it is one.
-        history: One line for each update; of very long ones only the newest are kept.
+        model: Name of the model if it is a built-in one (see `built_in`).
+        history: One line for each update; only the newest lines of a very long history are kept.
     """
     progress, history = progress or Progress(), history[-_KEPT:]
     (directory / HISTORY).unlink(missing_ok=True)  # it may be a link to the file of the directory being replaced
@@ -264,7 +264,7 @@ def write(
 
 
 def read(directory: Path, strategy: Strategy) -> Progress:
-    """Load into `strategy`, which must hold the model's parameters already, what `write` wrote.
+    """Load the state that `write` wrote into `strategy`, which must already have the parameters of the model.
 
     Returns:
         The progress of reading logs.
@@ -305,10 +305,10 @@ def read(directory: Path, strategy: Strategy) -> Progress:
 
 
 def read_summary(directory: Path) -> dict[str, Any]:
-    """Return what `solver.json` says.
+    """Return the contents of `solver.json`.
 
     Raises:
-        SolverError: It is missing, damaged, or of another version.
+        SolverError: The file is missing, damaged, or of another version.
     """
     path = directory / SUMMARY
     try:
@@ -329,7 +329,7 @@ def read_summary(directory: Path) -> dict[str, Any]:
 
 
 def version(directory: Path) -> str:
-    """Return the checksum of a directory's solver; empty if there is none that can be read."""
+    """Return the checksum of the solver in a directory; empty if no solver can be read."""
     try:
         return str(read_summary(directory).get("checksum", ""))
     except SolverError:
@@ -340,8 +340,8 @@ def history_line(report: UpdateReport, previous: str) -> str:
     """Return one update as a line of JSON.
 
     Args:
-        report: Of the update.
-        previous: The line before it, empty for the first.
+        report: Report of the update.
+        previous: The previous line, empty for the first.
     """
     numbers: dict[str, Any] = {name: value for name, value in asdict(report).items() if name != "parameters"}
     numbers["parameters_sha256"] = report.parameters_sha256
@@ -350,14 +350,14 @@ def history_line(report: UpdateReport, previous: str) -> str:
 
 
 def read_history(directory: Path, summary: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the lines of a model's history; none where there is no file.
+    """Return the lines of the history of a model; empty without a file.
 
     Args:
-        directory: Of the model.
-        summary: Of the same directory (see `read_summary`): the newest line is compared with it, too.
+        directory: Directory of the model.
+        summary: Summary of the same directory (see `read_summary`), with which the newest line is compared.
 
     Raises:
-        SolverError: It was changed or is damaged.
+        SolverError: The history was changed or is damaged.
     """
     path = directory / HISTORY
     try:
@@ -377,10 +377,10 @@ def read_history(directory: Path, summary: Mapping[str, Any] | None = None) -> l
 
 
 def check_history(lines: Sequence[str]) -> int:
-    """Check that each line follows the one before it; return how many there are.
+    """Check that each line follows the previous one; return the number of lines.
 
     Raises:
-        SolverError: One does not, or the last one is not an update.
+        SolverError: A line does not, or the last one is not an update.
     """
     for number, (before, line) in enumerate(itertools.pairwise(lines), 2):
         if not line.endswith(f'"previous":"{_line_digest(before)}"}}'):

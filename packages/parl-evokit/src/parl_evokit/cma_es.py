@@ -10,7 +10,7 @@ The candidates of a user (`inject`) take part in the next update like samples, b
 samples lie from the mean if they are farther away (Hansen, "Injecting external solutions into CMA-ES", 2011, arXiv
 1110.4181, equation 4):
 
-    z = (B D)^-1 (x - m) / sigma,   shortened to sqrt(n) + 2 n / (n + 2) where it is longer
+    z = (B D)^-1 (x - m) / sigma,   shortened to sqrt(n) + 2 n / (n + 2) if it is longer
 
 Whole numbers (`integers`) are rounded when a sample is made; the update uses the noise as it was drawn. The standard
 deviation of such a parameter does not fall below `LEAST_INTEGER_STD`, so that neighbouring numbers are still sampled (a

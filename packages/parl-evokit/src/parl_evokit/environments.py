@@ -1,6 +1,5 @@
-"""Environments of the command line: `cartpole`, which is built in, or a function of the user.
-
-An environment here is a function (agent, seed) -> return of one episode; the same seed begins the same episode.
+"""Environments of the command line: the built-in `cartpole`, or a function of the user. An environment is a function
+(agent, seed) that returns the return of one episode; equal seeds start equal episodes.
 """
 
 import contextlib
@@ -16,11 +15,11 @@ from parl_evokit.models.adapter import Predictor
 __all__ = ["Episode", "NamedEpisode", "cartpole", "load_object", "users_code"]
 
 Episode = Callable[[Predictor, int], float]
-"""A function that plays one episode with a model's `predict` and a seed, and returns its reward."""
+"""A function that plays one episode with `predict` of a model and a seed, and returns the return of the episode."""
 
 
 def cartpole() -> Episode:
-    """Return episodes of CartPole-v1 with the likelier action; the best return is 500.
+    """Return a function that plays CartPole-v1 with the more probable action; the best return is 500.
 
     Raises:
         EvolutionError: gymnasium is not installed.
@@ -44,10 +43,10 @@ def cartpole() -> Episode:
 
 
 class NamedEpisode:
-    """An `Episode` that is sent to other processes by its name; each makes its own environment at its first episode.
+    """An `Episode` that is pickled by name, so that each process makes its own environment at its first episode.
 
     Args:
-        name: `cartpole`, or package.module:function of a function that returns an `Episode`.
+        name: `cartpole`, or package.module:function, where the function returns an `Episode`.
     """
 
     def __init__(self, name: str) -> None:
@@ -58,7 +57,7 @@ class NamedEpisode:
         """Make the environment now.
 
         Raises:
-            EvolutionError: There is no such function, it raised, or gymnasium is missing.
+            EvolutionError: There is no such function, the function raised, or gymnasium is missing.
         """
         make = cartpole if self._name == "cartpole" else load_object(self._name)
         with users_code(self._name):
@@ -68,7 +67,7 @@ class NamedEpisode:
         """Return the return of one episode.
 
         Raises:
-            EvolutionError: The episode raised, or its return is no number.
+            EvolutionError: The episode raised, or its return is not a number.
         """
         if self._play is None:
             self.open()
@@ -88,7 +87,7 @@ def load_object(name: str) -> Any:
     """Return the object that `package.module:name` refers to.
 
     Raises:
-        EvolutionError: The text is not of this form, there is no such object, or its module raised.
+        EvolutionError: The name is not of this form, there is no such object, or its module raised.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
@@ -102,7 +101,7 @@ def load_object(name: str) -> Any:
 
 @contextlib.contextmanager
 def users_code(name: str) -> Iterator[None]:
-    """Turn exceptions of the user's code of this name into an error of one line that names the place.
+    """Turn an exception of the user's code into an error of one line that names the code and the place.
 
     Raises:
         EvolutionError: The code raised an exception that is not an `EvolutionError`.

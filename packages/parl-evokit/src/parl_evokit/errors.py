@@ -1,4 +1,4 @@
-"""The errors that parl-evokit raises, below `parl_core.errors.ParlError`.
+"""The errors that parl-evokit raises, all of which are a `parl_core.errors.ParlError`.
 
     ParlError
     └─ EvolutionError
@@ -18,8 +18,8 @@
        ├─ UpdateLocked
        └─ WorkersLost
 
-An `EvolutionError` that is none of its branches reports a call that the object does not offer. Attributes that hold
-values of modules above this one are annotated `Any`; their docstrings name the types.
+An `EvolutionError` of no subclass reports a call that the object does not support. Attributes with values of modules
+that import this one are annotated `Any`; their docstrings name the types.
 """
 
 from typing import Any
@@ -58,7 +58,7 @@ def _shown(value: object) -> str:
 
 
 class EvolutionError(ParlError):
-    """Base of all errors that parl-evokit itself reports."""
+    """The base of all errors that parl-evokit itself reports."""
 
 
 class ConfigError(EvolutionError, ValueError):
@@ -66,12 +66,12 @@ class ConfigError(EvolutionError, ValueError):
 
 
 class EvaluationFailed(EvolutionError):
-    """A function that evaluates samples raised; the message has the traceback of the worker in which it did.
+    """A function that evaluates samples raised an exception; the message contains the traceback of the worker.
 
     Attributes:
         summary: The exception in one line.
-        info: The record of the sample (`records.SamplingInfo`); None if the worker was still being set up.
-        sampled: The samples that had come back by then (`parallel.Sampled`), or None.
+        info: The record of the sample (`SamplingInfo`); None if the worker was still being set up.
+        sampled: The samples that were finished by then (`parallel.Sampled`), or None.
     """
 
     def __init__(self, summary: str, trace: str = "", info: Any = None) -> None:
@@ -84,18 +84,18 @@ class EvaluationFailed(EvolutionError):
 
 
 class InvalidKey(EvolutionError, ValueError):
-    """A sample's key is outside of the 62 bits that noise specification v1 allows, or is reserved."""
+    """The key of a sample is outside the 62 bits that noise specification v1 allows, or is reserved."""
 
 
 class InvalidReward(EvolutionError, ValueError):
-    """A reward is not a finite number, or rewards and samples do not match in number."""
+    """A reward is not a finite number, or rewards and samples differ in number."""
 
 
 class InvalidToken(EvolutionError, ValueError):
-    """A sample's token is refused.
+    """The token of a sample is refused.
 
     Attributes:
-        reason: Why (`tokens.Refusal`).
+        reason: The reason (`tokens.Refusal`).
     """
 
     def __init__(self, message: str, reason: Any) -> None:
@@ -107,11 +107,11 @@ class InvalidToken(EvolutionError, ValueError):
 
 
 class LayoutMismatch(EvolutionError, ValueError):
-    """Arrays do not fit the parameters: a name is missing or unknown, or two shapes differ."""
+    """Arrays do not match the parameters: a name is missing or unknown, or two shapes differ."""
 
 
 class LogError(EvolutionError):
-    """A log cannot be read or written: it is missing, no log, too much of it is damaged, or the disk is full."""
+    """A log cannot be read or written: it is missing or not a log, too much of it is damaged, or the disk is full."""
 
 
 class NoiseDataError(EvolutionError):
@@ -122,7 +122,7 @@ class NothingToUpdate(EvolutionError):
     """Too few samples were usable; the model and the solver are unchanged.
 
     Attributes:
-        report: The outcome for each sample (`report.UpdateReport`), or None.
+        report: The outcome for the samples (`UpdateReport`), or None.
     """
 
     def __init__(self, message: str, report: Any = None) -> None:
@@ -131,7 +131,7 @@ class NothingToUpdate(EvolutionError):
 
 
 class RecordError(EvolutionError, ValueError):
-    """Bytes are not a sample's record, or a record has a number that its wire form cannot hold."""
+    """Bytes are not the record of a sample, or a number of a record does not fit its field."""
 
 
 class SecretError(EvolutionError, ValueError):
@@ -139,7 +139,7 @@ class SecretError(EvolutionError, ValueError):
 
 
 class SolverError(EvolutionError):
-    """A required earlier call is missing, or a solver's files are damaged or belong to another model."""
+    """A required earlier call is missing, or the files of a solver are damaged or belong to another model."""
 
 
 class StorageError(EvolutionError):
@@ -151,10 +151,10 @@ class UpdateLocked(EvolutionError):
 
 
 class WorkersLost(EvolutionError):
-    """Workers of a pool end again and again, or none can be made.
+    """Too many workers of a pool were lost, or none can be started.
 
     Attributes:
-        sampled: The samples that had come back by then (`parallel.Sampled`), or None.
+        sampled: The samples that were finished by then (`parallel.Sampled`), or None.
     """
 
     sampled: Any = None

@@ -11,8 +11,9 @@ Differences from the paper: all children of an update count, and at most half of
 parents are set aside. The paper evaluates the best ten again thirty times to find the elite. Here the model, which is
 the best elite, is one of the samples of each `ask`, without noise, and its reward is the mean of all its rewards. An
 elite that kept the reward of its first, lucky evaluation would stay forever. There is no crossover, as in the paper.
-The user's candidates (`inject`) are selected like children; chains start again where one becomes a parent. After a
-rollback the trusted model stays the model, and the best children of the round become parents beside it.
+The candidates of a user (`inject`) are selected like children; if one becomes a parent, all chains start again from the
+parents of that moment. After a rollback the trusted model stays the model, and the best children of the round become
+parents beside it.
 """
 
 from collections.abc import Mapping, Sequence

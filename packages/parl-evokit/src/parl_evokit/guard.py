@@ -1,29 +1,28 @@
 """Guard rails: a limit on updates, and a return to the trusted model if the present ones prove worse.
 
-    traffic ─┬─ noise, around the present model          what is learned from
+    traffic ─┬─ noise, around the present model          samples for updates
              ├─ control_share: the present model         ┐ rewards of the same hours,
              └─ holdout_share: the trusted model         ┘ compared at each update
                                                               │
     surely worse ─► back to the trusted model         better, or no worse by more than a margin ─► trusted from now on
 
-Both arms are served side by side, so that neither the hour nor the season matters. Each update adds the difference of
-the arms' means with the weight 1 / (1/n + 1/m). The sum is compared with a boundary that holds at all times at once (a
-normal mixture; Howard et al. 2021, "Time-uniform, nonparametric, nonasymptotic confidence sequences", equation 3.7;
-Waudby-Smith et al. 2024 for estimated variances), so looking at it after each update costs nothing:
+Both arms are served at the same time, so that hour and season have no effect. Each update adds the difference of the
+means of both arms with the weight 1 / (1/n + 1/m). The sum is compared with a boundary that holds at all times at once
+(a normal mixture; Howard et al. 2021, "Time-uniform, nonparametric, nonasymptotic confidence sequences", equation 3.7;
+Waudby-Smith et al. 2024 for estimated variances), so a check after each update does not raise the rate of false alarms:
 
     |sum - truth * I| <= sqrt((V + r s^2) * log((V + r s^2) / (r s^2 a^2)))   at all times, with probability 1 - a  (1)
     V = (E + 2 max(s^2 I, Q)) / 3                                                                                   (2)
 
 with I the sum of the weights, s^2 the variance of the rewards so far, the last ones included, Q the sum of the weights
-times the variance of each update's own rewards, and E the sum of the squares by which the rewards have moved the sum.
-Q tends to s^2 I, and exceeds it while the spread of rewards grows, because s^2 includes the time before and the earlier
-comparisons. I and s^2 alone are not enough if arms are unequal and rewards are skewed: of clicks that one visitor in
-500 makes, a single one in the arm of 5 % moves the sum as much as twenty in the other arm, and s^2 hardly
-changes. With (2) and the true variance the boundary holds for arms of any one distribution, since
-exp(x - x^2/6) <= 1 + x + x^2/3 for all x (Delyon 2009, "Exponential inequalities for sums of weakly dependent
-variables"). For ordinary rewards E tends to s^2 I, and V with it. Each comparison with another trusted model, the k-th,
-has a = level * 6 / (pi * k)^2, so that all of them together raise a false alarm with a probability of at most
-`level`.
+times the variance of each update's own rewards, and E the sum of the squares by which the rewards have moved the sum. Q
+tends to s^2 I, and exceeds it while the spread of rewards grows, because s^2 includes the time before and the earlier
+comparisons. I and s^2 alone are not enough if arms are unequal and rewards are skewed: if one visitor in 500 clicks, a
+single click in the arm of 5 % moves the sum as much as twenty in the other arm, and s^2 hardly changes. With (2) and
+the true variance the boundary holds for arms of any one distribution, since exp(x - x^2/6) <= 1 + x + x^2/3 for all x
+(Delyon 2009, "Exponential inequalities for sums of weakly dependent variables"). For ordinary rewards E tends to s^2 I,
+and V with it. Each comparison with another trusted model, the k-th, has a = level * 6 / (pi * k)^2, so that all of them
+together raise a false alarm with a probability of at most `level`.
 """
 
 import copy
@@ -93,16 +92,16 @@ class Comparison:
     """The present models beside the trusted one.
 
     Attributes:
-        number: 1 for the first trusted model.
-        present: Rewards that wait until both arms have enough for one difference.
-        holdout: The same of the trusted model.
+        number: Number of the trusted model, 1 for the first.
+        present: Rewards of the present models that wait until both arms have enough for one difference.
+        holdout: The same for the trusted model.
         information: I of (1).
         total: The weighted sum of differences.
         squares: E of (2).
         spread: Squared differences from the mean within arms and updates.
         freedom: The degrees of freedom of `spread`.
         seen_present: Rewards of the present models that have been compared.
-        seen_holdout: The same of the trusted one.
+        seen_holdout: Rewards of the trusted model that have been compared.
         varied: Q of (2).
     """
 
@@ -159,7 +158,7 @@ class Comparison:
 
 
 class Guard:
-    """Remembers the trusted model, and decides whether the present one may stay.
+    """The trusted model, and the decision whether the present one can be kept.
 
     Args:
         settings: The limits.
@@ -232,7 +231,7 @@ class Guard:
         return parameters, state
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything as arrays for a file; nothing if no rule needs it."""
+        """Return the state as arrays for a file; empty if no rule needs it."""
         if not self._settings.rollback:
             return {}
         c = self.comparison
@@ -252,7 +251,7 @@ class Guard:
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Restore the arrays of `state`, and return the other arrays.
 
-        Nothing is restored of earlier forms, which compared hours with earlier ones or weighted differences otherwise.
+        States of earlier versions are not restored, because these compared other times or used other weights.
         """
         own = within(_PREFIX, state)
         if "comparison" in own:
@@ -272,13 +271,13 @@ class Guard:
 
 
 def shortened(before: FlatVector, after: FlatVector, ratio: float, std: float | FlatVector = 0.0) -> FlatVector:
-    """Return `after`, or the point towards it at a distance of `ratio` times the length of `before` if it is farther.
+    """Return `after`, moved towards `before` if it is farther away than `ratio` times the norm of `before`.
 
     Args:
         before: Parameters `[n]`.
-        after: The next ones `[n]`.
-        ratio: 0 for no limit.
-        std: The deviation of the noise: if `before` is all zero, the typical length of a perturbation is used instead.
+        after: The next parameters `[n]`.
+        ratio: Limit of the distance relative to the norm of `before`; 0 for no limit.
+        std: Deviation of the noise; if `before` is all zero, the typical norm of a perturbation is used instead.
     """
     if not ratio:
         return after

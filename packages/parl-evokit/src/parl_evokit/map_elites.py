@@ -2,8 +2,8 @@
 
     ask(n) ──► candidates ──► (evaluate: reward and descriptor) ──► tell ──► each cell keeps its best
 
-A descriptor describes a candidate's behaviour, not its quality; the box of descriptors is cut into a grid, whose cells
-keep the best candidate each. New candidates are varied elites (Vassiliades and Mouret, "Discovering the elite
+A descriptor describes the behaviour of a candidate, not its quality. The box of descriptors is divided into a grid, and
+each cell keeps its best candidate. New candidates are varied elites (Vassiliades and Mouret, "Discovering the elite
 hypervolume by leveraging interspecies correlation", GECCO 2018, equation 1):
 
     x = a + std * z + line_std * u * (b - a)       a, b elites of two cells drawn uniformly, z and u normal
@@ -33,9 +33,9 @@ class MapReport:
     """The outcome of one `tell`.
 
     Attributes:
-        added: Candidates that are the first of their cell.
-        improved: Candidates that replace a worse one.
-        outside: Candidates whose descriptor is outside of the box, or whose reward or descriptor is not finite.
+        added: Number of candidates that are the first of their cell.
+        improved: Number of candidates that replace a worse one.
+        outside: Number of candidates whose descriptor is outside the box, or whose reward or descriptor is not finite.
     """
 
     added: int
@@ -48,9 +48,9 @@ class MapElites:
 
     Args:
         mean0: The initial parameters, `[n]`.
-        lower: Lower sides of the box of descriptors, `[k]`.
-        upper: Upper sides, `[k]`.
-        cells: The number of parts of each side, `[k]`.
+        lower: Lower bounds of the descriptors, `[k]`.
+        upper: Upper bounds of the descriptors, `[k]`.
+        cells: Number of cells in each dimension of the descriptor, `[k]`.
         std: Deviation of the noise of every new candidate; 0.01 in the paper on variation.
         line_std: Deviation of the step along the line to another elite; 0.2 in that paper.
         initial: The number of candidates that are drawn around `mean0` first.
@@ -120,7 +120,7 @@ class MapElites:
             descriptors: The descriptor of each candidate, `[m, k]`.
 
         Raises:
-            LayoutMismatch: An array has another shape, or candidates are not finite.
+            LayoutMismatch: An array has another shape, or a candidate is not finite.
             InvalidReward: Rewards and candidates differ in number.
         """
         x, worth = np.asarray(candidates, np.float32), np.asarray(rewards, np.float64)
@@ -159,7 +159,7 @@ class MapElites:
 
     @property
     def coverage(self) -> float:
-        """The part of the cells that have an elite, 0 to 1."""
+        """Share of the cells that have an elite, 0 to 1."""
         return len(self) / int(np.prod(self._cells))
 
     @property
@@ -169,16 +169,16 @@ class MapElites:
 
     @property
     def rewards(self) -> NDArray[np.float64]:
-        """Their rewards, a copy."""
+        """Rewards of the elites, a copy `[cells filled]`."""
         return self._rewards.copy()
 
     @property
     def descriptors(self) -> NDArray[np.float64]:
-        """Their descriptors, a copy `[cells filled, k]`."""
+        """Descriptors of the elites, a copy `[cells filled, k]`."""
         return self._descriptors.copy()
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything that changes, as arrays for a file."""
+        """Return the state of the map, as arrays for a file."""
         return {
             "counts": np.array([self._drawn, self._told], np.int64),
             "places": self._places.copy(),
@@ -191,7 +191,7 @@ class MapElites:
         """Restore a state that `state` of a map with the same settings returned.
 
         Raises:
-            LayoutMismatch: An array is missing or does not fit.
+            LayoutMismatch: An array is missing or has another shape.
         """
         filled = len(state.get("places", ()))
         wanted = {

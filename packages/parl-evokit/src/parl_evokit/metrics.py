@@ -4,7 +4,7 @@
                    └─► page: one HTML file, drawn without any library
 
 Set up an alarm for stopped updates first: `evokit_last_update_timestamp_seconds` is the time at which the newest model
-was written, whatever has happened since.
+was written.
 """
 
 import html
@@ -42,7 +42,7 @@ COUNTERS = {name for name in HELP if name.endswith("_total")}
 
 
 def last_update(model_dir: Path) -> float:
-    """Return when a model was written, in seconds since 1970.
+    """Return the time at which a model was written, in seconds since 1970 (UTC).
 
     Raises:
         EvolutionError: There is no solver.
@@ -102,7 +102,7 @@ class Metrics:
     """The metrics in a process that updates, for `prometheus_client` (the extra `metrics`).
 
     Args:
-        registry: Of prometheus_client; default: its own.
+        registry: Registry of prometheus_client. Default: its global registry.
 
     Raises:
         EvolutionError: prometheus_client is not installed.
@@ -145,9 +145,9 @@ def page(model_dir: Path, now: float, stale_after_s: float) -> str:
     """Return a page of plots as one HTML file.
 
     Args:
-        model_dir: Of the newest model.
-        now: The present time in seconds since 1970.
-        stale_after_s: The page begins with an alarm if the last update is older than this, in seconds.
+        model_dir: Directory of the newest model.
+        now: The present time in seconds since 1970 (UTC).
+        stale_after_s: Age of the last update above which the page begins with an alarm, in seconds.
 
     Raises:
         SolverError: The history is damaged.

@@ -6,7 +6,7 @@ A decision is a context, the action that was taken, the probability of that acti
 w = pi(a|x) / propensity be the ratio of the candidate's probability of that action to the logged one, and q an estimate
 of the reward of an action:
 
-    IPS    mean of w * r                                              unbiased, wide where w is large
+    IPS    mean of w * r                                              unbiased, wide if w is large
     SNIPS  sum of w * r / sum of w                                    narrower; biased by some 1/n
     DR     mean of sum over a of pi(a|x) q(x, a) + w * (r - q(x, a))  as narrow as q is good, right if w is right
 
@@ -43,10 +43,10 @@ class Decisions:
     """Decisions with their rewards.
 
     Attributes:
-        contexts: `[n, d]`.
-        actions: `[n]`.
-        propensities: The probability with which each action was taken, above 0 to 1, `[n]`.
-        rewards: `[n]`.
+        contexts: The input of each decision, `[n, d]`.
+        actions: Index of each chosen action, 0 or more, `[n]`.
+        propensities: Probability with which each action was chosen, above 0 to 1, `[n]`.
+        rewards: Reward of each decision, `[n]`.
     """
 
     contexts: NDArray[np.float32]
@@ -87,9 +87,9 @@ class Evaluation:
     Attributes:
         decisions: The number of decisions.
         logged: The mean reward of the models that served.
-        ips: By inverse propensities.
-        snips: The same, self-normalised.
-        dr: Doubly robust.
+        ips: Estimate by inverse propensities.
+        snips: Self-normalised estimate by inverse propensities.
+        dr: Doubly robust estimate.
         effective: The equivalent number of decisions of equal weight, (sum of w)^2 / sum of w^2. Below about a hundred,
             none of the estimates is reliable.
         largest_weight: The largest w.
@@ -155,7 +155,7 @@ def _identity(info: SamplingInfo, fingerprint: int = 0) -> tuple[int, ...]:
 
 
 def evaluate(decisions: Decisions, candidate: Policy, *, level: float = 0.95) -> Evaluation:
-    """Estimate what mean reward a candidate would have had.
+    """Estimate the mean reward that a candidate would have had.
 
     Args:
         decisions: The decisions of the log.

@@ -37,7 +37,7 @@ Write = Callable[[SamplingInfo, float], None]
 
 
 def sample_episodes(agent: ESAgent, episode: NamedEpisode, count: int, write: Write, workers: int = 1) -> list[float]:
-    """Evaluate perturbed models, each in one episode; the halves of a mirrored pair get the same one.
+    """Evaluate perturbed models in one episode each; both halves of a mirrored pair get the same episode.
 
     Args:
         agent: An agent with a solver.
@@ -70,7 +70,7 @@ def sample_episodes(agent: ESAgent, episode: NamedEpisode, count: int, write: Wr
 
 @contextlib.contextmanager
 def write_samples(log: Path, raw: bool = False) -> Iterator[Write]:
-    """Provide a function that logs a sample with its reward.
+    """Provide a function that logs a sample with its reward, in a `with` block.
 
     Args:
         log: A directory, to which a segment is added; with `raw` a file.
@@ -126,7 +126,7 @@ def online_rounds(
     episodes: int,
     workers: int = 1,
 ) -> Iterator[Round]:
-    """Run rounds, and yield each when its model is saved.
+    """Run rounds, and yield each after its model is saved.
 
     Args:
         agent: An agent with a solver.
@@ -152,7 +152,7 @@ def online_rounds(
 
 
 def play(agent: ESAgent, episode: NamedEpisode, count: int) -> list[float]:
-    """Return the returns of the model without noise, in episodes with random starts."""
+    """Return the return of each of `count` episodes of the model without noise, with random initial states."""
     return [episode(agent, secrets.randbits(31)) for _ in range(count)]
 
 
@@ -169,19 +169,19 @@ def offline_update(
     """Update the model in a directory from logs, and write it into a directory, which may be the same.
 
     Args:
-        open_agent: Makes an agent with the model and the solver of `model_dir`.
+        open_agent: Function that returns an agent with the model and the solver of `model_dir`.
         logs: See `ESAgent.update_from_log`.
         model_dir: The directory of the present model.
         updated_model_dir: The directory of the new model.
         max_damage: See `ESAgent.update_from_log`.
-        wait_s: How long to wait for another update of `updated_model_dir`, in seconds.
+        wait_s: Maximum time to wait for another update of `updated_model_dir`, in seconds.
         waiting: See `update_lock`.
 
     Raises:
         UpdateLocked: Another update of that directory is still in progress.
-        NothingToUpdate: Too few new samples; nothing was written.
+        NothingToUpdate: Too few new samples could be used; nothing was written.
         LogError: See `read_log`.
-        StorageError: The new directory cannot be written; it is as it was.
+        StorageError: The new directory cannot be written; it is unchanged.
     """
     with update_lock(updated_model_dir, wait_s, waiting):
         agent = read_unchanged(model_dir, open_agent)

@@ -1,4 +1,4 @@
-"""The base of all evolutionary algorithms: samples out, rewards in, any number, in any order.
+"""The base of all evolutionary algorithms: drawing samples, and updating from any of their rewards in any order.
 
     ask(n) ──► infos ──► candidate(info) ──► (evaluate) ──► tell(infos, rewards) ──► report
                               │                                   │
@@ -45,8 +45,8 @@ NEXT_KEY = "next_key"  # of counted keys, in the state
 class Strategy(ABC):
     """Base of all algorithms.
 
-    `kind` is the algorithm's name in settings. `defaults` are the settings of a search for which none are given. They
-    are completed by the defaults of the PARL 1.x manual.
+    `kind` is the name of the algorithm in settings. `defaults` are the settings if none are given; missing ones have
+    the defaults of the PARL 1.x manual.
 
     Args:
         mean0: The initial parameters: a vector `[n]`, or named arrays.
@@ -185,7 +185,7 @@ class Strategy(ABC):
         return sampler.perturb_many(noise_keys(infos), _room((len(infos), self.layout.size), out))
 
     def tell(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
-        """Update from samples, from any number of those drawn, in any order.
+        """Update from any number of the drawn samples, in any order.
 
         Args:
             infos: Samples of this model or of older ones.
@@ -193,7 +193,7 @@ class Strategy(ABC):
                 They count as float64; a log holds float32.
 
         Returns:
-            What was used and what changed.
+            The report of the update.
 
         Raises:
             NothingToUpdate: Fewer usable samples than `min_samples`; nothing has changed.
@@ -386,7 +386,7 @@ class Strategy(ABC):
         return ""
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything but the parameters, as arrays for a file."""
+        """Return the state of the search without the parameters, as arrays for a file."""
         keys = {NEXT_KEY: np.array(self.keys.next_count, np.int64)} if isinstance(self.keys, CounterKeys) else {}
         return self._own_state() | self.guard.state() | keys
 
@@ -395,11 +395,11 @@ class Strategy(ABC):
         return {"model_iter_id": np.array(self._sampler.model_iter_id, np.int64)}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a state that `state` returned; the parameters stay those that this object was made with.
+        """Restore a state that `state` returned; the parameters of this object are unchanged.
 
         Raises:
             SolverError: An array is missing.
-            LayoutMismatch: An array does not fit.
+            LayoutMismatch: An array has another shape.
         """
         own = {name: array for name, array in state.items() if name != NEXT_KEY}
         self._load_own_state(self.guard.load_state(own))
@@ -583,7 +583,7 @@ def _widest(std: float | FlatVector) -> float:
 
 
 def length_of(vector: FlatVector) -> float:
-    """Return the Euclidean length; infinite only where a number is not finite."""
+    """Return the Euclidean norm; infinite only if a number is not finite."""
     square = float(np.dot(vector, vector))
     if isfinite(square):
         return sqrt(square)

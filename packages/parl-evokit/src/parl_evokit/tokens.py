@@ -53,14 +53,14 @@ WEEK_S = 7 * 24 * 3600
 
 
 class Refusal(Enum):
-    """The reason for which a token is refused; the value is that of a log's tally.
+    """The reason for which a token is refused; logs contain the value.
 
     Attributes:
         MALFORMED: It is not 56 characters of the alphabet, or its fields are not those of format 1.
-        UNKNOWN_SECRET: It was signed with a secret that is not, or no longer, known here.
-        FORGED: Its hash does not hold.
-        EXPIRED: It came too late.
-        BAD_REWARD: The token holds, but the reward is not a finite number of 32 bits.
+        UNKNOWN_SECRET: It was signed with a secret that this process does not have, or not any more.
+        FORGED: Its hash is wrong.
+        EXPIRED: Its lifetime is over.
+        BAD_REWARD: The token is valid, but the reward is not a finite float32 number.
     """
 
     MALFORMED = 1
@@ -71,7 +71,7 @@ class Refusal(Enum):
 
 
 def refusals(tallies: Mapping[int, int]) -> dict[str, int]:
-    """Return the tallies of a log by name, such as `forged`; numbers of later versions keep their number."""
+    """Return numbers of refused tokens by reason, such as `forged`; the reasons of later versions are numbers."""
     names = {reason.value: reason.name.lower() for reason in Refusal}
     return {names.get(number, str(number)): count for number, count in sorted(tallies.items())}
 
@@ -115,13 +115,14 @@ class Tokens:
         """Return tokens with the secrets of a file or of the environment.
 
         Args:
-            path: The file. Default: the file that `EVOKIT_SECRET_FILE` names, else the secrets in `EVOKIT_SECRET`.
+            path: File of the secrets. Default: the file that `EVOKIT_SECRET_FILE` names, else the secrets in
+                `EVOKIT_SECRET`.
             lifetime_s: As for the constructor.
-            environment: Default: that of this process.
+            environment: Environment variables. Default: those of this process.
 
         Raises:
             SecretError: There is no secret; the file can be read by others, belongs to another user, is a symbolic
-                link, or lies in a model's or a log's directory.
+                link, or is in the directory of a model or a log.
         """
         environment = os.environ if environment is None else environment
         path = path or environment.get(FILE_VARIABLE)
@@ -137,14 +138,14 @@ class Tokens:
 
     @property
     def file(self) -> Path | None:
-        """The file of the secrets; None where they came otherwise."""
+        """The file of the secrets; None if they were not read from a file."""
         return self._file
 
     def issue(self, info: SamplingInfo) -> str:
         """Return the token of a sample that is served now.
 
         Args:
-            info: Of `add_noise`. A sample without noise that has no identity yet gets one.
+            info: Record of the sample. A sample without noise that has no identity yet gets one.
 
         Raises:
             InvalidKey: The sample's key is not a valid key.
@@ -213,7 +214,8 @@ def create_secret(path: str | PathLike[str]) -> Path:
     """Write a new secret into a new file of mode 0600.
 
     Raises:
-        SecretError: There is a file of that name, the directory is a model's or a log's, or it cannot be written.
+        SecretError: There is a file of that name, it would be in the directory of a model or a log, or it cannot be
+            written.
     """
     target = path_of(path, SecretError)
     if os.path.lexists(target):
@@ -225,8 +227,8 @@ def rotate_secret(path: str | PathLike[str], *, keep: int = 1) -> Path:
     """Put a new secret before those of a file, so that it signs from now on.
 
     Args:
-        path: Of `create_secret`.
-        keep: How many of the earlier secrets stay, so that tokens issued with them are still accepted; 0 or more.
+        path: File of the secrets.
+        keep: Number of earlier secrets to keep, so that their tokens are still accepted; 0 or more.
 
     Raises:
         SecretError: See `Tokens.load`, or the file cannot be written.
