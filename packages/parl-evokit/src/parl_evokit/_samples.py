@@ -1,7 +1,8 @@
-"""Many samples as columns, for updates and logs; a list of objects would be slow and large. Records are decoded by
-whole segments. Nearly all have one layout: key, model, perhaps fingerprint; then perhaps a reward. These are decoded
-with arrays, field by field for all records; `Record.decode` decodes other layouts. Before an update, samples are sorted
-into groups that count and samples that are set aside, with the reason.
+"""Many samples as columns, for updates and logs; a list of objects would be slow and large.
+
+Records are decoded by whole segments. Nearly all have one layout: key, model, perhaps fingerprint; then perhaps a
+reward. These are decoded with arrays, field by field for all records; `Record.decode` decodes other layouts. Before an
+update, samples are sorted into groups that count and samples that are set aside, with the reason.
 
     samples ──► set aside: no key, foreign, orphan, too old, not finite
             ──► control:   no noise, their rewards only

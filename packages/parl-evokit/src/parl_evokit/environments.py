@@ -1,5 +1,6 @@
-"""Environments of the command line: the built-in `cartpole`, or a function of the user. An environment is a function
-(agent, seed) that returns the return of one episode; equal seeds start equal episodes.
+"""Environments of the command line: the built-in `cartpole`, or a function of the user.
+
+An environment is a function (agent, seed) that returns the return of one episode; equal seeds start equal episodes.
 """
 
 import contextlib

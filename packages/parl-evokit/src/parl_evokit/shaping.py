@@ -1,7 +1,8 @@
-"""Fitness shaping: functions from rewards to the weights of the samples' noise. Every function returns `Utilities`: one
-integer per sample, and the utility of the integer 1. Integers make updates exact, because their sums do not depend on
-order. Means and deviations use correctly rounded sums, which do not depend on order either. Rewards are maximised: a
-larger reward has a larger utility.
+"""Fitness shaping: functions from rewards to the weights of the samples' noise.
+
+Every function returns `Utilities`: one integer per sample, and the utility of the integer 1. Integers make updates
+exact, because their sums do not depend on order. Means and deviations use correctly rounded sums, which do not depend
+on order either. Rewards are maximised: a larger reward has a larger utility.
 """
 
 from collections.abc import Callable, Sequence

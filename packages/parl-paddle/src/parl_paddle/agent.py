@@ -1,4 +1,4 @@
-"""`parl.Agent` on PaddlePaddle: the agent of `parl_core.agent`, with static graphs in addition."""
+"""`parl.Agent` on PaddlePaddle: the agent of `parl_core.agent`, extended by static graphs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ __all__ = ["Agent"]
 
 
 class Agent(contract.Agent):
-    """Connects an environment with an algorithm: see `parl_core.agent.Agent`, whose documentation holds here.
+    """The connection of an environment with an algorithm; the documentation of `parl_core.agent.Agent` applies.
 
-    An agent that defines `build_program(self)` works on static graphs. The constructor calls it with static graphs on;
-    there the algorithm's methods add operations to the program that is being built (`paddle.static.program_guard`).
-    Afterwards everything that the programs need is initialised, and `self.executor.run(program, feed=...,
-    fetch_list=...)` runs them. Programs change the same weights and states of PARL's optimizers as eager updates, so
-    `get_weights`, `save` and `sync_target` use the result of each step. `save` does not write the state of paddle's own
-    optimizers in a program.
+    An agent that defines `build_program(self)` works on static graphs. The constructor calls this method with static
+    graphs enabled; inside, methods of the algorithm add operations to the present program
+    (`paddle.static.program_guard`). Then the variables of the programs are initialised, and `self.executor.run(program,
+    feed=..., fetch_list=...)` runs them. Programs change the same weights and states of PARL's optimizers as eager
+    updates, so `get_weights`, `save` and `sync_target` use the result of each step. `save` does not write the state of
+    paddle's own optimizers in a program.
 
     Args:
         algorithm: the algorithm to act and learn with.
         obs_ndim: number of dimensions of one observation; 0 for a `Discrete` space.
-        seed: of the generator that draws exploration on the host; default from the operating system.
+        seed: seed of the generator that draws exploration on the host; default from the operating system.
 
     Attributes:
-        executor: runs this agent's programs; `fluid_executor` is its name in PARL 1.x.
+        executor: the executor of this agent's programs; `fluid_executor` is its name in PARL 1.x.
     """
 
     BACKEND: ClassVar[str] = "paddle"
@@ -44,7 +44,7 @@ class Agent(contract.Agent):
 
     @property
     def executor(self) -> Any:
-        """Return the executor of this agent's programs: `self.executor.run(program, feed={...}, fetch_list=[...])`.
+        """The executor of this agent's programs: `self.executor.run(program, feed={...}, fetch_list=[...])`.
 
         Raises:
             ModelContractError: the agent defines no `build_program`.
@@ -58,7 +58,7 @@ class Agent(contract.Agent):
 
     @property
     def fluid_executor(self) -> Any:
-        """Return `executor`, under its name in PARL 1.x."""
+        """The property `executor` under its name in PARL 1.x."""
         return self.executor
 
     def save(
@@ -68,9 +68,9 @@ class Agent(contract.Agent):
 
         Args:
             save_path: a file (`./model.ckpt`) or a directory (`./model_dir`).
-            model: save the weights of this model alone.
-            program: for agents that build programs: one whose parameters are this agent's; default
-                `self.learn_program`. It may also be given in the place of `model`.
+            model: a model, of which only the weights are saved; default the whole agent.
+            program: for agents that build programs, a program with parameters of this agent; default
+                `self.learn_program`. It may also be given as `model`.
             normalization: as in `parl_core.agent.Agent.save`.
 
         Raises:
@@ -92,7 +92,7 @@ class Agent(contract.Agent):
 
         Raises:
             CheckpointError: there is no such file, it is damaged, or it does not fit; the agent is unchanged.
-            ValueError: as `save`.
+            ValueError: as for `save`.
         """
         model = self._model_to_store(model, program)
         super().restore(save_path, model, map_location, normalization=normalization)
@@ -108,8 +108,8 @@ class Agent(contract.Agent):
 
         Args:
             save_path: prefix of the files, such as `./inference/policy`.
-            input_shape_list: shape of each input of `forward`, None (or -1) where it varies: `[[None, 4]]`.
-            input_dtype_list: dtype of each input: `["float32"]`.
+            input_shape_list: shape of each input of `forward`, with None or -1 for a varying size: `[[None, 4]]`.
+            input_dtype_list: dtype of each input, such as `["float32"]`.
             model: the model to export; default the algorithm's model.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Several processes that learn one model together, each from its part of the batch.
+"""Data parallelism: several processes learn one model together, each from its part of the batch.
 
     process 0:  its rows ──> loss ──> backward ──┐
                                                  ├──> mean of both gradients ──> the same step in both
@@ -28,7 +28,7 @@ __all__ = ["SharedGradients", "join", "joined_sum", "learners", "mean_of_all", "
 def join() -> Learners:
     """Join the group that `paddle.distributed.launch` started; without one, this process is the only learner.
 
-    Call it before models are made.
+    Call this function before models are made.
     """
     environment = distributed.ParallelEnv()  # type: ignore[no-untyped-call]  # paddle leaves it untyped
     if environment.world_size > 1 and not distributed.is_initialized():
@@ -44,7 +44,7 @@ def learners() -> Learners:
 
 
 class SharedGradients:
-    """Makes gradients of some parameters the means over all processes.
+    """The averaging of the gradients of some parameters over all processes.
 
     Args:
         parameters: the parameters whose gradients are averaged; their values in process 0 are copied to all processes.
@@ -85,7 +85,7 @@ def normalised(values: Tensor) -> Tensor:
 
 
 def means(steps: Sequence[tuple[Any, ...]]) -> list[float]:
-    """Return the mean of each column of scalar tensors over all processes, read from the device in one go."""
+    """Return the mean of each column of scalar tensors over all processes, read from the device at once."""
     columns = paddle.stack([paddle.stack(list(column)).mean() for column in zip(*steps, strict=True)])
     return [float(figure) for figure in to_array(mean_of_all(columns))]
 

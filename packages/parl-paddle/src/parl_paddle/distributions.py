@@ -1,6 +1,6 @@
-"""Distributions over actions, batched: each row of the parameters is one distribution.
+"""Batched distributions of actions: each row of the parameters is one distribution.
 
-All have `sample`, `entropy`, `logp` and `kl`; they draw from paddle's generator (`paddle.seed`).
+All have `sample`, `mode`, `entropy`, `logp` and `kl`; they draw from paddle's generator (`paddle.seed`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SMALLEST = 1e-20  # keeps log(-log(u)) finite
 
 
 class PolicyDistribution(Protocol):
-    """A distribution of actions; results are `[batch]`."""
+    """A distribution of actions; entropies and log-probabilities are `[batch]`."""
 
     def sample(self) -> Tensor: ...
     def mode(self) -> Tensor: ...
@@ -48,12 +48,12 @@ class PolicyDistribution(Protocol):
 
 
 def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = None) -> PolicyDistribution:
-    """Return the distribution of actions of a kind, from what the model's `policy(obs)` returned.
+    """Return the distribution of actions of a kind, from the output of the model's `policy(obs)`.
 
     Args:
-        output: as described in `ActionKind`; of numbers alone, `used` of the distribution may follow.
-        kind: of the actions.
-        mask: as in the distribution.
+        output: as described in `ActionKind`; for numbers without choices, `used` of the distribution may follow.
+        kind: the kind of the actions.
+        mask: the mask of the distribution; None without one.
     """
     if kind.continuous and kind.nvec is not None:
         logits, mean, std = output
@@ -67,10 +67,10 @@ def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = Non
 
 
 class CategoricalDistribution:
-    """One of `act_dim` actions.
+    """A categorical distribution of one of `act_dim` actions.
 
     Args:
-        logits: unnormalised log-probabilities `[batch, act_dim]`.
+        logits: unnormalised log-probabilities, `[batch, act_dim]`.
         mask: `[batch, act_dim]`, True (or not 0) where an action is possible; others get probability 0 and no gradient.
     """
 
@@ -83,14 +83,14 @@ class CategoricalDistribution:
 
     @cached_property
     def log_probabilities(self) -> Tensor:
-        """Return the log-probabilities `[batch, act_dim]`."""
+        """Log-probabilities of all actions, `[batch, act_dim]`."""
         return log_softmax(self.logits)
 
     def sample(self) -> Tensor:
         """Return actions, int64 `[batch]`.
 
         Raises:
-            DivergedError: a logit is NaN or infinite, and the logits are on the CPU.
+            DivergedError: a logit is NaN or plus infinity, or all logits of a row are minus infinity; only on the CPU.
         """
         if not in_program() and self.logits.place.is_cpu_place():
             _check_finite(self.logits)
@@ -106,7 +106,7 @@ class CategoricalDistribution:
         return -(paddle.exp(self.log_probabilities) * self.log_probabilities).sum(axis=-1)
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability of actions `[batch]` or `[batch, 1]`, whole numbers of any dtype; `[batch]`."""
+        """Return the log-probability `[batch]` of actions `[batch]` or `[batch, 1]`, whole numbers of any dtype."""
         return paddle.index_sample(self.log_probabilities, actions.astype("int64").reshape([-1, 1])).squeeze(-1)
 
     def kl(self, other: CategoricalDistribution) -> Tensor:
@@ -115,10 +115,10 @@ class CategoricalDistribution:
 
 
 class MultiCategoricalDistribution:
-    """Several independent categoricals side by side, one per part of a multi-discrete action.
+    """Independent categorical distributions, one for each part of a multi-discrete action.
 
     Args:
-        logits: `[batch, sum(sizes)]`, unnormalised.
+        logits: unnormalised log-probabilities of all parts side by side, `[batch, sum(sizes)]`.
         sizes: number of choices of each part.
         mask: `[batch, sum(sizes)]`, as in `CategoricalDistribution`.
     """
@@ -143,7 +143,7 @@ class MultiCategoricalDistribution:
         return paddle.add_n([part.entropy() for part in self.parts])
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability of actions, int64 `[batch, number of parts]`; `[batch]`."""
+        """Return the log-probability `[batch]` of actions, int64 `[batch, number of parts]`."""
         choices = zip(self.parts, paddle.unbind(actions, axis=-1), strict=True)
         return paddle.add_n([part.logp(choice) for part, choice in choices])
 
@@ -153,11 +153,11 @@ class MultiCategoricalDistribution:
 
 
 class ChoicesAndNumbersDistribution:
-    """Choices and numbers that are independent of each other, side by side in one row.
+    """A distribution of independent choices and numbers, side by side in one row.
 
     Args:
-        choices: of the multi-discrete part.
-        numbers: of the others.
+        choices: the distribution of the choices.
+        numbers: the distribution of the numbers.
     """
 
     def __init__(self, choices: MultiCategoricalDistribution, numbers: DiagGaussianDistribution) -> None:
@@ -176,12 +176,12 @@ class ChoicesAndNumbersDistribution:
         return self.choices.entropy() + self.numbers.entropy()
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-density of actions `[batch, parts + act_dim]`; `[batch]`."""
+        """Return the log-density `[batch]` of actions `[batch, parts + act_dim]`."""
         count = len(self.choices.parts)
         return self.choices.logp(actions[..., :count].astype("int64")) + self.numbers.logp(actions[..., count:])
 
     def kl(self, other: ChoicesAndNumbersDistribution) -> Tensor:
-        """Return KL(self || other), `[batch]`."""
+        """Return KL(self || other) in nats, summed over both parts, `[batch]`."""
         return self.choices.kl(other.choices) + self.numbers.kl(other.numbers)
 
     @staticmethod
@@ -190,27 +190,30 @@ class ChoicesAndNumbersDistribution:
 
 
 class SoftCategoricalDistribution(CategoricalDistribution):
-    """A categorical whose draws are differentiable: softmax(logits + Gumbel noise), rows on the simplex.
+    """A categorical distribution with differentiable draws: softmax(logits + Gumbel noise), rows that add up to 1.
 
     Jang, Gu & Poole 2017, equation 2, with temperature 1. Actions are vectors `[batch, act_dim]`.
     """
 
     def sample(self) -> Tensor:
-        """Return relaxed one-hot actions `[batch, act_dim]` at temperature 1."""
+        """Return relaxed one-hot actions `[batch, act_dim]` at temperature 1; gradients flow into the logits."""
         return F.softmax(self.logits + _gumbel_noise_like(self.logits), axis=-1)
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability of one-hot actions `[batch, act_dim]`, or the mixture of relaxed ones."""
+        """Return the sum of the log-probabilities, weighted by the soft actions `[batch, act_dim]`; `[batch]`."""
         return (actions * self.log_probabilities).sum(axis=-1)
 
 
 class SoftMultiCategoricalDistribution:
-    """Several soft categoricals side by side, as MADDPG uses for multi-discrete actions.
+    """Several soft categorical distributions side by side, as MADDPG uses for multi-discrete actions.
 
     Args:
-        logits: `[batch, sum(high - low + 1)]`.
+        logits: unnormalised log-probabilities of all actions side by side, `[batch, sum(high - low + 1)]`.
         low: smallest value of each action.
         high: largest value of each action.
+
+    Raises:
+        ValueError: the number of logits is another.
     """
 
     def __init__(self, logits: Tensor, low: Sequence[int], high: Sequence[int]) -> None:
@@ -221,7 +224,7 @@ class SoftMultiCategoricalDistribution:
         self.parts = [SoftCategoricalDistribution(part) for part in paddle.split(logits, sizes, axis=-1)]
 
     def sample(self) -> Tensor:
-        """Return relaxed one-hot actions side by side, as wide as the logits."""
+        """Return relaxed one-hot actions side by side, as wide as the logits; gradients flow into the logits."""
         return paddle.concat([part.sample() for part in self.parts], axis=-1)
 
     def mode(self) -> Tensor:
@@ -233,17 +236,17 @@ class SoftMultiCategoricalDistribution:
         return paddle.add_n([part.entropy() for part in self.parts])
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability of one-hot actions, as wide as the logits; `[batch]`."""
+        """Return the sum over the actions of `SoftCategoricalDistribution.logp`, `[batch]`; actions as drawn."""
         columns = paddle.split(actions, self.sizes, axis=-1)
         return paddle.add_n([part.logp(column) for part, column in zip(self.parts, columns, strict=True)])
 
     def kl(self, other: SoftMultiCategoricalDistribution) -> Tensor:
-        """Return KL(self || other), summed over the actions, `[batch]`."""
+        """Return KL(self || other) in nats, summed over the actions, `[batch]`."""
         return paddle.add_n([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)])
 
 
 class DiagGaussianDistribution:
-    """Independent normal distributions, one a dimension of the action.
+    """Independent normal distributions, one for each dimension of the action.
 
     Args:
         logits: the pair (mean `[batch, act_dim]`, logarithm of the standard deviation, broadcastable to it).
@@ -260,7 +263,7 @@ class DiagGaussianDistribution:
 
     @classmethod
     def from_std(cls, mean: Tensor, std: Tensor, used: Tensor | None = None) -> DiagGaussianDistribution:
-        """Return the distribution with these standard deviations, above 0."""
+        """Return the distribution with standard deviations `std`, above 0."""
         return cls((mean, std.log()), used)
 
     def sample(self) -> Tensor:
@@ -277,7 +280,7 @@ class DiagGaussianDistribution:
         return self._counted(self.logstd + (0.5 + _LOG_SQRT_2_PI)).sum(axis=-1)
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-density of the actions `[batch, act_dim]`; `[batch]`."""
+        """Return the log-density `[batch]` of actions `[batch, act_dim]`."""
         same_shape(action=actions, mean=self.mean)
         z = (actions - self.mean) / self.std
         return -self._counted(0.5 * paddle.square(z) + self.logstd + _LOG_SQRT_2_PI).sum(axis=-1)
@@ -293,13 +296,13 @@ class DiagGaussianDistribution:
 
 
 def standard_normal_like(tensor: Tensor) -> Tensor:
-    """Return draws from N(0, 1) of the tensor's shape and dtype, in programs too, where the batch's size is open."""
+    """Return draws from N(0, 1) with the shape and dtype of a tensor; in programs the batch size may be unknown."""
     shape = paddle.shape(tensor) if in_program() else tensor.shape
     return paddle.standard_normal(shape, tensor.dtype)
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """Return the logarithms of the softmax over the last axis; Paddle's own are never below -64 on the CPU."""
+    """Return the logarithm of the softmax over the last axis; paddle's own function ends at -64 on the CPU."""
     logarithms: Tensor = logits - paddle.logsumexp(logits, axis=-1, keepdim=True)
     return logarithms
 

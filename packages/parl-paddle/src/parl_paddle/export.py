@@ -41,14 +41,14 @@ def formats() -> Mapping[str, Format]:
 
 
 class ExportedPolicy(PolicyProgram, nn.Layer):
-    """An agent's computation of actions from observations, as one layer.
+    """The computation of an agent's actions from observations, as one layer.
 
-    It takes a list with an array of each part of an observation, `[n, ...]` in the space's dtype. It returns the parts
-    of the action, followed by the values that they were chosen by: scores of choices, then numbers. For a model with a
-    memory the list also has the parts of the state, and the parts of the next state are returned at the end.
+    Its input is a list of arrays of the parts of an observation, `[n, ...]` in the dtype of the space. It returns the
+    parts of the action, followed by the values that determine them: scores of choices, then numbers. A model with a
+    memory also has the parts of the state in the list, and the parts of the next state as the last outputs.
 
     Args:
-        pipeline: of the agent; its model is copied.
+        pipeline: the pipeline of the agent; its model is copied.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:

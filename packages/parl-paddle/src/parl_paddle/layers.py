@@ -1,7 +1,7 @@
-"""`parl.layers` on PaddlePaddle: lazily shaped layers, and the functions that PARL 1.x's manual uses beside them.
+"""`parl.layers` on PaddlePaddle: lazily shaped layers, and the functions of the PARL 1.x manual.
 
-Their arguments, and the parts that need no tensor code of paddle, are in `parl_core.layers`. Layers and functions
-accept eager tensors, and the values of a program that is being built.
+`parl_core.layers` describes their arguments, and has the parts that do not depend on paddle. Layers and functions
+accept eager tensors, and the variables of a program while it is built.
 """
 
 from __future__ import annotations
@@ -249,15 +249,15 @@ def create_parameter(
     is_bias: bool = False,
     default_initializer: Initializer | None = None,
 ) -> Tensor:
-    """Return a parameter that is trained with the model of which it is an attribute.
+    """Return a trainable parameter; assign it to an attribute of a model, which is then trained with it.
 
         self.log_std = parl.layers.create_parameter([act_dim], default_initializer=-0.5)
 
     Args:
-        shape: `[]` for a single number.
-        dtype: such as `"float32"`.
-        is_bias: start from zeros; other parameters start from uniform values (Glorot & Bengio 2010).
-        default_initializer: a number to start from instead, or a function that returns an array of the shape.
+        shape: shape of the parameter; `[]` for a single number.
+        dtype: dtype of the parameter, such as `"float32"`.
+        is_bias: True for initial values of 0; other parameters have uniform initial values (Glorot & Bengio 2010).
+        default_initializer: the initial value instead, or a function that takes the shape and returns an array.
 
     Raises:
         HyperparameterError: the shape, the dtype or the initial values are invalid.
@@ -286,10 +286,10 @@ def data(name: str, shape: Sequence[int], dtype: str = "float32", append_batch_s
     """Return an input of the program that is being built; only parl-paddle has programs.
 
     Args:
-        name: its key in the executor's `feed`.
-        shape: of one sample; the batch dimension is put in front.
-        dtype: of the array that is fed.
-        append_batch_size: False takes `shape` as it is.
+        name: key of the input in `feed` of the executor.
+        shape: shape of one sample; the batch dimension is added in front.
+        dtype: dtype of the array to feed.
+        append_batch_size: False if `shape` already has the batch dimension.
 
     Raises:
         ModelContractError: no program is being built.
@@ -304,33 +304,33 @@ def data(name: str, shape: Sequence[int], dtype: str = "float32", append_batch_s
 
 
 def softmax(input: Tensor, axis: int = -1) -> Tensor:
-    """Return exponentials normalised along `axis`."""
+    """Return the softmax along `axis`."""
     return F.softmax(input, axis=axis)
 
 
 def reduce_max(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
-    """Return the maximum over `dim`; over everything by default."""
+    """Return the maximum over `dim`, by default over all dimensions."""
     return paddle.max(input, axis=dim, keepdim=keep_dim)
 
 
 def reduce_min(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
-    """Return the minimum over `dim`; over everything by default."""
+    """Return the minimum over `dim`, by default over all dimensions."""
     return paddle.min(input, axis=dim, keepdim=keep_dim)
 
 
 def reduce_prod(input: Tensor, dim: int | None = None, keep_dim: bool = False) -> Tensor:
-    """Return the product over `dim`; over everything by default."""
+    """Return the product over `dim`, by default over all dimensions."""
     return paddle.prod(input, axis=dim, keepdim=keep_dim)
 
 
 def one_hot(input: Tensor, depth: int) -> Tensor:
-    """Return rows with a single 1.0: `[n]` or `[n, 1]` to float32 `[n, depth]`."""
+    """Return one-hot rows, float32 `[n, depth]`, of integers `[n]` or `[n, 1]`, 0 to `depth` - 1."""
     index = paddle.squeeze(input, axis=-1) if input.ndim > 1 and input.shape[-1] == 1 else input
     return F.one_hot(index.astype("int64"), depth)
 
 
 def cast(x: Tensor, dtype: Any) -> Tensor:
-    """Return the same numbers in another dtype.
+    """Return a tensor with the same numbers in another dtype.
 
     Raises:
         HyperparameterError: the name of the dtype is unknown.
@@ -341,12 +341,12 @@ def cast(x: Tensor, dtype: Any) -> Tensor:
 
 
 def cross_entropy(input: Tensor, label: Tensor) -> Tensor:
-    """Return -log of the probability that each row of `input` `[n, classes]` gives to `label`; `[n, 1]`."""
+    """Return the cross-entropy `[n, 1]` of `label` `[n]` or `[n, 1]` from probabilities `[n, classes]`."""
     return -paddle.log(paddle.index_sample(input, label.reshape([-1, 1]).astype("int64")))
 
 
 def softmax_with_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
-    """Return the cross-entropy `[n, 1]` of `label` from logits, without overflow."""
+    """Return the cross-entropy `[n, 1]` of `label` `[n]` or `[n, 1]` from logits `[n, classes]`, without overflow."""
     return -paddle.index_sample(log_softmax(logits), label.reshape([-1, 1]).astype("int64"))
 
 
@@ -361,7 +361,7 @@ def stack(x: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def flatten(x: Tensor, axis: int = 1) -> Tensor:
-    """Return a matrix: dimensions before `axis` become rows, the others columns."""
+    """Return a matrix: the dimensions before `axis` become its rows, the others its columns."""
     if axis == 0:
         return paddle.reshape(x, [1, -1])
     columns = paddle.flatten(x, start_axis=axis) if x.ndim > axis + 1 else x
@@ -374,7 +374,7 @@ def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def unsqueeze(input: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return the tensor with a dimension of size one at each of `axes`."""
+    """Return the tensor with a new dimension of size 1 at each of `axes`."""
     return paddle.unsqueeze(input, axis=list(axes))
 
 
@@ -389,7 +389,7 @@ def gather(input: Tensor, index: Tensor) -> Tensor:
 
 
 def dropout(x: Tensor, dropout_prob: float, is_test: bool = False) -> Tensor:
-    """Zero entries with probability `dropout_prob` and scale the others up, unless `is_test`."""
+    """Return `x` with entries set to 0 with probability `dropout_prob` and the others scaled up; `x` if `is_test`."""
     return F.dropout(x, p=dropout_prob, training=not is_test)
 
 
@@ -401,10 +401,18 @@ def pool2d(
     pool_padding: int | tuple[int, int] = 0,
     global_pooling: bool = False,
 ) -> Tensor:
-    """Return the maximum (`"max"`) or mean (`"avg"`) over windows of images `[n, channels, height, width]`.
+    """Return the maximum or mean over windows of images `[n, channels, height, width]`.
+
+    Args:
+        input: the images.
+        pool_size: height and width of a window, or one number for both; needed unless `global_pooling`.
+        pool_type: `"max"` or `"avg"`; the mean does not include the padding.
+        pool_stride: distance between windows, as `pool_size`.
+        pool_padding: size of the padding on each side, as `pool_size`.
+        global_pooling: True for one window, the whole image.
 
     Raises:
-        HyperparameterError: an unknown `pool_type`.
+        HyperparameterError: `pool_type` is unknown.
     """
     size: Any = tuple(input.shape[2:]) if global_pooling else pool_size
     if contract.check_pool_type(pool_type) == "max":

@@ -64,7 +64,7 @@ class Model(paddle.nn.Layer, contract.Model):
         return twin
 
     def to(self, device: Any = None, dtype: Any = None, *args: Any, **kwargs: Any) -> Self:
-        """Move and convert the weights, as paddle's `to`; lazily shaped layers create theirs accordingly."""
+        """Move and convert the weights as `paddle.nn.Layer.to`; lazily shaped layers create theirs accordingly."""
         for layer in self.sublayers():
             if isinstance(layer, LazyLayer):
                 layer.device = layer.device if device is None else device_name(device)

@@ -310,6 +310,7 @@ class RecurrentCounterfactualActorCritic(team_networks.RecurrentCounterfactualAc
 for_spaces = update_wrapper(
     partial(space_networks.for_spaces, networks=sys.modules[__name__]), space_networks.for_spaces
 )
-"""Build networks of this backend for spaces: `parl_core.space_networks.for_spaces` without its `networks`."""
+"""Function that builds networks of this backend for spaces, as `parl_core.space_networks.for_spaces` without
+`networks`."""
 for_team = update_wrapper(partial(team_networks.for_team, networks=sys.modules[__name__]), team_networks.for_team)
-"""Build networks of this backend for teams: `parl_core.team_networks.for_team` without its `networks`."""
+"""Function that builds networks of this backend for teams, as `parl_core.team_networks.for_team` without `networks`."""

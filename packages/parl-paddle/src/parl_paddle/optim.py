@@ -1,4 +1,4 @@
-"""One update step of an optimizer."""
+"""Optimizers on PaddlePaddle: an Adam for eager updates and programs, and adapters of paddle's own optimizers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _REDUCED = (paddle.float16, paddle.bfloat16)  # their moments are kept in float3
 class Adam(contract.Optimizer):
     """`parl_core.algorithm.Optimizer` with one state for eager updates and programs.
 
-    The state is in eager tensors, like the weights: a step inside a program (`build_program`) continues from an eager
-    step and the other way round, and both are saved.
+    The state is in eager tensors, like the weights. So a step in a program (`build_program`) continues from an eager
+    step and vice versa, and the state of both is saved.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Adam(contract.Optimizer):
     def minimize(self, loss: Tensor, lr: float | Tensor | None = None) -> Tensor | None:
         """Compute gradients of `loss` and take one step: see the contract.
 
-        In a program this adds the step to it; there `lr` may also be a value that is fed.
+        While a program is built, this adds the step to the program; `lr` may then also be an input of the program.
         """
         slots = self._slots or self._create()
         if self._shared is not None and not in_program():
@@ -80,7 +80,7 @@ class Adam(contract.Optimizer):
         return value.detach(), {name: figure.detach() for name, figure in figures.items()}
 
     def get_state(self) -> Weights:
-        """Return copies of steps and moments: see the contract."""
+        """Return copies of the number of steps and of the moments: see the contract."""
         used = {name: slot for name, slot in self._slots.items() if int(slot.steps.numpy()[0])}
         state: Weights = {}
         for moment in _MOMENTS:
@@ -90,7 +90,7 @@ class Adam(contract.Optimizer):
         return state | self._rate_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state: see the contract."""
+        """Restore a saved state: see the contract."""
         steps, moment1, moment2 = self._saved(state)
         self._restore_rate(state)
         if steps and not self._slots:
@@ -204,17 +204,17 @@ class _Slot:
 
 
 class FrameworkOptimizer(contract.LearningRate):
-    """Takes the steps of an algorithm with one of paddle's optimizers, whose state is saved with the algorithm.
+    """An adapter of one of paddle's optimizers for an algorithm, which saves its state.
 
     Args:
-        optimizer: made from parameters of the model, with a `grad_clip` of its own or none.
+        optimizer: an optimizer with parameters of the model, with or without `grad_clip`.
         parameters: all parameters of the model.
-        max_grad_norm: limit of the gradients' global norm where the optimizer has no `grad_clip`; None for none.
+        max_grad_norm: limit of the global norm of the gradients if the optimizer has no `grad_clip`; None for no limit.
         part: the parameters that the optimizer may have; default all.
 
     Raises:
-        HyperparameterError: it is not an optimizer, has none of the model's parameters or some of another part, or
-            several processes learn.
+        HyperparameterError: `optimizer` is not an optimizer, has no parameter of the model or one of another part, or
+            several processes learn together.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class FrameworkOptimizer(contract.LearningRate):
             self.optimizer._grad_clip = paddle.nn.ClipGradByGlobalNorm(max_grad_norm)
 
     def minimize(self, loss: Tensor, lr: float | None = None) -> None:
-        """Compute gradients of `loss` and take one step; `lr` becomes the optimizer's rate."""
+        """Compute gradients of `loss` and take one step; `lr` becomes the learning rate of the optimizer."""
         if in_program():
             raise HyperparameterError("programs of build_program take steps with parl.optim: leave optimizer= out")
         self.optimizer.clear_grad()
@@ -259,12 +259,12 @@ class FrameworkOptimizer(contract.LearningRate):
         self.optimizer.step()
 
     def set_lr(self, lr: float) -> None:
-        """Set the optimizer's learning rate for the steps to come: see the contract."""
+        """Set the learning rate of the optimizer for later steps; see the contract."""
         super().set_lr(lr)
         self.optimizer.set_lr(lr)
 
     def get_lr(self) -> float:
-        """Return the optimizer's learning rate."""
+        """Return the learning rate of the optimizer."""
         return float(self.optimizer.get_lr())
 
     def _listed(self) -> list[Tensor]:
@@ -278,7 +278,7 @@ class FrameworkOptimizer(contract.LearningRate):
 
 
 def parameters_of(optimizer: Any) -> list[Tensor]:
-    """Return the parameters of one of paddle's optimizers, in their order."""
+    """Return the parameters of one of paddle's optimizers, in the order of the optimizer."""
     listed: Any = optimizer._parameter_list or []
     return [
         parameter

@@ -13,9 +13,10 @@ __all__ = ["get_random_state", "holder_of_generator", "set_random_state"]
 
 
 def get_random_state() -> dict[str, NDArray[Any]]:
-    """Return copies of the states of the CPU's generator and, where paddle is built for CUDA, of every GPU's.
+    """Return copies of the states of the generators of the CPU and, if paddle is built for CUDA, of every GPU.
 
-    A state consists of the numbers that paddle itself pickles: device, seed, offset, and the engine's words as bytes.
+    A state consists of the numbers that paddle itself pickles: device, seed, offset, and the words of the engine as
+    bytes.
     """
     states: dict[str, NDArray[Any]] = {}
     for name, generator in _generators().items():
@@ -24,14 +25,14 @@ def get_random_state() -> dict[str, NDArray[Any]]:
 
 
 def set_random_state(states: Mapping[str, NDArray[Any]]) -> None:
-    """Continue from states that `get_random_state` returned; those of GPUs that do not exist here are left out."""
+    """Restore states that `get_random_state` returned; states of GPUs that this machine does not have are left out."""
     for name, generator in _generators().items():
         if f"{name}/numbers" in states:
             _go_on(generator, {part: states[f"{name}/{part}"] for part in ("numbers", "engine")})
 
 
 def holder_of_generator(generator: Any) -> Holder:
-    """Return how the state of one generator is read and written."""
+    """Return an object that reads and writes the state of one generator."""
     return Holder(lambda: _state(generator), lambda state: _go_on(generator, state))
 
 

@@ -23,16 +23,16 @@ __all__ = ["TrajectoryTransformer"]
 
 
 class TrajectoryTransformer(Model):
-    """Predicts each step's action from the steps before, the return-to-go and the observation.
+    """A network that predicts the action of each step from earlier steps, the return-to-go and the observation.
 
     Args:
-        obs_dim: numbers of an observation.
-        act_dim: numbers of an action, in [-1, 1].
+        obs_dim: size of an observation.
+        act_dim: size of an action, whose numbers are in [-1, 1].
         hidden: width, a multiple of `heads`; default 128 (paper, table 9).
         layers: number of blocks; default 3.
-        heads: attention heads; default 1.
-        max_timestep: longest episode, in steps.
-        dropout: probability, in training mode; default 0.1.
+        heads: number of attention heads; default 1.
+        max_timestep: length of the longest episode, in steps.
+        dropout: probability of dropout in training mode, 0 to below 1; default 0.1.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TrajectoryTransformer(Model):
         self.head = _linear(hidden, act_dim)
 
     def forward(self, obs: Tensor, action: Tensor, return_to_go: Tensor, timestep: Tensor, mask: Tensor) -> Tensor:
-        """Return actions `[batch, K, act_dim]` in [-1, 1]; arguments as `parl_core.offline.Window` has them."""
+        """Return actions `[batch, K, act_dim]` in [-1, 1]; the arguments are those of `parl_core.offline.Window`."""
         batch, steps = mask.shape
         when = self.embed_timestep(timestep)
         parts = [self.embed_return(return_to_go), self.embed_obs(obs), self.embed_action(action)]

@@ -1,4 +1,4 @@
-"""The PyTorch backend of PARL; programs use it through `parl`, and `parl_torch.networks` has ready-made models."""
+"""The PyTorch backend of PARL, which programs use through `parl`; `parl_torch.networks` has ready-made models."""
 
 from parl_core.siblings import require_core
 from parl_torch._version import PARL_CORE, __version__

@@ -1,4 +1,4 @@
-"""`parl.Agent` on PyTorch: everything is the contract's; the algorithm converts."""
+"""`parl.Agent` on PyTorch: the agent of `parl_core.agent`; its algorithm converts arrays to tensors."""
 
 from typing import ClassVar
 

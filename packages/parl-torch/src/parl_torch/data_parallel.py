@@ -1,4 +1,4 @@
-"""Several processes that learn one model together, each from its part of the batch.
+"""Data parallelism: several processes learn one model together, each from its part of the batch.
 
     process 0:  its rows ──> loss ──> backward ──┐
                                                  ├──> mean of both gradients ──> the same step in both
@@ -29,7 +29,8 @@ _REDUCED = "_parl_reduced"  # marks parameters whose gradients become means at `
 def join() -> Learners:
     """Join the group that `torchrun` started; without one, this process is the only learner.
 
-    With CUDA, the process then uses the GPU of its number on this host. Call it before models are made.
+    With CUDA, the process uses the GPU with its number on this host from then on. Call this function before models are
+    made.
     """
     if distributed.is_available() and distributed.is_torchelastic_launched() and not distributed.is_initialized():
         distributed.init_process_group()
@@ -48,15 +49,15 @@ def learners() -> Learners:
 
 
 class SharedGradients:
-    """Makes gradients of some parameters the means over all processes.
+    """The averaging of the gradients of some parameters over all processes.
 
     Args:
         parameters: the parameters whose gradients are averaged.
 
     Attributes:
-        at_backward: whether `backward` averages the gradients. If another optimizer that shares parameters was first,
-            it does not: then compute gradients without `backward`, which would disturb those of the other optimizer,
-            and pass them to `average`.
+        at_backward: True if `backward` averages the gradients. It is False if another optimizer has shared parameters
+            first. Then compute gradients without `backward`, which would change those of the other optimizer, and pass
+            them to `average`.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -80,13 +81,13 @@ class SharedGradients:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Give all processes the values of process 0, after the first step."""
+        """Copy the values of process 0 to all processes, after the first step."""
         for parameter in self._unequal:
             distributed.broadcast(parameter, 0)
         self._unequal = []
 
     def average(self, gradients: Sequence[Tensor | None]) -> None:
-        """Make gradients that were computed without `backward` the means of all processes', in place."""
+        """Average gradients that were computed without `backward` over all processes, in place."""
         for gradient in gradients:
             if gradient is not None:
                 distributed.all_reduce(gradient)
@@ -122,10 +123,10 @@ def normalised(values: Tensor) -> Tensor:
 
 
 def means(steps: Sequence[Tensor | tuple[Tensor, ...]]) -> list[float]:
-    """Return the mean of each figure over all processes, read from the device in one go.
+    """Return the mean of each figure over all processes, read from the device at once.
 
     Args:
-        steps: of each step its figures, as one tensor `[figures]` or as scalar tensors.
+        steps: figures of each step, as one tensor `[figures]` or as scalar tensors.
     """
     rows = [step if isinstance(step, Tensor) else torch.stack(step) for step in steps]
     return [float(figure) for figure in mean_of_all(torch.stack(rows).mean(dim=0)).tolist()]

@@ -1,4 +1,7 @@
-"""Distributions of actions: draw, entropy, log-probability, divergence; natural logarithms throughout."""
+"""Batched distributions of actions: each row of the parameters is one distribution.
+
+All have `sample`, `mode`, `entropy`, `logp` and `kl`; they draw from PyTorch's generator (`torch.manual_seed`).
+"""
 
 import itertools
 import math
@@ -27,7 +30,7 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class PolicyDistribution(Protocol):
-    """A distribution of actions; results are `[batch]`."""
+    """A distribution of actions; entropies and log-probabilities are `[batch]`."""
 
     def sample(self) -> Tensor: ...
     def mode(self) -> Tensor: ...
@@ -36,12 +39,12 @@ class PolicyDistribution(Protocol):
 
 
 def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = None) -> PolicyDistribution:
-    """Return the distribution of actions of a kind, from what the model's `policy(obs)` returned.
+    """Return the distribution of actions of a kind, from the output of the model's `policy(obs)`.
 
     Args:
-        output: as described in `ActionKind`; of numbers alone, `used` of the distribution may follow.
-        kind: of the actions.
-        mask: as in the distribution.
+        output: as described in `ActionKind`; for numbers without choices, `used` of the distribution may follow.
+        kind: the kind of the actions.
+        mask: the mask of the distribution; None without one.
     """
     if kind.continuous and kind.nvec is not None:
         logits, mean, std = output
@@ -65,10 +68,10 @@ def _log_softmax(logits: Tensor) -> Tensor:
 
 
 class CategoricalDistribution:
-    """One of `act_dim` actions.
+    """A categorical distribution of one of `act_dim` actions.
 
     Args:
-        logits: `[batch, act_dim]`, unnormalised.
+        logits: unnormalised log-probabilities, `[batch, act_dim]`.
         mask: `[batch, act_dim]`, True (or not 0) where an action is possible; others get probability 0 and no gradient.
     """
 
@@ -83,7 +86,7 @@ class CategoricalDistribution:
         """Return actions, int64 `[batch]`.
 
         Raises:
-            DivergedError: a logit is NaN or infinite, and the logits are on the CPU.
+            DivergedError: a logit is NaN or plus infinity, or all logits of a row are minus infinity; only on the CPU.
         """
         try:
             return torch.multinomial(self.log_probabilities.exp(), 1).squeeze(-1)
@@ -104,19 +107,19 @@ class CategoricalDistribution:
         return -(self.log_probabilities.exp() * self.log_probabilities).sum(dim=-1)
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability of actions `[batch]` or `[batch, 1]`, whole numbers of any dtype; `[batch]`."""
+        """Return the log-probability `[batch]` of actions `[batch]` or `[batch, 1]`, whole numbers of any dtype."""
         chosen = actions.long().reshape(*self.log_probabilities.shape[:-1], 1)
         return self.log_probabilities.gather(-1, chosen).squeeze(-1)
 
     def slope(self, action: Tensor, by_logp: Tensor, by_entropy: float) -> Tensor:
-        """Return the gradient by the logits `[batch, act_dim]` of what has these slopes; without a mask.
+        """Return the gradient of a loss by the logits, `[batch, act_dim]`, for distributions without a mask.
 
         With probabilities p: d log p[a] / d logits = onehot(a) - p, and d entropy / d logits = -p * (log p + entropy).
 
         Args:
-            action: whole numbers of any dtype, `[batch]`.
-            by_logp: slope by each action's log-probability, `[batch]`.
-            by_entropy: slope by each entropy.
+            action: the actions, whole numbers of any dtype, `[batch]`.
+            by_logp: derivative of the loss by the log-probability of each action, `[batch]`.
+            by_entropy: derivative of the loss by the entropy of each row.
         """
         each, probabilities = by_logp.unsqueeze(1), self.log_probabilities.exp()
         entropy = (probabilities * self.log_probabilities).sum(1, keepdim=True)
@@ -124,13 +127,13 @@ class CategoricalDistribution:
         return by_share.mul_(probabilities).neg_().scatter_add_(1, action.long().unsqueeze(1), each)
 
     def kl(self, other: "CategoricalDistribution") -> Tensor:
-        """Return KL(self || other), `[batch]`."""
+        """Return KL(self || other) in nats, `[batch]`."""
         difference = self.log_probabilities - other.log_probabilities
         return (self.log_probabilities.exp() * difference).sum(dim=-1)
 
 
 class DiagGaussianDistribution:
-    """Independent Gaussians, one a dimension.
+    """Independent normal distributions, one for each dimension of the action.
 
     Args:
         logits: the pair (mean `[batch, act_dim]`, logarithm of the standard deviation, broadcastable to it).
@@ -147,7 +150,7 @@ class DiagGaussianDistribution:
 
     @classmethod
     def from_std(cls, mean: Tensor, std: Tensor, used: Tensor | None = None) -> "DiagGaussianDistribution":
-        """Return the distribution with these standard deviations, above 0."""
+        """Return the distribution with standard deviations `std`, above 0."""
         return cls((mean, std.log()), used)
 
     def sample(self) -> Tensor:
@@ -159,17 +162,17 @@ class DiagGaussianDistribution:
         return self.mean
 
     def entropy(self) -> Tensor:
-        """Return the entropy in nats, `[batch]`."""
+        """Return the sum of the dimensions' entropies in nats, `[batch]`."""
         return self._counted(self.logstd + (0.5 + _HALF_LOG_2PI)).sum(dim=-1)
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-density of actions `[batch, act_dim]`; `[batch]`."""
+        """Return the log-density `[batch]` of actions `[batch, act_dim]`."""
         same_shape(action=actions, mean=self.mean)
         scaled = (actions - self.mean) / self.std
         return -self._counted(0.5 * scaled.square() + self.logstd + _HALF_LOG_2PI).sum(dim=-1)
 
     def kl(self, other: "DiagGaussianDistribution") -> Tensor:
-        """Return KL(self || other), `[batch]`."""
+        """Return KL(self || other) in nats, summed over the dimensions, `[batch]`."""
         shift = (self.std.square() + (self.mean - other.mean).square()) / (2.0 * other.std.square())
         return self._counted(other.logstd - self.logstd + shift - 0.5).sum(dim=-1)
 
@@ -178,10 +181,10 @@ class DiagGaussianDistribution:
 
 
 class MultiCategoricalDistribution:
-    """Several independent categoricals side by side, one per part of a multi-discrete action.
+    """Independent categorical distributions, one for each part of a multi-discrete action.
 
     Args:
-        logits: `[batch, sum(sizes)]`, unnormalised.
+        logits: unnormalised log-probabilities of all parts side by side, `[batch, sum(sizes)]`.
         sizes: number of choices of each part.
         mask: `[batch, sum(sizes)]`, as in `CategoricalDistribution`.
     """
@@ -206,21 +209,21 @@ class MultiCategoricalDistribution:
         return torch.stack([part.entropy() for part in self.parts]).sum(dim=0)
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability of actions, int64 `[batch, number of parts]`; `[batch]`."""
+        """Return the log-probability `[batch]` of actions, int64 `[batch, number of parts]`."""
         choices = zip(self.parts, actions.unbind(dim=-1), strict=True)
         return torch.stack([part.logp(choice) for part, choice in choices]).sum(dim=0)
 
     def kl(self, other: "MultiCategoricalDistribution") -> Tensor:
-        """Return KL(self || other), `[batch]`."""
+        """Return KL(self || other) in nats, summed over the parts, `[batch]`."""
         return torch.stack([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)]).sum(dim=0)
 
 
 class ChoicesAndNumbersDistribution:
-    """Choices and numbers that are independent of each other, side by side in one row.
+    """A distribution of independent choices and numbers, side by side in one row.
 
     Args:
-        choices: of the multi-discrete part.
-        numbers: of the others.
+        choices: the distribution of the choices.
+        numbers: the distribution of the numbers.
     """
 
     def __init__(self, choices: MultiCategoricalDistribution, numbers: DiagGaussianDistribution) -> None:
@@ -239,12 +242,12 @@ class ChoicesAndNumbersDistribution:
         return self.choices.entropy() + self.numbers.entropy()
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-density of actions `[batch, parts + act_dim]`; `[batch]`."""
+        """Return the log-density `[batch]` of actions `[batch, parts + act_dim]`."""
         count = len(self.choices.parts)
         return self.choices.logp(actions[..., :count].long()) + self.numbers.logp(actions[..., count:])
 
     def kl(self, other: "ChoicesAndNumbersDistribution") -> Tensor:
-        """Return KL(self || other), `[batch]`."""
+        """Return KL(self || other) in nats, summed over both parts, `[batch]`."""
         return self.choices.kl(other.choices) + self.numbers.kl(other.numbers)
 
     @staticmethod
@@ -253,28 +256,31 @@ class ChoicesAndNumbersDistribution:
 
 
 class SoftCategoricalDistribution(CategoricalDistribution):
-    """A categorical whose draws are differentiable: softmax(logits + Gumbel noise), rows on the simplex.
+    """A categorical distribution with differentiable draws: softmax(logits + Gumbel noise), rows that add up to 1.
 
     Jang, Gu & Poole 2017, equation 2, with temperature 1. Actions are vectors `[batch, act_dim]`.
     """
 
     def sample(self) -> Tensor:
-        """Return points on the simplex `[batch, act_dim]`; gradients flow into the logits."""
+        """Return relaxed one-hot actions `[batch, act_dim]` at temperature 1; gradients flow into the logits."""
         noise = -torch.empty_like(self.logits).exponential_().log()
         return torch.softmax(self.logits + noise, dim=-1)
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the cross-entropy of soft actions `[batch, act_dim]` with the distribution, negated; `[batch]`."""
+        """Return the sum of the log-probabilities, weighted by the soft actions `[batch, act_dim]`; `[batch]`."""
         return (actions * self.log_probabilities).sum(dim=-1)
 
 
 class SoftMultiCategoricalDistribution:
-    """Several soft categoricals side by side, as MADDPG uses for multi-discrete actions.
+    """Several soft categorical distributions side by side, as MADDPG uses for multi-discrete actions.
 
     Args:
-        logits: `[batch, sum of sizes]`.
+        logits: unnormalised log-probabilities of all actions side by side, `[batch, sum(high - low + 1)]`.
         low: smallest value of each action.
-        high: largest value of each action; its size is high - low + 1.
+        high: largest value of each action.
+
+    Raises:
+        ValueError: the number of logits is another.
     """
 
     def __init__(self, logits: Tensor, low: list[int], high: list[int]) -> None:
@@ -284,7 +290,7 @@ class SoftMultiCategoricalDistribution:
         self.parts = [SoftCategoricalDistribution(part) for part in _split(logits, self.sizes)]
 
     def sample(self) -> Tensor:
-        """Return draws `[batch, sum of sizes]`, each part on its simplex."""
+        """Return relaxed one-hot actions side by side, as wide as the logits; gradients flow into the logits."""
         return torch.cat([part.sample() for part in self.parts], dim=-1)
 
     def mode(self) -> Tensor:
@@ -292,16 +298,16 @@ class SoftMultiCategoricalDistribution:
         return torch.stack([part.mode() for part in self.parts], dim=-1)
 
     def entropy(self) -> Tensor:
-        """Return the entropy in nats, `[batch]`."""
+        """Return the sum of the actions' entropies in nats, `[batch]`."""
         return torch.stack([part.entropy() for part in self.parts]).sum(dim=0)
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability of soft actions `[batch, sum of sizes]`; `[batch]`."""
+        """Return the sum over the actions of `SoftCategoricalDistribution.logp`, `[batch]`; actions as drawn."""
         pieces = zip(self.parts, _split(actions, self.sizes), strict=True)
         return torch.stack([part.logp(piece) for part, piece in pieces]).sum(dim=0)
 
     def kl(self, other: "SoftMultiCategoricalDistribution") -> Tensor:
-        """Return KL(self || other), `[batch]`."""
+        """Return KL(self || other) in nats, summed over the actions, `[batch]`."""
         return torch.stack([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)]).sum(dim=0)
 
 

@@ -46,14 +46,14 @@ def formats() -> Mapping[str, Format]:
 
 
 class ExportedPolicy(PolicyProgram, nn.Module):
-    """An agent's computation of actions from observations, as one module.
+    """The computation of an agent's actions from observations, as one module.
 
-    It takes an array of each part of an observation, `[n, ...]` in the space's dtype. It returns the parts of the
-    action, followed by the values that they were chosen by: scores of choices, then numbers. For a model with a memory
-    it also takes the parts of the state, and returns the parts of the next state at the end.
+    Its inputs are arrays of the parts of an observation, `[n, ...]` in the dtype of the space. It returns the parts of
+    the action, followed by the values that determine them: scores of choices, then numbers. A model with a memory also
+    has the parts of the state as inputs, and the parts of the next state as the last outputs.
 
     Args:
-        pipeline: of the agent; its model is copied.
+        pipeline: the pipeline of the agent; its model is copied.
     """
 
     mean: Tensor
@@ -66,7 +66,7 @@ class ExportedPolicy(PolicyProgram, nn.Module):
 
     @torch.no_grad()
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return the parts of the action, scores, and the parts of the state."""
+        """Return the parts of the action, the values that determine them, and the parts of the next state."""
         return self._run(given)
 
     def _hold(self, name: str, array: NDArray[Any]) -> None:

@@ -1,6 +1,6 @@
-"""`parl.layers` on PyTorch: lazily shaped layers, and the functions that PARL 1.x's manual uses beside them.
+"""`parl.layers` on PyTorch: lazily shaped layers, and the functions of the PARL 1.x manual.
 
-Their arguments, and the parts that need no tensor code of PyTorch, are in `parl_core.layers`.
+`parl_core.layers` describes their arguments, and has the parts that do not depend on PyTorch.
 """
 
 from collections.abc import Callable, Sequence
@@ -260,15 +260,15 @@ def create_parameter(
     is_bias: bool = False,
     default_initializer: Initializer | None = None,
 ) -> nn.Parameter:
-    """Return a parameter that is trained with the model of which it is an attribute.
+    """Return a trainable parameter; assign it to an attribute of a model, which is then trained with it.
 
         self.log_std = parl.layers.create_parameter([act_dim], default_initializer=-0.5)
 
     Args:
-        shape: `[]` for a single number.
-        dtype: such as `"float32"`.
-        is_bias: start from zeros; other parameters start from uniform values (Glorot & Bengio 2010).
-        default_initializer: a number to start from instead, or a function that returns an array of the shape.
+        shape: shape of the parameter; `[]` for a single number.
+        dtype: dtype of the parameter, such as `"float32"`.
+        is_bias: True for initial values of 0; other parameters have uniform initial values (Glorot & Bengio 2010).
+        default_initializer: the initial value instead, or a function that takes the shape and returns an array.
 
     Raises:
         HyperparameterError: the shape, the dtype or the initial values are invalid.
@@ -291,33 +291,33 @@ abs, exp, log, sqrt, square = torch.abs, torch.exp, torch.log, torch.sqrt, torch
 
 
 def softmax(input: Tensor, axis: int = -1) -> Tensor:
-    """Return exponentials normalised along `axis`."""
+    """Return the softmax along `axis`."""
     return torch.softmax(input, dim=axis)
 
 
 def reduce_max(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
-    """Return the maximum over `dim`; over everything by default."""
+    """Return the maximum over `dim`, by default over all dimensions."""
     return torch.amax(input, dim=_axes(dim), keepdim=keep_dim)
 
 
 def reduce_min(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
-    """Return the minimum over `dim`; over everything by default."""
+    """Return the minimum over `dim`, by default over all dimensions."""
     return torch.amin(input, dim=_axes(dim), keepdim=keep_dim)
 
 
 def reduce_prod(input: Tensor, dim: int | None = None, keep_dim: bool = False) -> Tensor:
-    """Return the product over `dim`; over everything by default."""
+    """Return the product over `dim`, by default over all dimensions."""
     return torch.prod(input) if dim is None else torch.prod(input, dim=dim, keepdim=keep_dim)
 
 
 def one_hot(input: Tensor, depth: int) -> Tensor:
-    """Return rows with a single 1.0: `[n]` or `[n, 1]` to float32 `[n, depth]`."""
+    """Return one-hot rows, float32 `[n, depth]`, of integers `[n]` or `[n, 1]`, 0 to `depth` - 1."""
     index = input.squeeze(-1) if input.dim() > 1 and input.shape[-1] == 1 else input
     return F.one_hot(index.long(), depth).float()
 
 
 def cast(x: Tensor, dtype: str | torch.dtype) -> Tensor:
-    """Return the same numbers in another dtype.
+    """Return a tensor with the same numbers in another dtype.
 
     Raises:
         HyperparameterError: the name of the dtype is unknown.
@@ -326,12 +326,12 @@ def cast(x: Tensor, dtype: str | torch.dtype) -> Tensor:
 
 
 def cross_entropy(input: Tensor, label: Tensor) -> Tensor:
-    """Return -log of the probability that each row of `input` `[n, classes]` gives to `label`; `[n, 1]`."""
+    """Return the cross-entropy `[n, 1]` of `label` `[n]` or `[n, 1]` from probabilities `[n, classes]`."""
     return -torch.log(input.gather(1, label.reshape(-1, 1).long()))
 
 
 def softmax_with_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
-    """Return the cross-entropy `[n, 1]` of `label` from logits, without overflow."""
+    """Return the cross-entropy `[n, 1]` of `label` `[n]` or `[n, 1]` from logits `[n, classes]`, without overflow."""
     return -torch.log_softmax(logits, dim=-1).gather(1, label.reshape(-1, 1).long())
 
 
@@ -346,7 +346,7 @@ def stack(x: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def flatten(x: Tensor, axis: int = 1) -> Tensor:
-    """Return a matrix: dimensions before `axis` become rows, the others columns."""
+    """Return a matrix: the dimensions before `axis` become its rows, the others its columns."""
     rows = 1
     for size in x.shape[:axis]:
         rows *= size
@@ -359,7 +359,7 @@ def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def unsqueeze(input: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return the tensor with a dimension of size one at each of `axes`."""
+    """Return the tensor with a new dimension of size 1 at each of `axes`."""
     for axis in sorted(axes):
         input = torch.unsqueeze(input, axis)
     return input
@@ -376,7 +376,7 @@ def gather(input: Tensor, index: Tensor) -> Tensor:
 
 
 def dropout(x: Tensor, dropout_prob: float, is_test: bool = False) -> Tensor:
-    """Zero entries with probability `dropout_prob` and scale the others up, unless `is_test`."""
+    """Return `x` with entries set to 0 with probability `dropout_prob` and the others scaled up; `x` if `is_test`."""
     return F.dropout(x, dropout_prob, training=not is_test)
 
 
@@ -388,10 +388,18 @@ def pool2d(
     pool_padding: int | tuple[int, int] = 0,
     global_pooling: bool = False,
 ) -> Tensor:
-    """Return the maximum (`"max"`) or mean (`"avg"`) over windows of images `[n, channels, height, width]`.
+    """Return the maximum or mean over windows of images `[n, channels, height, width]`.
+
+    Args:
+        input: the images.
+        pool_size: height and width of a window, or one number for both; needed unless `global_pooling`.
+        pool_type: `"max"` or `"avg"`; the mean does not include the padding.
+        pool_stride: distance between windows, as `pool_size`.
+        pool_padding: size of the padding on each side, as `pool_size`.
+        global_pooling: True for one window, the whole image.
 
     Raises:
-        HyperparameterError: an unknown `pool_type`.
+        HyperparameterError: `pool_type` is unknown.
     """
     size: Any = tuple(input.shape[2:]) if global_pooling else pool_size
     if contract.check_pool_type(pool_type) == "max":

@@ -1,4 +1,4 @@
-"""One update step of an optimizer."""
+"""Optimizers on PyTorch: a fast Adam, and adapters of PyTorch's own optimizers."""
 
 import functools
 import operator
@@ -55,10 +55,10 @@ class _Columns:
 
 
 class Adam(contract.Optimizer):
-    """`parl_core.algorithm.Optimizer` as one fused kernel for all parameters, called directly.
+    """`parl_core.algorithm.Optimizer` by one fused kernel for all parameters.
 
-    `torch.optim.Adam(fused=True)` runs the same kernel; its bookkeeping costs four times the kernel's time where
-    networks are small.
+    It calls the kernel of `torch.optim.Adam(fused=True)` directly, because the bookkeeping of that class takes four
+    times as long as the kernel for small networks.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Adam(contract.Optimizer):
         return norm
 
     def get_state(self) -> Weights:
-        """Return copies of steps and moments: see the contract."""
+        """Return copies of the number of steps and of the moments: see the contract."""
         states = {name: self._state[value] for name, value in self._named().items() if value in self._state}
         slots: dict[str, Weights] = {
             "step": {name: to_array(state.step).astype("int64") for name, state in states.items()},
@@ -211,7 +211,7 @@ class Adam(contract.Optimizer):
         return state | self._rate_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state: see the contract."""
+        """Restore a saved state: see the contract."""
         named = self._named()
         step, moment1, moment2 = self._saved(state)
         self._restore_rate(state)
@@ -256,17 +256,17 @@ class Adam(contract.Optimizer):
 
 
 class FrameworkOptimizer(contract.LearningRate):
-    """Takes the steps of an algorithm with one of PyTorch's optimizers, whose state is saved with the algorithm.
+    """An adapter of one of PyTorch's optimizers for an algorithm, which saves its state.
 
     Args:
-        optimizer: made from parameters of the model, with any `foreach` and `fused`.
+        optimizer: an optimizer with parameters of the model, with any `foreach` and `fused`.
         parameters: all parameters of the model.
-        max_grad_norm: limit of the gradients' global norm, None for none.
+        max_grad_norm: limit of the global norm of the gradients; None for no limit.
         part: the parameters that the optimizer may have; default all.
 
     Raises:
-        HyperparameterError: it is not an optimizer, has none of the model's parameters or some of another part, or
-            several processes learn.
+        HyperparameterError: `optimizer` is not an optimizer, has no parameter of the model or one of another part, or
+            several processes learn together.
     """
 
     _given: float | None
@@ -303,7 +303,7 @@ class FrameworkOptimizer(contract.LearningRate):
         self._max_grad_norm = max_grad_norm
 
     def minimize(self, loss: Tensor, lr: float | None = None) -> Tensor | None:
-        """Compute gradients of `loss` and take one step; `lr` becomes the rate of all groups of parameters."""
+        """Compute gradients of `loss` and take one step; `lr` becomes the learning rate of all groups of parameters."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         norm = None
@@ -315,17 +315,17 @@ class FrameworkOptimizer(contract.LearningRate):
         return norm
 
     def set_lr(self, lr: float) -> None:
-        """Set the learning rate of all groups for the steps to come: see the contract."""
+        """Set the learning rate of all groups of parameters for later steps; see the contract."""
         super().set_lr(lr)
         self._give(lr)
 
     def get_lr(self) -> float:
-        """Return the learning rate of the first group."""
+        """Return the learning rate of the first group of parameters."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
     def param_groups(self) -> list[MutableMapping[str, Any]]:
-        """The optimizer's own groups."""
+        """The groups of parameters of the optimizer itself."""
         return [*self.optimizer.param_groups]
 
     def _give(self, lr: float) -> None:
@@ -340,11 +340,11 @@ class FrameworkOptimizer(contract.LearningRate):
         return value.detach(), {name: figure.detach() for name, figure in figures.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state."""
+        """Return the state of the optimizer."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
+        """Restore a state that `state_dict` returned."""
         self.optimizer.load_state_dict(state)
 
 

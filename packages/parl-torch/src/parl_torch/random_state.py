@@ -10,7 +10,7 @@ __all__ = ["get_random_state", "set_random_state"]
 
 
 def get_random_state() -> dict[str, NDArray[np.uint8]]:
-    """Return copies of the states of the CPU's generator and, where CUDA is in use, of every GPU's."""
+    """Return copies of the states of the generators of the CPU and, if CUDA is in use, of every GPU."""
     states = {"cpu": torch.get_rng_state().numpy().copy()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for index, state in enumerate(torch.cuda.get_rng_state_all()):
@@ -19,7 +19,7 @@ def get_random_state() -> dict[str, NDArray[np.uint8]]:
 
 
 def set_random_state(states: Mapping[str, NDArray[np.uint8]]) -> None:
-    """Continue from states that `get_random_state` returned; those of GPUs that do not exist here are left out."""
+    """Restore states that `get_random_state` returned; states of GPUs that this machine does not have are left out."""
     torch.set_rng_state(torch.tensor(states["cpu"]))
     for index in range(torch.cuda.device_count()):
         if f"cuda:{index}" in states:

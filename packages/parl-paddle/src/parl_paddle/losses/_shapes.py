@@ -1,4 +1,4 @@
-"""One line at the top of every loss: tensors of a batch must have the shapes that the formula means."""
+"""The check of shapes with which every loss begins."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["same_shape"]
 
 
 def same_shape(**tensors: Tensor) -> None:
-    """Refuse tensors of different shapes, which would broadcast to another formula.
+    """Raise an error for tensors of different shapes, which would broadcast to another formula.
 
-    A size that a program does not know yet (-1) fits every size.
+    While a program is built, an unknown size (-1) matches every size.
 
     Raises:
-        ValueError: it lists all shapes.
+        ValueError: two shapes differ; the message lists all shapes.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     first, *rest = shapes.values()

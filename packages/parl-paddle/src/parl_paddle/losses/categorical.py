@@ -1,4 +1,4 @@
-"""Distributions of returns over fixed values: their projection, and how far they are from each other."""
+"""Losses of distributions of returns over fixed values: projection and divergence."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["cross_entropy", "project", "relative_entropy"]
 
 
 def project(probabilities: Tensor, values: Tensor, support: Tensor) -> Tensor:
-    """Return the distribution on `support` nearest to one on other values: each gives its share to its neighbours.
+    """Return the projection of a distribution on other values onto `support`.
 
         m_i = sum_j max(0, 1 - |clip(values_j) - support_i| / gap) * probabilities_j
 
     arXiv:1707.06887, equation 7.
 
     Args:
-        probabilities: `[batch, M]`.
-        values: `[batch, M]`, kept in the support's range.
-        support: `[N]`, at least two, evenly spaced, ascending.
+        probabilities: probability of each value, `[batch, M]`.
+        values: the values, `[batch, M]`; they are clipped to the range of the support.
+        support: at least two evenly spaced, ascending values, `[N]`.
 
     Returns:
-        `[batch, N]`; no gradient flows into it.
+        The probabilities on `support`, `[batch, N]`, without gradient.
     """
     same_shape(probabilities=probabilities, values=values)
     with paddle.no_grad():
@@ -36,12 +36,12 @@ def project(probabilities: Tensor, values: Tensor, support: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Return -sum_i target_i log softmax_i(logits), `[batch]`, of `[batch, N]` both."""
+    """Return -sum_i target_i log softmax_i(logits), `[batch]`; `logits` and `target` are `[batch, N]`."""
     same_shape(logits=logits, target=target)
     return -(target * log_softmax(logits)).sum(1)
 
 
 def relative_entropy(crossed: Tensor, target: Tensor) -> Tensor:
-    """Return KL(target || softmax(logits)) from their cross-entropy, `[batch]`; never negative, despite rounding."""
+    """Return KL(target || softmax(logits)), `[batch]`, 0 or more, from their cross-entropy `[batch]`."""
     logarithms = paddle.log(paddle.where(target > 0.0, target, paddle.ones_like(target)))
     return (crossed + (target * logarithms).sum(1)).clip(min=0.0)

@@ -1,4 +1,4 @@
-"""Losses of learning from logged data."""
+"""Losses for learning from logged data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def huber(error: Tensor, delta: float, weights: Tensor | None = None) -> Tensor:
 def masked_squared_error(predicted: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of (predicted - wanted)**2, `[batch, steps, dim]`, over steps whose mask `[batch, steps]` is 1.
 
-    If several processes learn together, the steps of all of them count: a process with more such steps weighs more.
+    If several processes learn together, the mean is over the steps of all processes.
     """
     same_shape(predicted=predicted, wanted=wanted)
     counted = mask.astype(predicted.dtype).unsqueeze(-1)

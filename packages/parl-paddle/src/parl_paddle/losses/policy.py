@@ -11,9 +11,9 @@ __all__ = ["approximate_kl", "clipped_surrogate", "kl_penalised_surrogate", "log
 
 
 def log_prob_of_action(probabilities: Tensor, a_t: Tensor) -> Tensor:
-    """Return the logarithm of the probability that each row `[batch, act_dim]` gives to its action `[batch]`.
+    """Return the log-probability `[batch]` of actions `[batch]` from probabilities `[batch, act_dim]`.
 
-    Probabilities are kept above the smallest step of their dtype, so that an impossible action does not end in -inf.
+    Probabilities are at least the smallest step of their dtype, so that an impossible action does not give -inf.
     """
     chosen = paddle.index_sample(probabilities, a_t.astype("int64").unsqueeze(1)).squeeze(1)
     return chosen.clip(min=float(paddle.finfo(chosen.dtype).eps)).log()

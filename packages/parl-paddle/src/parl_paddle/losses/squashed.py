@@ -1,4 +1,4 @@
-"""A Gaussian squashed into [-1, 1] by tanh: Haarnoja et al. 2018 (arXiv:1812.05905), appendix C."""
+"""Normal distributions squashed into [-1, 1] by tanh: Haarnoja et al. 2018 (arXiv:1812.05905), appendix C."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Ten
     The last logarithm is computed as 2 * (log 2 - u - softplus(-2 u)), which stays finite where tanh(u) rounds to 1.
 
     Args:
-        mean: `[batch, act_dim]`.
-        log_std: `[batch, act_dim]`.
-        noise: `[batch, act_dim]`, drawn from N(0, 1).
+        mean: mean of the normal distribution, `[batch, act_dim]`.
+        log_std: logarithm of its standard deviation, `[batch, act_dim]`.
+        noise: draws from N(0, 1), `[batch, act_dim]`.
 
     Returns:
-        `[batch, act_dim]`, `[batch]`; gradients flow through both.
+        The actions `[batch, act_dim]` and their log-density `[batch]`; gradients flow through both.
     """
     same_shape(mean=mean, noise=noise)
     u = mean + log_std.exp() * noise
@@ -38,7 +38,7 @@ def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Ten
 
 
 def squashed_log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
-    """Return the log-density `[batch]` of actions `[batch, act_dim]`; those at the bounds are taken as just inside."""
+    """Return the log-density `[batch]` of actions `[batch, act_dim]`; actions at a bound are moved just inside."""
     same_shape(mean=mean, action=action)
     inside = action.clip(-_ALMOST_1, _ALMOST_1)
     u = paddle.atanh(inside)

@@ -1,4 +1,4 @@
-"""V-trace: value targets and advantages for data of an older policy (Espeholt et al. 2018, arXiv:1802.01561)."""
+"""V-trace: value targets and advantages from the data of an older policy (Espeholt et al. 2018, arXiv:1802.01561)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def vtrace(
     """Return the targets of section 4.1, time first; `parl_core.returns.vtrace` has the equations.
 
     Args:
-        log_ratio_t: `[T, n]`, log pi(a|s) - log mu(a|s).
-        r_t: `[T, n]`.
-        discount_t: `[T, n]`, 0 where the episode terminated.
-        v_tm1: `[T, n]`, values of the states acted in.
-        v_t: `[T, n]`, values of the states that the steps led to.
-        same_episode_t: `[T, n]`, 1 where the next row continues with the same episode, else 0.
-        clip_rho: bound of the importance weights of the temporal differences.
-        clip_pg_rho: bound of those of the advantages.
+        log_ratio_t: log pi(a|s) - log mu(a|s), `[T, n]`.
+        r_t: rewards, `[T, n]`.
+        discount_t: discounts, `[T, n]`; 0 where the episode terminated.
+        v_tm1: values of the states before the steps, `[T, n]`.
+        v_t: values of the states after the steps, `[T, n]`.
+        same_episode_t: 1 where the next row continues the episode, else 0, `[T, n]`.
+        clip_rho: upper bound of the importance weights of the temporal differences.
+        clip_pg_rho: upper bound of the importance weights of the advantages.
     """
     same_shape(
         log_ratio_t=log_ratio_t, r_t=r_t, discount_t=discount_t, v_tm1=v_tm1, v_t=v_t, same_episode_t=same_episode_t
@@ -66,17 +66,17 @@ def from_importance_weights(
     clip_rho_threshold: float = 1.0,
     clip_pg_rho_threshold: float = 1.0,
 ) -> VTraceReturns:
-    """Return `vtrace` of PARL 2.x's arguments.
+    """Return the targets of `vtrace` from the arguments of PARL 2.x.
 
     Args:
-        behaviour_actions_log_probs: `[T, n]`, log mu(a|s).
-        target_actions_log_probs: `[T, n]`, log pi(a|s).
-        discounts: `[T, n]`, 0 where an episode ended.
-        rewards: `[T, n]`.
-        values: `[T, n]`.
-        bootstrap_value: `[n]`, the value after the last step.
-        clip_rho_threshold: bound of the importance weights of the temporal differences.
-        clip_pg_rho_threshold: bound of those of the advantages.
+        behaviour_actions_log_probs: log mu(a|s), `[T, n]`.
+        target_actions_log_probs: log pi(a|s), `[T, n]`.
+        discounts: discounts, `[T, n]`; 0 where an episode ended.
+        rewards: rewards, `[T, n]`.
+        values: values of the states before the steps, `[T, n]`.
+        bootstrap_value: value of the state after the last step, `[n]`.
+        clip_rho_threshold: upper bound of the importance weights of the temporal differences.
+        clip_pg_rho_threshold: upper bound of the importance weights of the advantages.
     """
     following = paddle.concat([values[1:], bootstrap_value.unsqueeze(0)])
     return vtrace(

@@ -1,4 +1,4 @@
-"""One line at the top of every loss: tensors of a batch must have the shapes that the formula means."""
+"""The check of shapes with which every loss begins."""
 
 from torch import Tensor
 
@@ -6,10 +6,10 @@ __all__ = ["same_shape"]
 
 
 def same_shape(**tensors: Tensor) -> None:
-    """Refuse tensors of different shapes, which would broadcast to another formula.
+    """Raise an error for tensors of different shapes, which would broadcast to another formula.
 
     Raises:
-        ValueError: it lists all shapes.
+        ValueError: two shapes differ; the message lists all shapes.
     """
     first, *rest = tensors.values()
     for other in rest:

@@ -9,9 +9,9 @@ __all__ = ["approximate_kl", "clipped_surrogate", "kl_penalised_surrogate", "log
 
 
 def log_prob_of_action(probabilities: Tensor, a_t: Tensor) -> Tensor:
-    """Return the logarithm of the probability that each row `[batch, act_dim]` gives to its action `[batch]`.
+    """Return the log-probability `[batch]` of actions `[batch]` from probabilities `[batch, act_dim]`.
 
-    Probabilities are kept above the smallest step of their dtype, so that an impossible action does not end in -inf.
+    Probabilities are at least the smallest step of their dtype, so that an impossible action does not give -inf.
     """
     chosen = probabilities.gather(1, a_t.long().unsqueeze(1)).squeeze(1)
     return chosen.clamp_min(torch.finfo(chosen.dtype).eps).log()

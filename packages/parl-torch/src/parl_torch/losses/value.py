@@ -14,14 +14,14 @@ def q_learning(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_
     Watkins & Dayan 1992. The target carries no gradient.
 
     Args:
-        q_tm1: `[batch, act_dim]`.
-        a_tm1: int64 `[batch]`.
-        r_t: `[batch]`.
-        discount_t: `[batch]`, 0 where the episode terminated.
-        q_t: `[batch, act_dim]`, of the target network.
+        q_tm1: action values before the step, `[batch, act_dim]`.
+        a_tm1: actions, int64 `[batch]`.
+        r_t: rewards, `[batch]`.
+        discount_t: discounts, `[batch]`; 0 where the episode terminated.
+        q_t: action values of the target network after the step, `[batch, act_dim]`.
 
     Returns:
-        `[batch]`.
+        The temporal differences, `[batch]`.
     """
     if not a_tm1.shape == r_t.shape == discount_t.shape:
         same_shape(a_tm1=a_tm1, r_t=r_t, discount_t=discount_t)
@@ -32,20 +32,20 @@ def q_learning(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_
 def double_q_learning(
     q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_t_value: Tensor, q_t_selector: Tensor
 ) -> Tensor:
-    """Return the temporal difference of double Q-learning: one network picks the action, the other values it.
+    """Return the temporal difference of double Q-learning: one network selects the action, another evaluates it.
 
     van Hasselt, Guez & Silver 2016, equation 4.
 
     Args:
-        q_tm1: `[batch, act_dim]`.
-        a_tm1: int64 `[batch]`.
-        r_t: `[batch]`.
-        discount_t: `[batch]`, 0 where the episode terminated.
-        q_t_value: `[batch, act_dim]`, of the target network.
-        q_t_selector: `[batch, act_dim]`, of the trained network.
+        q_tm1: action values before the step, `[batch, act_dim]`.
+        a_tm1: actions, int64 `[batch]`.
+        r_t: rewards, `[batch]`.
+        discount_t: discounts, `[batch]`; 0 where the episode terminated.
+        q_t_value: action values of the target network after the step, `[batch, act_dim]`.
+        q_t_selector: action values of the trained network after the step, `[batch, act_dim]`.
 
     Returns:
-        `[batch]`.
+        The temporal differences, `[batch]`.
     """
     best = q_t_selector.argmax(dim=1, keepdim=True)
     same_shape(a_tm1=a_tm1, r_t=r_t, discount_t=discount_t)
@@ -73,7 +73,7 @@ def squared_error(error: Tensor, weights: Tensor | None = None) -> Tensor:
 def clipped_value_loss(v_t: Tensor, v_old_t: Tensor, return_t: Tensor, clip: float) -> Tensor:
     """Return 0.5 * mean(max((v - return)**2, (v_old + clip(v - v_old, -clip, clip) - return)**2)), all `[batch]`.
 
-    From OpenAI's baselines (ppo2).
+    The formula is that of OpenAI's baselines (ppo2).
     """
     same_shape(v_t=v_t, v_old_t=v_old_t, return_t=return_t)
     near = v_old_t + (v_t - v_old_t).clamp(-clip, clip)
@@ -81,7 +81,7 @@ def clipped_value_loss(v_t: Tensor, v_old_t: Tensor, return_t: Tensor, clip: flo
 
 
 def huber(error: Tensor, delta: float) -> Tensor:
-    """Return error**2 / 2 up to `delta`, and delta * (|error| - delta / 2) beyond, of each error (Huber 1964)."""
+    """Return the Huber loss of each error: error**2 / 2 up to `delta`, delta * (|error| - delta / 2) beyond (1964)."""
     size = error.abs()
     near = size.clamp_max(delta)
     return near * (size - 0.5 * near)
