@@ -1,8 +1,8 @@
-"""`evokit`: the three programs of the PARL 1.x manual, their loop in one process, and a look into logs and settings.
+"""`evokit`: the three programs of the PARL 1.x manual, their loop in one process, and commands for logs and settings.
 
     init-solver ─► [ online-sampling ─► log ─► offline-update ─► next model directory ] ...
 
-Exit codes: see `options`.
+`_options` has the exit codes.
 """
 
 import importlib.util
@@ -69,7 +69,7 @@ PATHS = click.argument("paths", nargs=-1, required=True, type=Path)
 @click.group(cls=Commands)
 @click.version_option(__version__, prog_name="evokit")
 def main() -> None:
-    """Evolution online: sample with noise, log a few bytes, update offline."""
+    """Train a model online with evolution: sample with noise, log a few bytes, update offline."""
     if "" not in sys.path:  # as `python -m` has it, so that --model and --env find a module beside the user
         sys.path.append("")
 
@@ -82,7 +82,7 @@ def main() -> None:
 @JSON
 @exits
 def init_solver(model_dir: Path, config_path: Path, model: str | None, wait_s: float, as_json: bool) -> None:
-    """Make a new solver for the weights in a directory, and save it beside them."""
+    """Make a solver for the weights in a directory, and save it beside them."""
     with update_lock(model_dir, wait_s, _say):
         agent = open_agent(model_dir, config_path, model)
         agent.init_solver()
@@ -93,14 +93,14 @@ def init_solver(model_dir: Path, config_path: Path, model: str | None, wait_s: f
 
 
 @main.command("online-sampling")
-@option("--log-path", required=True, type=Path, help="Directory of the log; with --raw a file.")
+@option("--log-path", required=True, type=Path, help="Directory of the log; with --raw, a file.")
 @MODEL_DIR
 @CONFIG_PATH
 @MODEL
 @ENV
 @EPISODES
 @WORKERS
-@option("--raw", is_flag=True, help="Write a new file in the raw form instead of a segment.")
+@option("--raw", is_flag=True, help="Write a file in the raw form instead of a segment.")
 @JSON
 @exits
 def online_sampling(
@@ -114,9 +114,9 @@ def online_sampling(
     raw: bool,
     as_json: bool,
 ) -> None:
-    """Evaluate perturbed models, and log each one's record and reward.
+    """Evaluate perturbed models in episodes, and log a record and a reward of each.
 
-    The two halves of a mirrored pair get the same episode.
+    Both halves of a mirrored pair get the same episode.
     """
     agent = open_solver(model_dir, config_path, model)
     with write_samples(log_path, raw) as log:
@@ -171,7 +171,7 @@ def offline_update(
 @main.command("replay")
 @LOG_PATHS
 @MODEL_DIR
-@option("--updated-model-dir", required=True, type=Path, help="Directory that the update to recompute has written.")
+@option("--updated-model-dir", required=True, type=Path, help="Directory that the original update wrote.")
 @CONFIG_PATH
 @MODEL
 @MAX_DAMAGE
@@ -188,8 +188,8 @@ def replay(
 ) -> None:
     """Recompute an update from the log, and compare digests; exit with 4 if they differ.
 
-    The log may have grown since: what the update did not use is left out. The chain of digests in the new model's
-    history is checked as well. Nothing is written.
+    The log may have grown since: records that the update did not use are left out. The command also checks the chain
+    of digests in the history of the new model. It writes nothing.
     """
     agent = open_solver(model_dir, config_path, model)
     summary = read_summary(updated_model_dir)
@@ -217,9 +217,9 @@ def replay(
     default="model_warehouse",
     show_default=True,
     type=Path,
-    help="Folder of the directories model_dir_N.",
+    help="Directory that contains the directories model_dir_N.",
 )
-@option("--rounds", default=200, show_default=True, type=COUNT, help="Number of updates.")
+@option("--rounds", default=200, show_default=True, type=COUNT, help="Number of rounds.")
 @EPISODES
 @WORKERS
 @option(
@@ -232,8 +232,14 @@ def replay(
 @option(
     "--evaluate-episodes", default=10, show_default=True, type=COUNT, help="Episodes without noise at each evaluation."
 )
-@option("--target", type=float, help="End when an evaluation has this mean reward.")
-@option("--picture", default="curve.png", show_default=True, type=Path, help="File of the curve; a dash for none.")
+@option("--target", type=float, help="Mean reward of an evaluation at which the loop ends.")
+@option(
+    "--picture",
+    default="curve.png",
+    show_default=True,
+    type=Path,
+    help="File for the curve of rewards; a dash for none.",
+)
 @MODEL
 @ENV
 @WAIT
@@ -255,9 +261,9 @@ def loop(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    """Repeat online sampling and offline updates, from the newest model in the warehouse on.
+    """Repeat online sampling and offline updates, starting from the newest model in the warehouse.
 
-    In an empty warehouse a built-in model becomes model_dir_0; for another model, put its weights there first.
+    If the warehouse is empty, a built-in model becomes model_dir_0; put the weights of another model there first.
     """
     drawing = str(picture) != "-"
     if drawing and importlib.util.find_spec("matplotlib") is None:
@@ -301,7 +307,7 @@ def loop(
 
 @main.group("log", cls=Commands)
 def log_group() -> None:
-    """Look into logs."""
+    """Print, check and convert logs."""
 
 
 @log_group.command("show")
@@ -309,7 +315,7 @@ def log_group() -> None:
 @JSON
 @exits
 def log_show(paths: tuple[Path, ...], as_json: bool) -> None:
-    """Print each sample with its reward, one JSON object per line; with --json all in one object."""
+    """Print each sample with its reward, as one JSON object per line; with --json, print one object with all."""
     contents = read_log(paths, max_damage=1.0)
     samples = [
         {
@@ -364,7 +370,7 @@ DAYS = option(
     default=0.0,
     show_default=True,
     type=click.FloatRange(min=0.0),
-    help="Only segments older than this.",
+    help="Only segments that have not been written to for this many days.",
 )
 
 
@@ -398,11 +404,11 @@ def log_stats(paths: tuple[Path, ...], as_json: bool) -> None:
 @PATHS
 @MODEL_DIR
 @DAYS
-@option("--dry-run", is_flag=True, help="Only list the segments that would be removed.")
+@option("--dry-run", is_flag=True, help="Only count the segments that would be removed.")
 @JSON
 @exits
 def log_prune(paths: tuple[Path, ...], model_dir: Path, older_than_days: float, dry_run: bool, as_json: bool) -> None:
-    """Remove segments that have been used completely; MODEL_DIR is that of the newest model."""
+    """Remove segments that have been used completely; MODEL_DIR is the directory of the newest model."""
     removed = prune(paths, read_summary(model_dir)["ledger"], older_than_days=older_than_days, dry_run=dry_run)
     fields = {"removed": len(removed.segments), "bytes": removed.size, "kept": removed.kept, "dry_run": dry_run}
     print_result(as_json, fields, f"{len(removed.segments)} segments, {removed.size} bytes; {removed.kept} stay")
@@ -416,7 +422,7 @@ def log_prune(paths: tuple[Path, ...], model_dir: Path, older_than_days: float, 
 @JSON
 @exits
 def log_compact(paths: tuple[Path, ...], model_dir: Path, archive: Path, older_than_days: float, as_json: bool) -> None:
-    """Write segments that have been used completely into one large segment elsewhere, and remove them."""
+    """Move segments that have been used completely into large segments in an archive."""
     done = compact(paths, read_summary(model_dir)["ledger"], archive, older_than_days=older_than_days)
     fields = {
         "removed": len(done.segments),
@@ -430,18 +436,18 @@ def log_compact(paths: tuple[Path, ...], model_dir: Path, archive: Path, older_t
 
 @main.command("report")
 @MODEL_DIR
-@option("--out", default="report.html", show_default=True, type=Path, help="The page.")
+@option("--out", default="report.html", show_default=True, type=Path, help="File to write.")
 @option(
     "--stale-after-hours",
     default=24.0,
     show_default=True,
     type=click.FloatRange(min=0.0),
-    help="Hours without an update until the page shows an alarm.",
+    help="Hours without an update after which the page shows an alarm.",
 )
 @JSON
 @exits
 def report_page(model_dir: Path, out: Path, stale_after_hours: float, as_json: bool) -> None:
-    """Draw the history of a model, or of the newest in a warehouse, as one HTML file."""
+    """Write plots of the history of a model, or of the newest model in a warehouse, as one HTML file."""
     found = Warehouse(model_dir).newest()
     directory = model_dir if found is None else found[1]
     text = page(directory, time.time(), stale_after_hours * 3600.0)
@@ -457,7 +463,7 @@ def report_page(model_dir: Path, out: Path, stale_after_hours: float, as_json: b
 @MODEL_DIR
 @exits
 def print_metrics(model_dir: Path) -> None:
-    """Print metrics of a model, or of the newest in a warehouse, in the text format of Prometheus."""
+    """Print metrics of a model, or of the newest model in a warehouse, in the text format of Prometheus."""
     found = Warehouse(model_dir).newest()
     click.echo(exposition(model_dir if found is None else found[1]), nl=False)
 
@@ -468,11 +474,11 @@ def print_metrics(model_dir: Path) -> None:
 @JSON
 @exits
 def log_convert(source: Path, target: Path, as_json: bool) -> None:
-    """Write the samples of a log in the raw form, or those of such a file as segments.
+    """Convert a log to the raw form, or a file in the raw form to segments.
 
-    The form of SOURCE decides: a directory or a segment becomes a file in the raw form, anything else a
-    directory of segments, which must be empty or new. Several rewards of a sample become one, their mean; samples
-    without reward are left out, and damaged ones.
+    A directory or a segment as SOURCE becomes a file in the raw form; any other file becomes a directory of segments,
+    which must be empty or new. Several rewards of a sample become one, their mean. Samples without a reward and damaged
+    records are left out.
     """
     contents = read_log(source, max_damage=1.0)
     raw = source.is_dir() or source.suffix == SUFFIX
@@ -499,7 +505,7 @@ def config_group() -> None:
 @JSON
 @exits
 def config_check(path: Path, as_json: bool) -> None:
-    """Check whether a configuration can be used."""
+    """Check whether a configuration is valid."""
     config = Config.load(path)
     print_result(as_json, {"path": str(path), "solver": config.solver.type.name}, f"{path} is a configuration")
 
@@ -509,7 +515,7 @@ def config_check(path: Path, as_json: bool) -> None:
 @JSON
 @exits
 def config_convert(path: Path, as_json: bool) -> None:
-    """Print a configuration of any form with all its settings in the nested form."""
+    """Print all settings of a configuration in the nested form."""
     text = Config.load(path).to_prototxt()
     print_result(as_json, {"prototxt": text}, text.removesuffix("\n"))
 
@@ -524,18 +530,24 @@ def secret_group() -> None:
 @JSON
 @exits
 def secret_new(path: Path, as_json: bool) -> None:
-    """Write a new secret into a new file that only its owner can read."""
+    """Write a secret into a new file that only its owner can read."""
     create_secret(path)
     print_result(as_json, {"path": str(path)}, f"new secret in {path}")
 
 
 @secret_group.command("rotate")
 @click.argument("path", type=Path)
-@option("--keep", default=1, show_default=True, type=click.IntRange(min=0), help="Secrets that stay accepted.")
+@option(
+    "--keep",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Number of earlier secrets to keep, whose tokens are accepted.",
+)
 @JSON
 @exits
 def secret_rotate(path: Path, keep: int, as_json: bool) -> None:
-    """Put a new secret first, which signs from now on; processes read it when they start."""
+    """Add a new secret as the first, which signs new tokens; processes read it when they start."""
     rotate_secret(path, keep=keep)
     print_result(as_json, {"path": str(path), "kept": keep}, f"new secret first in {path}")
 

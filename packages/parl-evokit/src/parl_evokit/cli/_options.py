@@ -1,7 +1,7 @@
-"""Options, exit codes and errors that the commands share, and how they open an agent.
+"""Shared parts of the commands: options, exit codes, errors, and functions that open an agent.
 
-0 done   2 usage   3 nothing new   4 damaged or foreign input   5 the guard refused
-1 what is needed cannot be done here: no permission, the disk is full   6 another update is at it
+0 success   1 a permission is missing or the disk is full   2 wrong usage   3 nothing new
+4 damaged or foreign input   5 the guard returned to the trusted model   6 another update is in progress
 """
 
 import json
@@ -82,22 +82,33 @@ def option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     return click.option(*spellings, *more, **settings)
 
 
-MODEL_DIR = option("--model-dir", required=True, type=Path, help="Directory of weights and solver.")
-CONFIG_PATH = option("--config-path", required=True, type=Path, help=".prototxt, .toml or .json.")
-LOG_PATHS = option("--log-path", "log_paths", required=True, multiple=True, type=Path, help="Log; may be repeated.")
+MODEL_DIR = option("--model-dir", required=True, type=Path, help="Directory of the weights and the solver.")
+CONFIG_PATH = option(
+    "--config-path", required=True, type=Path, help="File with the settings: .prototxt, .toml or .json."
+)
+LOG_PATHS = option(
+    "--log-path",
+    "log_paths",
+    required=True,
+    multiple=True,
+    type=Path,
+    help="Directory or file of a log; may be repeated.",
+)
 MODEL = option(
     "--model",
-    help="Code: `cartpole` (4-20-2), another built-in model such as mlp:4-32-2:tanh, or package.module:function that "
-    "returns a model. Default: the built-in model that the solver remembers, or the program that is in the directory.",
+    help="Model: `cartpole` (4-20-2), another built-in one such as mlp:4-32-2:tanh, or package.module:function that "
+    "returns a model. Default: the built-in model that the solver names, or the inference program in the directory.",
 )
-ENV = option("--env", default="cartpole", show_default=True, help="`cartpole`, or package.module:function.")
+ENV = option(
+    "--env", default="cartpole", show_default=True, help="Environment: `cartpole`, or package.module:function."
+)
 EPISODES = option("--episodes", default=10, show_default=True, type=click.IntRange(min=1), help="Episodes per round.")
 MAX_DAMAGE = option(
     "--max-damage",
     default=0.01,
     show_default=True,
     type=click.FloatRange(0.0, 1.0),
-    help="Share of all bytes read that may be damaged; the worst files are left out.",
+    help="Share of the bytes read that may be damaged; if more is, the most damaged files are left out.",
 )
 WAIT = option(
     "--wait",
@@ -105,13 +116,13 @@ WAIT = option(
     default=60.0,
     show_default=True,
     type=click.FloatRange(min=0.0),
-    help="Seconds to wait for another update of the same directory.",
+    help="Maximum time to wait for another update of the same directory, in seconds.",
 )
 JSON = option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 class Commands(click.Group):
-    """A group whose commands may be spelt with `_` as in the PARL 1.x manual, or with `-`."""
+    """A group of commands that may be written with `_`, as in the PARL 1.x manual, or with `-`."""
 
     def main(
         self,
@@ -121,7 +132,7 @@ class Commands(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """See click; an error of usage is one line, too."""
+        """See click; errors of usage are printed in one line, too."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
         try:
@@ -151,7 +162,7 @@ class Commands(click.Group):
 
 
 def exits(command: Callable[P, None]) -> Callable[P, None]:
-    """Turn errors into one line on stderr and an exit code, with --json into an object on stdout as well."""
+    """Turn errors into one line on stderr and an exit code, and with --json also into an object on stdout."""
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -179,12 +190,12 @@ def _one_line(error: BaseException) -> str:
 
 
 def print_result(as_json: bool, fields: dict[str, Any], text: str) -> None:
-    """Print what a command has done, for programs or for people."""
+    """Print the result of a command as JSON or as text."""
     click.echo(to_json(fields) if as_json else text)
 
 
 def to_json(value: Any) -> str:
-    """Return a value as JSON, which has null where a number is not finite."""
+    """Return a value as JSON, with null for numbers that are not finite."""
     return json.dumps(_finite(value), allow_nan=False)
 
 
@@ -200,7 +211,7 @@ def _finite(value: Any) -> Any:
 
 
 def report_fields(report: UpdateReport) -> dict[str, Any]:
-    """Return an update's report for JSON: all but the parameters, of which it has the digest."""
+    """Return the report of an update for JSON, with the digest of the parameters instead of the parameters."""
     fields = {name: value for name, value in asdict(report).items() if name != "parameters"}
     return fields | {"parameters_sha256": report.parameters_sha256}
 
@@ -223,7 +234,7 @@ def open_agent(model_dir: Path, config_path: Path, model: str | None) -> ESAgent
 
 
 def open_solver(model_dir: Path, config_path: Path, model: str | None) -> ESAgent:
-    """Return an agent with its settings, weights and solver, all of one moment."""
+    """Return an agent with its settings, weights and solver, all from the same version of the directory."""
 
     def opened() -> ESAgent:
         agent = open_agent(model_dir, config_path, model)
