@@ -1,7 +1,7 @@
-"""Hooks around the runs of a program: numbers that change go in before each, counters go up after each.
+"""Hooks around the runs of a program, which set changing numbers before each run and update counters after it.
 
-A program is recorded once and run often, so what an algorithm computes in Python (a schedule's value, whether a delayed
-step is due, the number of updates) would stay as it was while the program was built. Here it is kept up:
+A program is recorded once and run often, so values that an algorithm computes in Python (of a schedule, of a delayed
+step, the number of updates) would keep their values from the time of recording. Hooks update them:
 
     before a run:  value() ──> tensor of one number ──(shared memory)──> parameter of the program
     after a run:   action(), such as counting the update and synchronising a target when it is due
@@ -51,13 +51,13 @@ class Hooks:
     actions: list[Callable[[], object]] = field(default_factory=list)
 
     def before(self) -> None:
-        """Give the program the numbers that hold now."""
+        """Set the present numbers in the program."""
         with eager():
             for number in self.numbers:
                 number.renew()
 
     def after(self) -> None:
-        """Call the actions that follow an update."""
+        """Call the actions after an update."""
         with eager():
             for action in self.actions:
                 action()
@@ -68,7 +68,7 @@ _recorded: ContextVar[dict[int, Hooks] | None] = ContextVar("recorded", default=
 
 @contextlib.contextmanager
 def recording(hooks: dict[int, Hooks]) -> Iterator[None]:
-    """Collect the hooks of the programs that are built inside the block, by the identity of the program."""
+    """Collect the hooks of the programs that are built in the `with` block, by the identity of the program."""
     token = _recorded.set(hooks)
     try:
         yield
@@ -77,12 +77,12 @@ def recording(hooks: dict[int, Hooks]) -> Iterator[None]:
 
 
 def is_recording() -> bool:
-    """Return True while a `build_program` is at work in this thread."""
+    """Return whether this thread is executing a `build_program`."""
     return _recorded.get() is not None
 
 
 def at_each_run(value: Callable[[], Any], dtype: Any) -> Any:
-    """Return `value()`; while a program is built, a scalar of it that is given `value()` before each run."""
+    """Return `value()`; while a program is built, return a scalar that is set to `value()` before each run."""
     if not in_program():
         return value()
     hooks = _of_this_program()
@@ -95,7 +95,7 @@ def at_each_run(value: Callable[[], Any], dtype: Any) -> Any:
 
 
 def after_each_run(action: Callable[[], object]) -> None:
-    """Call `action` now; while a program is built, after each of its runs instead."""
+    """Call `action` now; while a program is built, call it after each run instead."""
     if in_program():
         _of_this_program().actions.append(action)
     else:
@@ -103,9 +103,9 @@ def after_each_run(action: Callable[[], object]) -> None:
 
 
 def either(condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-    """Return `yes()` where the condition holds, else `no()`; a program asks at each run.
+    """Return `yes()` if the condition is true, else `no()`; a program evaluates the condition at each run.
 
-    There both have to return tensors of equal shapes and dtypes.
+    While a program is built, both have to return tensors of equal shapes and dtypes.
     """
     if in_program():
         return static.nn.cond(at_each_run(condition, "bool"), yes, no)
@@ -113,7 +113,7 @@ def either(condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[
 
 
 def no_figure(like: paddle.Tensor) -> paddle.Tensor | None:
-    """Return what stands for a loss that an update does not have: None, or NaN in a program, which needs a number."""
+    """Return the value of a loss that an update does not have: None, or NaN in a program, which needs a number."""
     return paddle.full([], math.nan, like.dtype) if in_program() else None
 
 

@@ -1,8 +1,8 @@
-"""The instructions that paddle's matrix products use on processors of AMD.
+"""The instruction set of paddle's matrix products on AMD processors.
 
-Paddle's CPU builds bring an MKL of 2019, which uses SSE on processors that are not Intel's, a third of their speed.
-This MKL takes another kind of processor from the environment variable `MKL_DEBUG_CPU_TYPE`, which it reads at the first
-product; later ones (PyTorch's) do not know it.
+Paddle's CPU builds contain an MKL of 2019, which uses SSE on processors of other vendors than Intel, at a third of
+their speed. The environment variable `MKL_DEBUG_CPU_TYPE` selects another kind of processor; this MKL reads it at the
+first product, and later versions (PyTorch's) ignore it.
 """
 
 import os
@@ -16,7 +16,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 def let_mkl_use_avx2() -> None:
-    """Set the variable where the processor is AMD's and has AVX2, unless the user has set it."""
+    """Set the variable if the processor is of AMD and has AVX2, unless the user has set it."""
     if _VARIABLE not in os.environ and _is_amd_with_avx2():
         os.environ[_VARIABLE] = _AVX2
 

@@ -1,8 +1,9 @@
-"""The programs of an agent that defines `build_program()`: building, running, and checking what they are fed.
+"""The programs of an agent that defines `build_program()`: building them, running them, and checking their inputs.
 
-A model's weights always live in eager tensors. While a program is built, paddle converts every eager tensor that meets
-a static operation into a parameter of that program; afterwards the executor's scope is given the *same memory*. So a
-step in a program is seen at once by `get_weights`, `sync_weights_to` and eager calls, and the other way round.
+The weights of a model are always eager tensors. While a program is built, paddle converts every eager tensor that is an
+operand of a static operation into a parameter of that program; then the scope of the executor gets the *same memory*.
+So a step in a program immediately changes the weights of `get_weights`, `sync_weights_to` and eager calls, and vice
+versa.
 
     build:  eager weight ──(operand of a static operation)──> parameter of the program
     run:    executor ──> scope ──(shared memory)──> eager weight
@@ -45,7 +46,7 @@ class Programs:
         self._tensors: dict[str, paddle.Tensor] = {}
 
     def build(self, build_program: Callable[[], object]) -> None:
-        """Call `build_program` with static graphs on, initialise what it created, and share the models' weights.
+        """Call `build_program` with static graphs enabled, initialise its variables, and share the models' weights.
 
         Inside, `paddle.static.default_startup_program()` is this agent's own.
 
@@ -75,7 +76,7 @@ class Programs:
             )
 
     def holds(self, program: Any) -> bool:
-        """Return True where `program` uses weights of this agent's models."""
+        """Return whether `program` uses weights of this agent's models."""
         return any(value.name in self._tensors for value in program.global_block().all_parameters())
 
 
@@ -88,12 +89,12 @@ def _without_paddles_own_warning() -> Iterator[None]:
 
 
 class ProgramExecutor(paddle.static.Executor):
-    """`paddle.static.Executor` of one agent: runs in the agent's scope and can be called from eager code.
+    """The `paddle.static.Executor` of one agent, which runs in the agent's scope and can be called from eager code.
 
     Args:
         place: where programs run, such as `paddle.CPUPlace()`.
-        scope: holds what the programs need.
-        hooks: those of the programs, by their identity.
+        scope: the scope with the variables of the programs.
+        hooks: hooks of the programs, by their identity.
     """
 
     def __init__(self, place: Any, scope: Any, hooks: Mapping[int, Hooks]) -> None:
@@ -110,16 +111,15 @@ class ProgramExecutor(paddle.static.Executor):
     def run(  # type: ignore[override]  # paddle's overloads tell the result by return_numpy
         self, program: Any = None, feed: Mapping[str, Any] | None = None, fetch_list: Any = None, **options: Any
     ) -> Any:
-        """Run `program` with the arrays in `feed`; returns what `fetch_list` names as a list of numpy arrays.
+        """Run `program` with the arrays in `feed`, and return the values of `fetch_list` as a list of numpy arrays.
 
-        Takes the arguments of `paddle.static.Executor.run`; `scope` is the agent's unless given. Numbers in `feed` are
-        converted to the dtypes of the program's inputs where no more than precision is lost.
+        The arguments are those of `paddle.static.Executor.run`; `scope` is the agent's by default. Numbers in `feed`
+        are converted to the dtypes of the program's inputs if only precision is lost.
 
         Raises:
-            ModelContractError: called while `build_program` is still building, or the program uses weights that are not
-                this agent's.
-            ValueError: there is no program; an input is missing or does not fit; a value to fetch is of another
-                program.
+            ModelContractError: `build_program` is still running, or the program uses weights of another agent.
+            ValueError: there is no program; an input is missing or has another shape or dtype; a value to fetch is of
+                another program.
         """
         if is_recording():
             raise ModelContractError("programs run once build_program() has returned; inside, it only describes them")
@@ -217,14 +217,14 @@ class Inputs:
 
     @property
     def outdated(self) -> bool:
-        """Return True where the program has grown since."""
+        """Return whether operations have been added to the program since."""
         return bool(self.program.num_ops() != self._size)
 
     def accept(self, feed: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
         """Return arrays of the program's dtypes from arrays, lists or eager tensors.
 
-        Numbers are converted within their kind (float64 to float32, int32 to int64) and from integers to floats. What
-        the program does not know is left out.
+        Numbers are converted within their kind (float64 to float32, int32 to int64) and from integers to floats.
+        Entries that are not inputs of the program are left out.
 
         Raises:
             ValueError: an array has another shape, or numbers that would lose more than precision; or one of them is
@@ -239,7 +239,7 @@ class Inputs:
         return accepted
 
     def describe(self, name: str) -> str:
-        """Return the name of an input, with its dtype and shape where it is known."""
+        """Return the name of an input, with its dtype and shape if they are known."""
         return next((str(wanted) for wanted in self._inputs if wanted.name == name), repr(name))
 
 

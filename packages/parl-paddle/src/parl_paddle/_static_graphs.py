@@ -1,10 +1,10 @@
-"""Static graphs around eager models: which mode paddle is in, and eager tensors in a program that is being built.
+"""Static graphs around eager models: the mode of paddle, and eager tensors in a program that is being built.
 
-While a program is built, paddle takes every eager tensor that meets a static operation as a parameter of that program,
-the way `paddle.jit.to_static` does. This is the only module that uses what paddle keeps for itself; all of it is looked
-up when a program is built, so that eager code does not depend on where it is. Works with paddle 3.0 to 3.3.
+While a program is built, paddle uses every eager tensor that is an operand of a static operation as a parameter of that
+program, as in `paddle.jit.to_static`. Only this module uses private parts of paddle. It looks them up when a program is
+built, so that eager code does not depend on them. It works with paddle 3.0 to 3.3.
 
-Any thread may build and run programs; they take turns. While one does, no other may compute eagerly with paddle, whose
+Any thread may build and run programs; they take turns. Meanwhile no other thread may compute eagerly with paddle, whose
 C++ part has one mode (eager or static) per process.
 """
 
@@ -24,13 +24,13 @@ _one_thread_at_a_time = threading.RLock()  # two that switch paddle's mode at on
 
 
 def in_program() -> bool:
-    """Return True where operations are added to a program instead of being computed."""
+    """Return whether operations are added to a program instead of being computed."""
     return not paddle.in_dynamic_mode()
 
 
 @contextlib.contextmanager
 def static_graphs() -> Iterator[None]:
-    """Turn static graphs on for the block, and back to what was before; other threads wait."""
+    """Enable static graphs in the `with` block, and restore the earlier mode; other threads wait."""
     with _one_thread_at_a_time:
         if in_program():
             yield
@@ -41,7 +41,7 @@ def static_graphs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """Compute at once inside the block, also where a program is being built: there parameters are created this way."""
+    """Compute eagerly in the `with` block, also while a program is built, as for the creation of parameters."""
     if not in_program():
         yield
         return
@@ -56,33 +56,33 @@ def eager() -> Iterator[None]:
 
 
 def operand(tensor: paddle.Tensor) -> Any:
-    """Return the tensor; while a program is built, the parameter that stands for it.
+    """Return the tensor; while a program is built, return the parameter that represents it.
 
-    Methods of an eager tensor (`weight * 2`, `weight.clone()`) would be computed at once there, and never again.
+    Methods of an eager tensor (`weight * 2`, `weight.clone()`) would be computed only once, while the program is built.
     """
     return as_value(tensor) if in_program() else tensor
 
 
 def as_value(operand: Any) -> Any:
-    """Return the parameter that stands for an eager tensor in the default main program; the rest passes unchanged."""
+    """Return the parameter of the default main program for an eager tensor, and other values unchanged."""
     return paddle.pir.core._convert_into_value(operand)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
 
 
 def overwrite(tensor: paddle.Tensor, value: Any) -> None:
-    """Give the tensor another value, in its own memory; in a program, at each run."""
+    """Set the value of a tensor in its own memory; in a program, at each run."""
     paddle.assign(value, output=operand(tensor))
 
 
 @contextlib.contextmanager
 def tracing() -> Iterator[list[paddle.Tensor]]:
-    """Take attributes of layers and operands that are eager tensors as parameters.
+    """Use attributes of layers and operands that are eager tensors as parameters.
 
-    An optimizer of the user's has to create its state in the program itself, so inside its `minimize` that is off.
+    An optimizer of the user has to create its state in the program itself, so this is disabled in its `minimize`.
     `parameters()` of layers lists them as parameters of the program: a method of an eager tensor (`weight.square()`)
     would end the process.
 
     Yields:
-        A list that has all tensors that were taken when the block is left.
+        A list, which contains all tensors that were used at the end of the block.
     """
     optimizer: Any = paddle.optimizer.Optimizer
     minimize = optimizer.minimize

@@ -47,7 +47,7 @@ def resolve_device(device: str = "auto") -> str:
 
 
 def device_name(device: Any) -> str:
-    """Return the name of a device in paddle's spelling, from a name or a place, which prints as `Place(gpu:0)`."""
+    """Return the name of a device in paddle's spelling, from a name or a place such as `Place(gpu:0)`."""
     return str(device).removeprefix("Place(").removesuffix(")")
 
 
@@ -61,10 +61,11 @@ def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> pa
     """Return a tensor with the values of an array, in memory of its own.
 
     Args:
-        values: an array, or what numpy makes one of; a tensor is only moved, one of another framework shared by DLPack.
-        device: where to, in paddle's spelling.
-        float_dtype: what floating-point numbers become; other dtypes stay, except for unsigned integers of 16 bits and
-            more, which become signed ones.
+        values: an array, or a value that numpy converts to one; a tensor is only moved, and a tensor of another
+            framework is shared by DLPack.
+        device: the device of the tensor, in paddle's spelling.
+        float_dtype: the dtype of floating-point numbers; other dtypes are kept, except for unsigned integers of 16 bits
+            and more, which become signed ones.
     """
     if isinstance(values, paddle.Tensor):
         return values.to(device)
@@ -82,7 +83,7 @@ def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> pa
 
 
 def to_array(tensor: paddle.Tensor) -> NDArray[Any]:
-    """Return a copy of the tensor's values that later updates do not change; bfloat16 becomes float32."""
+    """Return a copy of the values of a tensor, which later updates do not change; bfloat16 becomes float32."""
     if not paddle.in_dynamic_mode():  # detach() would end the process there
         with eager():
             return to_array(tensor)

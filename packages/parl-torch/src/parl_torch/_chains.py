@@ -1,13 +1,13 @@
-"""Updates of small networks without autograd: chains of linear layers, ReLU, tanh and ELU, differentiated by hand.
+"""Updates of small networks without autograd: hand-written gradients of chains of linear layers, ReLU, tanh and ELU.
 
     loss(batch) ─────> graph ────────> backward ────────┐
     slopes(batch) ──> Chain.forward ──> Chain.backward ─┴─> gradients ──> Adam's fused kernel
 
-Of small networks, recording a graph and following it back takes as long as the arithmetic. What a model computes is
-looked at once, in the graph of one pass through it, so that it does not matter how it is written. Python code in which
-anything but such a pass happens, or may happen another time, is left to autograd, and so is whatever a user has
-attached: hooks, frozen or shared parameters, losses and algorithms of your own. The numbers are those of autograd in
-another order of rounding; parameters, their `grad` and the optimizer's state are the same tensors either way.
+For small networks, autograd takes as long to record and follow a graph as the arithmetic takes. This module finds the
+layers of a model once, from the graph of one pass, so it does not depend on how the model is written. Autograd is still
+used if the Python code of the model does, or may do, anything except such a pass, and for hooks, frozen or shared
+parameters, and the losses and algorithms of users. The results are those of autograd up to rounding; parameters, their
+`grad` and the optimizer's state are the same tensors.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ _attached = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks", "requir
 
 
 class Layer(NamedTuple):
-    """A linear layer and what follows it: relu, tanh, elu (of `alpha`) or nothing."""
+    """A linear layer and its activation: relu, tanh, elu (with `alpha`) or none."""
 
     weight: Tensor
     bias: Tensor
@@ -59,12 +59,12 @@ class Layer(NamedTuple):
 
 
 class Chain:
-    """Layers one after the other, on the memory of the model's own parameters.
+    """A sequence of layers, on the memory of the model's parameters.
 
     Attributes:
-        layers: with the model's parameters.
-        is_flat: the model's output is `[n]`, of a last layer of one number.
-        gradients: where `backward` writes, a weight's and a bias's by turns; of a chain that is trained.
+        layers: the layers, with the model's parameters.
+        is_flat: True if the model's output is `[n]`, from a last layer of one number.
+        gradients: the arrays for the gradients of a trained chain, weights and biases in turn.
     """
 
     def __init__(self, layers: Sequence[Layer], *, is_flat: bool = False) -> None:
@@ -77,11 +77,11 @@ class Chain:
 
     @property
     def parameters(self) -> list[Tensor]:
-        """Return weights and biases by turns."""
+        """Return weights and biases in turn."""
         return [part for layer in self.layers for part in layer[:2]]
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return the inputs `[n, in]` and what each layer makes of them, the output last."""
+        """Return the inputs `[n, in]` and the output of each layer."""
         kept = [inputs]
         for bias, turned, activation, alpha in self._steps:
             inputs = torch.addmm(bias, inputs, turned)
@@ -96,12 +96,12 @@ class Chain:
         return kept
 
     def backward(self, kept: Sequence[Tensor], slope: Tensor, *, onward: bool = False) -> Tensor:
-        """Write the gradients of a loss, and return its gradient by the inputs where that is asked for.
+        """Write the gradients of a loss, and optionally return its gradient by the inputs.
 
         Args:
-            kept: what `forward` returned.
-            slope: the loss's gradient by the output, `[n, out]`; overwritten.
-            onward: the gradient by the inputs is wanted.
+            kept: the result of `forward`.
+            slope: gradient of the loss by the output, `[n, out]`; it is overwritten.
+            onward: True to return the gradient by the inputs.
         """
         if self._ones.shape != slope.shape[:1]:
             self._ones = slope.new_ones(slope.shape[0])
@@ -122,12 +122,12 @@ class Chain:
 
 
 class Fork:
-    """Chains of the same inputs, one or such as a policy and a value, whose first layers may be the same ones.
+    """Chains with the same inputs, such as a policy and a value, which may share their first layers.
 
     Attributes:
-        trunk: the common layers, where there are some.
+        trunk: the common layers, if there are any.
         heads: the other layers of each output.
-        chains: all of them.
+        chains: all chains.
     """
 
     def __init__(self, chains: Sequence[Chain]) -> None:
@@ -140,7 +140,7 @@ class Fork:
         self.chains = self.heads if self.trunk is None else (self.trunk, *self.heads)
 
     def forward(self, inputs: Tensor) -> tuple[list[Tensor], list[list[Tensor]]]:
-        """Return what the common layers make of inputs, and for each output what its own layers make of that."""
+        """Return the outputs of the common layers, and those of the other layers of each output."""
         trunk = [inputs] if self.trunk is None else self.trunk.forward(inputs)
         return trunk, [head.forward(trunk[-1]) for head in self.heads]
 
@@ -148,8 +148,8 @@ class Fork:
         """Write the gradients of a loss.
 
         Args:
-            kept: what `forward` returned.
-            slopes: the loss's gradients by the outputs, `[n, out]` each; overwritten.
+            kept: the result of `forward`.
+            slopes: gradients of the loss by the outputs, `[n, out]` each; they are overwritten.
         """
         trunk, heads = kept
         onward = self.trunk is not None
@@ -167,12 +167,13 @@ def _shares(one: Sequence[Layer], other: Sequence[Layer], at: int) -> bool:
 
 
 class Written(NamedTuple):
-    """A loss whose gradient is written out.
+    """A loss with a hand-written gradient.
 
     Attributes:
-        networks: takes the algorithm and returns its networks as (model, methods, is trained); none where its settings
-            ask for another loss.
-        slopes: takes the algorithm, a `Fork` for each network, and the loss's arguments, and computes the gradients.
+        networks: function that takes the algorithm and returns its networks as (model, methods, is trained); none if
+            the settings select another loss.
+        slopes: function that takes the algorithm, a `Fork` for each network, and the arguments of the loss, and
+            computes the gradients.
     """
 
     networks: Callable[[Any], Networks]
@@ -180,7 +181,7 @@ class Written(NamedTuple):
 
 
 def written(networks: Callable[[Any], Networks], slopes: Callable[..., Figures]) -> Callable[[_Loss], _Loss]:
-    """Say beside an algorithm's `loss` how its gradient is computed without autograd; arguments as in `Written`."""
+    """Return a decorator for an algorithm's `loss` that adds its hand-written gradient; arguments as in `Written`."""
 
     def mark(loss: _Loss) -> _Loss:
         loss.written = Written(networks, slopes)  # type: ignore[attr-defined]  # which optimizers look for
@@ -190,17 +191,17 @@ def written(networks: Callable[[Any], Networks], slopes: Callable[..., Figures])
 
 
 class Plan:
-    """The chains of one loss, the memory of its gradients, and all that has to stay as it is.
+    """The chains of one loss, the memory of its gradients, and the parts on which both depend.
 
     Args:
         loss: a bound method of an algorithm, with `written`.
-        parameters: returns those of the optimizer, once layers have shapes.
+        parameters: function that returns the parameters of the optimizer, after layers have shapes.
         batch: the first batch, for the size of its observations.
 
     Attributes:
-        parts: the layers, parameters and methods of which it is made; it holds while they are the same.
-        gradients: one for each parameter, None for those without influence on the loss.
-        flat: all of them side by side.
+        parts: the layers, parameters and methods from which it was made; it is valid while they are the same.
+        gradients: one for each parameter, None for parameters without influence on the loss.
+        flat: all gradients side by side.
     """
 
     def __init__(self, loss: Any, parameters: Callable[[], Sequence[Tensor]], batch: Any) -> None:
@@ -217,7 +218,7 @@ class Plan:
             self._lay_out(forks, [learns for *_, learns in networks], parameters())
 
     def __call__(self, batch: Any, *settings: Any) -> Figures:
-        """Compute the gradients; None where autograd has to."""
+        """Compute the gradients; return None if autograd has to compute them."""
         if not self._forks or any(self.parts.hooks) or list(map(_attached, self._trained)) != self._free:
             return None
         if batch.extra is not None or batch.obs.dim() != 2 or batch.obs.dtype != self.flat.dtype:
@@ -228,7 +229,7 @@ class Plan:
         return figures
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Return nothing: a copied optimizer makes its own plan, on its own parameters."""
+        """Return None: a copied optimizer makes its own plan, on its own parameters."""
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
         return type(None), ()
@@ -254,15 +255,15 @@ class Plan:
 
 
 class Deviation(NamedTuple):
-    """An output that is the exponential of a parameter, whatever the observations: a Gaussian's standard deviation."""
+    """An output that is the exponential of a parameter, such as the standard deviation of a normal distribution."""
 
     logarithm: Tensor
 
 
 def chains_of(model: Any, methods: Sequence[str], obs: Tensor) -> list[Chain] | None:
-    """Return the chains that methods of a model compute of observations `[n, in]`; None where one is something else.
+    """Return the chains that methods of a model compute from observations `[n, in]`; None if one is not a chain.
 
-    A method may return several outputs, each a chain. Layers without shapes get them.
+    A method may return several outputs, each a chain. Lazily shaped layers get their shapes.
     """
     found = outputs_of(model, methods, obs)
     chains = [output for output in found or () if isinstance(output, Chain)]
@@ -270,7 +271,7 @@ def chains_of(model: Any, methods: Sequence[str], obs: Tensor) -> list[Chain] | 
 
 
 def outputs_of(model: Any, methods: Sequence[str], obs: Tensor) -> list[Chain | Deviation] | None:
-    """Return what `chains_of` does, and standard deviations among the outputs, those of tuples in tuples in one row."""
+    """Return the chains as `chains_of`, and standard deviations among the outputs; nested tuples are flattened."""
     found: list[Chain | Deviation] = []
     for method in methods:
         if not only_passes(model, method):

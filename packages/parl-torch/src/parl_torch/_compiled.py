@@ -1,10 +1,10 @@
-"""Losses and their gradients as one compiled function: what `compile=True` means.
+"""Losses and their gradients as one compiled function, for `compile=True`.
 
     eager:     losses(batch) ──> loss.backward() ──> parameter.grad ──> Adam's fused kernel
     compiled:  [losses(batch) and gradients, one graph] ───────────────> Adam's fused kernel
 
-The step itself stays the fused kernel, which no compiler beats. On CUDA the graph is also captured
-(`mode="reduce-overhead"`), so that an update is a few launches.
+The step itself is still the fused kernel, which is faster than compiled code. On CUDA the graph is also captured
+(`mode="reduce-overhead"`), so that an update consists of a few launches.
 """
 
 import shutil
@@ -28,7 +28,7 @@ _CALLS_THAT_COMPILE = 8
 
 
 def require_compiler() -> bool:
-    """Return whether `torch.compile` can work; where there is no C++ compiler, a warning says so.
+    """Return whether `torch.compile` can work; warn if there is no C++ compiler.
 
     Raises:
         HyperparameterError: this PyTorch cannot compile gradients.
@@ -46,11 +46,11 @@ def require_compiler() -> bool:
 
 
 class CompiledGradients:
-    """`losses` and the gradients of the first of them, compiled at the first call.
+    """Losses and the gradients of the first of them, compiled at the first call.
 
     Args:
         losses: a function of tensors without side effects, which returns a scalar, and figures by name.
-        parameters: what the gradients are by.
+        parameters: the parameters of the gradients.
     """
 
     def __init__(self, losses: Loss, parameters: Sequence[nn.Parameter]) -> None:
@@ -70,7 +70,7 @@ class CompiledGradients:
         self._run = torch.compile(figures_and_gradients, mode="reduce-overhead" if self._captures else "default")
 
     def __call__(self, *batch: Any) -> tuple[Tensor, dict[str, Tensor], tuple[Tensor | None, ...]]:
-        """Return the loss and the figures, detached, and the gradients; None without influence on the loss."""
+        """Return loss and figures, detached, and the gradients; None for parameters without influence on the loss."""
         # Numbers that change, as schedules do, must not be constants of the graph: each new one would compile again.
         batch = tuple(self._like.new_full((), part) if isinstance(part, float) else part for part in batch)
         shapes = tuple(_shapes(part) for part in batch)

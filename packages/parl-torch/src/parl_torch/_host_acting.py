@@ -1,9 +1,9 @@
 """Acting of small networks in numpy, on the memory of the model's own parameters.
 
-For a few rows a framework takes longer to be called than to compute. Chains of linear layers (`_chains`) whose
-parameters lie on the CPU are run by numpy, which looks into the same memory, so that nothing has to be copied after an
-update. Actions are drawn with noise of the framework's generator, and are those that it would draw. Larger batches and
-layers stay with the framework, whose products of matrices need no threads of their own.
+For a few rows, calls of a framework take longer than the computation. Numpy runs chains of linear layers (`_chains`)
+with parameters on the CPU. It uses the same memory, so that nothing has to be copied after an update. Noise comes from
+the framework's generator, so that actions are those that the framework would draw. The framework computes larger
+batches and layers, for which numpy's BLAS would start its own threads.
 """
 
 import itertools
@@ -36,19 +36,19 @@ __all__ = [
 ]
 
 _MOST = 2**17
-"""Products a layer up to which numpy computes: below, no BLAS uses a second thread."""
+"""Number of products per layer up to which numpy computes, because no BLAS uses a second thread for fewer."""
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class OnHost(NamedTuple):
-    """How a method of an algorithm acts in numpy.
+    """The description of a method of an algorithm in numpy.
 
     Attributes:
-        methods: of the model, whose outputs it needs.
-        finish: takes all that they return, in its shape, and a mask of actions or None; returns what the method does,
-            as arrays, or None where the framework has to compute it.
-        takes_mask: the method has an argument `action_mask`.
+        methods: names of the model's methods whose outputs it needs.
+        finish: function that takes these outputs and a mask of actions or None; it returns the result of the method as
+            arrays, or None if the framework has to compute it.
+        takes_mask: True if the method has an argument `action_mask`.
     """
 
     methods: Sequence[str]
@@ -57,7 +57,7 @@ class OnHost(NamedTuple):
 
 
 def output(outputs: Sequence[NDArray[Any]], mask: NDArray[Any] | None) -> Any:  # noqa: ARG001 - a `finish`
-    """Return the output of a method of the model, where that is what the algorithm's method returns."""
+    """Return the output of the model's method, for methods of an algorithm that return it unchanged."""
     return outputs[0] if len(outputs) == 1 else None
 
 
@@ -68,15 +68,15 @@ def of_actor_critic(
     takes_mask: bool = False,
     in_one_pass: Callable[[Any], bool] = attrgetter("_one_pass"),
 ) -> Callable[[Any], OnHost | None]:
-    """Return what says of an actor-critic how a method of it acts in numpy, None where its kind of actions has no way.
+    """Return a function from an actor-critic to the description of a method, or None for unsupported kinds of actions.
 
     Args:
-        finish: takes the distribution of the actions (`sample`, `mode`, `logp` and `entropy` as in
-            `parl_torch.distributions`, and `numbers`, as actors send them) and the values `[n]`, and returns what the
-            method does.
-        needs: which of both; the other may be None.
-        takes_mask: the method has an argument `action_mask`.
-        in_one_pass: returns of an algorithm whether the method calls `policy_and_value` of the model.
+        finish: function that takes the distribution of the actions (`sample`, `mode`, `logp` and `entropy` as in
+            `parl_torch.distributions`, and `numbers`, as actors send them) and the values `[n]`, and returns the result
+            of the method.
+        needs: the arguments that `finish` needs; the other may be None.
+        takes_mask: True if the method has an argument `action_mask`.
+        in_one_pass: function that returns whether the method of an algorithm calls `policy_and_value` of the model.
     """
 
     def way(algorithm: Any) -> OnHost | None:
@@ -231,11 +231,11 @@ def _noise(like: NDArray[Any], draw: Callable[[Tensor], Tensor]) -> NDArray[Any]
 
 
 class HostActing:
-    """One method of an algorithm in numpy, while the model is a chain and stays as it is.
+    """One method of an algorithm in numpy, which is valid while the model is the same chain.
 
     Args:
         model: the network.
-        way: how.
+        way: the description of the method.
         obs: the first observations, for their size.
     """
 
@@ -261,11 +261,11 @@ class HostActing:
             ]
 
     def is_of(self, model: Any) -> bool:
-        """Return whether this is the model, and is as it was."""
+        """Return whether `model` is the model of this object, unchanged."""
         return model is self._model and (not self.is_chain or self._parts.are_same())
 
     def __call__(self, obs: NDArray[Any], mask: NDArray[Any] | None = None) -> Any:
-        """Return what the algorithm's method does, of observations `[n, in]`; None where the framework has to."""
+        """Return the result of the method for observations `[n, in]`; None if the framework has to compute it."""
         if not self.is_chain or obs.shape[1] != self._width or len(obs) * self._widest > _MOST:
             return None
         if any(self._parts.hooks) or not (mask is None or self._way.takes_mask):
@@ -278,7 +278,7 @@ class HostActing:
             return self._way.finish(outputs, mask)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Return nothing: a copied algorithm has other memory."""
+        """Return None: a copied algorithm has other memory."""
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
         return type(None), ()

@@ -1,4 +1,4 @@
-"""What models are made of: whether it is the same as before, and whether their code only passes through layers."""
+"""The parts of models: detection of changes, and of code that does more than calling layers."""
 
 import dis
 from collections.abc import Sequence
@@ -52,14 +52,14 @@ _OUR_PACKAGES = frozenset(("builtins", "torch", "parl_core", "parl_torch"))
 
 
 class Parts:
-    """The layers and tensors of models as they are now, and some of their methods.
+    """The present layers and tensors of models, and some of their methods.
 
     Args:
         models: the models.
         methods: (model, name of a method).
 
     Attributes:
-        hooks: those that are told of a pass of a layer, each a dictionary that is empty while there is none.
+        hooks: dictionaries of the hooks that a pass of a layer would call; all are empty if there is none.
     """
 
     def __init__(self, models: Sequence[Any], methods: Sequence[tuple[Any, str]] = ()) -> None:
@@ -82,7 +82,7 @@ class Parts:
         self.hooks += [getattr(every_module, f"_global{name}") for name in _HOOKS]
 
     def are_same(self) -> bool:
-        """Return whether no layer, tensor, activation or method is another one, and no tensor lies elsewhere."""
+        """Return whether all layers, tensors, activations and methods are the same, at the same addresses."""
         return (
             all(map(is_, map(dict.get, self._owners, self._names), self._found))
             and list(map(len, self._holders)) == self._sizes
@@ -101,7 +101,7 @@ def _doing(layer: nn.Module) -> list[str]:
 def only_passes(model: Any, method: str) -> bool:
     """Return whether the code of a model's method, and that of its layers, only calls layers and activations.
 
-    They are then the same ones each time, and nothing else happens.
+    Each call then uses the same ones, without side effects.
     """
     layers = [layer for layer in model.modules() if type(layer) not in _PLAIN_LAYERS]
     if any(isinstance(layer, NoisyFc) or layer._buffers for layer in layers):

@@ -1,4 +1,4 @@
-"""Numpy to tensors and back, and the choice of the device: the only module that does either."""
+"""Conversion between numpy arrays and tensors, and the choice of the device; no other module does either."""
 
 import functools
 import os
@@ -23,7 +23,8 @@ __all__ = [
 ]
 
 SMALL = 2**20
-"""Parameters up to which a second thread loses; two layers of 512 have a quarter, the Nature network has 1.6 times."""
+"""Number of parameters up to which a second thread is slower; two layers of 512 have a quarter, the Nature network 1.6
+times."""
 
 _threads: dict[str, int] = {}  # of the process, like PyTorch's number of threads itself
 
@@ -60,24 +61,24 @@ def resolve_device(device: str | torch.device) -> torch.device:
 def keep_freed_memory() -> None:
     """Let the C library keep memory that an update frees for the next one.
 
-    glibc hands freed memory back to the kernel once more than a few hundred kilobytes are free at the top of its heap,
-    and maps larger blocks anew each time. Updates free megabytes, so that each begins with page faults: a tenth of the
-    time of DDPG's, a quarter of TD3's. Having once freed a block just under 32 MiB, glibc takes such sizes for normal,
-    and keeps up to 64 MiB. Setting `MALLOC_TRIM_THRESHOLD_` or `MALLOC_MMAP_THRESHOLD_` switches this off and
-    decides alone; other allocators do not mind. The block itself is never touched and costs no memory.
+    glibc returns freed memory to the kernel if more than a few hundred kilobytes are free at the top of its heap, and
+    maps each larger block anew. Updates free megabytes, so that each begins with page faults, which take a tenth of the
+    time of DDPG's updates and a quarter of TD3's. After a block of almost 32 MiB was freed once, glibc keeps up to 64
+    MiB. `MALLOC_TRIM_THRESHOLD_` or `MALLOC_MMAP_THRESHOLD_` in the environment override this; it has no effect on
+    other allocators. The block itself is never touched and needs no memory.
     """
     torch.empty(_FREED_BLOCK, dtype=torch.uint8)
 
 
 def settle_threads(numbers: int) -> None:
-    """Compute in one thread where all models that this process uses on the CPU are small; else in PyTorch's own number.
+    """Use one thread if all models of this process on the CPU are small, else PyTorch's own number of threads.
 
-    A second thread costs a few microseconds an operation, which small ones never earn back, and on a machine with other
-    work every operation waits for the slower of two. The choice stays with a user who has set `OMP_NUM_THREADS` or its
-    like, or called `torch.set_num_threads`.
+    A second thread costs a few microseconds per operation, which is more than it saves for small operations, and on a
+    busy machine each operation waits for the slower thread. A number that the user has set by `OMP_NUM_THREADS` or a
+    similar variable, or by `torch.set_num_threads`, is kept.
 
     Args:
-        numbers: parameters of the largest model of an algorithm.
+        numbers: number of parameters of the largest model of an algorithm.
     """
     now = torch.get_num_threads()
     if _config.chosen_variables(os.environ) or now not in (1, *_usual_threads()):
@@ -92,10 +93,10 @@ def settle_threads(numbers: int) -> None:
 
 
 def orthogonal_(weights: Tensor, gain: float = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
-    """Fill weights with a drawn orthogonal matrix, in one thread: with more the decomposition rounds otherwise.
+    """Fill weights with a random orthogonal matrix, in one thread, because the rounding depends on the threads.
 
-    A process decides on its threads after its first model was made (`settle_threads`), so that the same seed would give
-    the next one other weights.
+    A process sets its number of threads after its first model was made (`settle_threads`), so that equal seeds would
+    give the next model other weights.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -118,13 +119,14 @@ def _usual_threads() -> tuple[int, int]:
 def to_tensor(values: Any, device: torch.device, float_dtype: torch.dtype = torch.float32) -> Tensor:
     """Return a tensor with the values of an array.
 
-    On the CPU it shares the array's memory where no conversion is needed; to CUDA it goes through pinned memory without
-    waiting.
+    On the CPU it shares the memory of the array if no conversion is needed; a copy to CUDA uses pinned memory and does
+    not wait.
 
     Args:
-        values: an array, or what numpy makes one of; a tensor is only moved, one of another framework shared by DLPack.
-        device: where to.
-        float_dtype: what floating-point numbers become; other dtypes stay.
+        values: an array, or a value that numpy converts to one; a tensor is only moved, and a tensor of another
+            framework is shared by DLPack.
+        device: the device of the tensor.
+        float_dtype: the dtype of floating-point numbers; other dtypes are kept.
     """
     if isinstance(values, Tensor):
         return values.to(device)
@@ -143,7 +145,7 @@ def to_tensor(values: Any, device: torch.device, float_dtype: torch.dtype = torc
 
 
 def to_array(tensor: Tensor) -> NDArray[Any]:
-    """Return a copy of the tensor's values that later updates do not change; bfloat16 becomes float32."""
+    """Return a copy of the values of a tensor, which later updates do not change; bfloat16 becomes float32."""
     detached = tensor.detach()
     if detached.dtype == torch.bfloat16:
         detached = detached.float()

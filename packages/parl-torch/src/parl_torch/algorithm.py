@@ -30,7 +30,7 @@ class Algorithm(contract.Algorithm):
     model: Any  # parl_torch.model.Model, whose policy() and value() only its author's class has
 
     ON_HOST: ClassVar[Mapping[Any, Callable[[Any], OnHost | None]]] = {}
-    """Of methods of this very class that can act in numpy: returns how, None where its settings do not allow it."""
+    """Methods of exactly this class that can act in numpy; a function returns None if the settings prevent it."""
 
     _found_parameter: Tensor | None = None
     _host_acting: dict[str, HostActing | None]

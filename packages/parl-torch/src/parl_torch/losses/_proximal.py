@@ -1,8 +1,8 @@
-"""The whole loss of PPO as one operation with its gradient by hand.
+"""The whole loss of PPO as one operation with a hand-written gradient.
 
-Composed of operations that follow their gradients one by one, it takes longer than both passes through small networks:
-some thirty of them each way. Here is one; the formulas are those of `losses.policy` and `losses.value`. Where the
-gradient itself is to be followed (a Hessian-vector product), it is composed of them.
+As a composition of about thirty operations with autograd, the loss would take longer than both passes through a small
+network. The formulas are those of `losses.policy` and `losses.value`. For second derivatives (a Hessian-vector
+product), the loss is composed of these functions.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ __all__ = ["Behaviour", "proximal_losses", "proximal_slopes"]
 
 
 class Behaviour(NamedTuple):
-    """Columns `[batch]` of the policy that acted, and what came of its actions."""
+    """Columns `[batch]` with the data of the policy that acted, and the results of its actions."""
 
     log_prob: Tensor
     advantage: Tensor
@@ -42,18 +42,18 @@ def proximal_losses(
     """Return PPO's loss and its figures: arXiv:1707.06347, equations 7 and 9.
 
     Args:
-        log_prob_t: of the actions that were taken, `[batch]`.
-        entropy_t: of the policy, `[batch]`.
+        log_prob_t: log-probabilities of the actions, `[batch]`.
+        entropy_t: entropies of the policy, `[batch]`.
         v_t: values, `[batch]`.
-        behaviour: what was acted with.
+        behaviour: data of the policy that acted.
         clip: clip range of the ratio and the value.
-        clips_value: the value's step is clipped, too.
+        clips_value: True to clip the step of the value, too.
         value_coef: weight of the value loss.
         entropy_coef: weight of the entropy.
 
     Returns:
-        The loss, a scalar; and `[5]`, without gradient: value loss, policy loss, entropy, approximate KL, share of
-        ratios outside the clip range.
+        The loss, a scalar; and its figures `[5]`, without gradient: value loss, policy loss, entropy, approximate KL,
+        and the share of ratios outside the clip range.
     """
     same_shape(log_prob_t=log_prob_t, entropy_t=entropy_t, v_t=v_t, **behaviour._asdict())
     settings = (clip, clips_value, value_coef, entropy_coef)
@@ -71,10 +71,10 @@ def proximal_slopes(
     value_coef: float,
     entropy_coef: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the loss and its figures as `proximal_losses`, and its slopes.
+    """Return the loss and its figures as `proximal_losses`, and its derivatives.
 
-    They are `-by_log_prob / n` by each log-probability, `value_coef * error / n` by each value and `-entropy_coef / n`
-    by each entropy.
+    The derivatives are `-by_log_prob / n` by each log-probability, `value_coef * error / n` by each value, and
+    `-entropy_coef / n` by each entropy.
 
     Returns:
         (loss, figures `[5]`, by_log_prob `[batch]`, error `[batch]`).
