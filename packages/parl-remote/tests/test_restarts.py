@@ -142,6 +142,19 @@ class OnceOnly:
         return os.getpid()
 
 
+@parl_remote.remote_class(max_restarts=-1)
+class WaitsLater:
+    """Its constructor waits at a gate, once there is one."""
+
+    def __init__(self, gate: str) -> None:
+        if os.path.exists(gate):
+            with open(gate) as opened:
+                opened.read()
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
 @parl_remote.remote_class
 class Holder:
     def __init__(self, other: Any) -> None:
@@ -311,6 +324,21 @@ def test_destroying_it_is_final(connect: Callable[..., None]) -> None:
     with pytest.raises(ActorLost) as caught:
         counter.add()
     assert caught.value.cause.kind is DeathKind.KILLED_BY_USER
+    assert with_options(Counter, lease_timeout_s=PATIENCE_S)().add() == 1
+
+
+def test_killing_it_while_it_is_made_again_is_final(connect: Callable[..., None], tmp_path: Path) -> None:
+    connect(cpu_num=1)
+    gate = tmp_path / "gate"
+    actor: Any = with_options(WaitsLater, name="killed twice")(str(gate))
+    pid = actor.pid()
+    os.mkfifo(gate)
+    kill(actor, pid)
+    with open(gate, "w"):  # once the constructor waits there
+        parl_remote.kill("killed twice")
+        with pytest.raises(ActorLost, match="it was being made again, and then it was destroyed") as caught:
+            submit(actor.pid).result(PATIENCE_S)
+    assert caught.value.cause.signal == signal.SIGKILL
     assert with_options(Counter, lease_timeout_s=PATIENCE_S)().add() == 1
 
 

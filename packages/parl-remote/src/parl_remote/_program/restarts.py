@@ -181,6 +181,9 @@ class Restarts:
                 if isinstance(error, NotConnected) and not isinstance(error, ClusterUnreachable):
                     note = f"it could not be made again: {error}"
                     break
+                if (killed := _kill_of(error)) is not None:
+                    note = f"it was being made again, and then {killed.describe()}"
+                    break
                 failed = f"{type(error).__name__}: {error}"
                 if self._limit is not None:  # else it is looked for again
                     _log.warning("%s could not be made again: %s", lost.class_name, failed)
@@ -241,6 +244,13 @@ class Restarts:
     def _said_enough(self) -> str:
         times = {1: "once", 2: "twice"}.get(self._limit or 0, f"{self._limit} times")
         return f"it has been made again {times}, as often as max_restarts allows"
+
+
+def _kill_of(error: BaseException) -> DeathCause | None:
+    """Return the cause if a user ended the actor in its constructor; a loss that this raised is another actor's."""
+    if not isinstance(error, ActorLost) or isinstance(error.__cause__, RemoteCallError):
+        return None
+    return error.cause if error.cause.kind is DeathKind.KILLED_BY_USER else None
 
 
 def _nothing() -> None:
