@@ -247,6 +247,20 @@ def test_a_connection_that_is_closed_while_the_background_begins_to_watch_it_is_
     loop.close()
 
 
+def test_the_background_rests_when_an_actor_whose_states_are_kept_is_lost() -> None:
+    loop = Loop()
+    near, far = (UnixChannel(end) for end in socket.socketpair())
+    connection = Connection(near, background=lambda: loop, lost=lambda _: AssertionError(), on_names=lambda _: None)
+    connection.keep_states(lambda _: None)
+    loop.run_once(0.0)
+    far.close()
+    for _ in range(4):
+        loop.run_once(0.0)
+    assert not loop._calls
+    connection.hang_up()
+    loop.close()
+
+
 # -- on event loops ----------------------------------------------------------------------------------------------------
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import os
 import select
 import signal
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -499,6 +502,23 @@ def test_calls_of_others_are_saved_too_although_the_owner_does_nothing(connect: 
             holder.add()
     kill(actor, pid)
     assert actor.what()[0] == 100
+
+
+def test_the_connection_to_a_dropped_actor_that_saves_is_closed(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    client: Any = _current.client()
+    dropped: list[weakref.ref[Any]] = []
+    for _ in range(5):
+        saving = with_options(Saving, lease_timeout_s=PATIENCE_S)()
+        saving.add()
+        dropped.extend(weakref.ref(record.connection) for record in client.own.records.values())
+        del saving
+    assert len(dropped) >= 5
+    until = time.monotonic() + PATIENCE_S
+    while any(connection() is not None for connection in dropped):
+        assert time.monotonic() < until
+        gc.collect()
+        threading.Event().wait(0.005)
 
 
 def test_one_half_of_saving_is_refused(connect: Callable[..., None]) -> None:

@@ -314,14 +314,14 @@ class Client(ConnectionDisplay):
         place: ActorPlace,
         options: ActorOptions | None = None,
     ) -> ActorRef:
-        channel = record.channel
+        connection = record.connection
         record.outbox = outbox
         if record.cause is not None:  # it ended before it had one
             outbox.end(record.unsent)
         return ActorRef(
             spec,
             outbox,
-            let_go=lambda: self._let_go(record, channel),
+            let_go=lambda: self._let_go(record, connection),
             destroy=lambda: self._destroy(record),
             attributes=names,
             place=place,
@@ -368,10 +368,10 @@ class Client(ConnectionDisplay):
 
     # -- ends of actors ------------------------------------------------------------------------------------------
 
-    def _let_go(self, record: ActorRecord, channel: Channel | None) -> None:
+    def _let_go(self, record: ActorRecord, connection: ActorConnection | None) -> None:
         if os.getpid() == self._pid:
             record.is_let_go = True
-            self._releaser.drop(record, channel)
+            self._releaser.drop(record, connection)
 
     def _destroy(self, record: ActorRecord) -> None:
         if not record.has_ended:
@@ -554,7 +554,7 @@ def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRe
         limit=recipe.options.max_restarts,
         again=again,
         on_made=is_made,
-        part=lambda made: client._let_go(made.record, made.record.channel),
+        part=lambda made: client._let_go(made.record, made.record.connection),
         give_up=give_up,
     )
     ref, note = _reference_to(client, restarts, outbox, recipe.spec, recipe.names, made.place, recipe.options)
@@ -603,7 +603,7 @@ def _following_reference(
         limit=None,
         again=again,
         on_made=lambda made: note(made),
-        part=lambda made: client._let_go(made.record, made.record.channel),
+        part=lambda made: client._let_go(made.record, made.record.connection),
         give_up=lambda _: None,
     )
     ref, note = _reference_to(client, restarts, outbox, spec, names, place, None)
@@ -654,7 +654,7 @@ def _reference_to(
     def part() -> None:
         made = restarts.let_go()
         if made is not None:
-            client._let_go(made.record, made.record.channel)
+            client._let_go(made.record, made.record.connection)
 
     def destroy() -> None:
         made = restarts.end()

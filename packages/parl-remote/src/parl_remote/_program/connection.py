@@ -436,6 +436,7 @@ class Connection(AnswerReader):
             if future is not None:
                 running = running or future.method  # calls run in order, so it was the oldest
                 self._settle(future, None, self._make_lost(running))
+        self._watched.clear()  # nothing more comes: what waits for saved states would have the background look for ever
 
     # -- the end -------------------------------------------------------------------------------------------------
 

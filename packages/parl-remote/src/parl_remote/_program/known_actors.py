@@ -83,6 +83,10 @@ class ActorConnection(CallPath, Protocol):
 
     is_read_out: threading.Event
 
+    @property
+    def channel(self) -> Channel:
+        """The channel to the actor."""
+
     def submit(self, call: Call) -> RemoteFuture[Any]:
         """Send a call that comes before all others: that of the constructor."""
 
@@ -501,73 +505,73 @@ class Releaser:
         self._loop = loop
         self._give_back = give_back
         self._forget = forget
-        self._dropped: deque[tuple[ActorRecord, Channel | None]] = deque()
-        self._parting: set[Channel] = set()
+        self._dropped: deque[tuple[ActorRecord, ActorConnection | None]] = deque()
+        self._parting: set[ActorConnection] = set()
 
-    def drop(self, record: ActorRecord, channel: Channel | None) -> None:
+    def drop(self, record: ActorRecord, connection: ActorConnection | None) -> None:
         """Release an actor without references. Callable from finalizers: takes no lock and does not wait.
 
         Args:
             record: The actor.
-            channel: The channel to it; the record may have a newer one, for a handle that has come back meanwhile.
+            connection: The one to it; the record may have a newer one, for a handle that has come back meanwhile.
         """
-        self._dropped.append((record, channel))
+        self._dropped.append((record, connection))
         self._loop.call_soon(self._collect)
 
     def hang_up(self) -> None:
-        """Close the remaining channels, once the loop has stopped."""
-        for channel in list(self._parting):  # a loop that is late may still remove some
-            channel.close()
+        """Close the remaining connections, once the loop has stopped."""
+        for connection in list(self._parting):  # a loop that is late may still remove some
+            connection.hang_up()
         self._parting.clear()
 
     def _collect(self) -> None:
         while self._dropped:
-            record, channel = self._dropped.popleft()
-            if record.channel is channel:
+            record, connection = self._dropped.popleft()
+            if record.connection is connection:
                 record.channel = record.connection = None
-            if channel is None or (record.has_ended and record.outlives_us):
-                if channel is not None:
-                    channel.close()
+            if connection is None or (record.has_ended and record.outlives_us):
+                if connection is not None:
+                    connection.hang_up()
                 (self._forget if record.outlives_us else self._give_back)(record)
             elif record.has_ended:  # or shall, because this program ends and found no way to it any more
                 with contextlib.suppress(ChannelClosed):
-                    send_close(channel, with_owner=True)
-                channel.close()
+                    send_close(connection.channel, with_owner=True)
+                connection.hang_up()
             else:
-                self._parting.add(channel)
-                self._part(record, channel)
+                self._parting.add(connection)
+                self._part(record, connection)
 
-    def _part(self, record: ActorRecord, channel: Channel) -> None:
+    def _part(self, record: ActorRecord, connection: ActorConnection) -> None:
         try:
-            said = send_close(channel)
+            said = send_close(connection.channel)
         except ChannelClosed:  # it has ended already, and its worker says so
-            self._done(record, channel)
+            self._done(record, connection)
             return
         if said:
             if record.outlives_us:
                 self._forget(record)
             # Nothing else will; and an actor that could not answer any more would not read what it was sent before.
-            self._loop.add(channel, lambda: self._read_on(record, channel))
-        elif self._discard_answers(record, channel):
-            self._loop.call_later(_RETRY_S, lambda: self._part(record, channel))
+            self._loop.add(connection.channel, lambda: self._read_on(record, connection))
+        elif self._discard_answers(record, connection):
+            self._loop.call_later(_RETRY_S, lambda: self._part(record, connection))
 
-    def _read_on(self, record: ActorRecord, channel: Channel) -> None:
-        self._discard_answers(record, channel)
+    def _read_on(self, record: ActorRecord, connection: ActorConnection) -> None:
+        self._discard_answers(record, connection)
 
-    def _discard_answers(self, record: ActorRecord, channel: Channel) -> bool:
+    def _discard_answers(self, record: ActorRecord, connection: ActorConnection) -> bool:
         """Read and discard answers; return False if the connection is closed."""
         try:
             while True:
-                channel.receive(0.0)
+                connection.channel.receive(0.0)
         except ResultTimeout:
             return True
         except (ChannelClosed, RemoteProtocolError):
-            self._done(record, channel)
+            self._done(record, connection)
             return False
 
-    def _done(self, record: ActorRecord, channel: Channel) -> None:
-        self._loop.remove(channel)
-        self._parting.discard(channel)
-        channel.close()
+    def _done(self, record: ActorRecord, connection: ActorConnection) -> None:
+        self._loop.remove(connection.channel)
+        self._parting.discard(connection)
+        connection.hang_up()
         if record.outlives_us:
             self._forget(record)
