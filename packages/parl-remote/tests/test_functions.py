@@ -314,6 +314,19 @@ class TestExecutor:
             assert [future.result(PATIENCE_S) for future in opened] == [4, 4]
             assert [future.result(PATIENCE_S) for future in held] == ["open", "open"]
 
+    def test_an_executor_has_its_workers_while_functions_have_all_others(
+        self, connect: Callable[..., None], tmp_path: Path
+    ) -> None:
+        connect(cpu_num=1)
+        os.mkfifo(tmp_path / "gate")
+        held = parl_remote.remote_function(hold).submit(str(tmp_path / "gate"))
+        with open(tmp_path / "gate", "w"), Executor(1) as executor:  # once it waits there
+            there = executor.submit(os.getpid).result(PATIENCE_S)
+            later = [parl_remote.remote_function(os.getpid).submit() for _ in range(3)]
+            assert executor.submit(square, 3).result(PATIENCE_S) == 9
+        held.result(PATIENCE_S)
+        assert there not in {future.result(PATIENCE_S) for future in later}  # it is not a CPU more for the others
+
     def test_waiting_calls_can_be_cancelled(self, shared_cluster: None, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "gate")
         with Executor(max_workers=1) as executor:

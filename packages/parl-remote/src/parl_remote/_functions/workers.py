@@ -11,6 +11,9 @@ slot.
 
 Inside an actor, and on a private cluster, the first worker is made even if no CPU is free. Otherwise a function that
 waits for other functions could wait for its own CPU.
+
+On a private cluster executors have as many workers as they ask for. Workers beyond the CPUs run chunks of executors
+alone: executors do not wait for maps and remote functions, and these do not get more workers than there are CPUs.
 """
 
 from __future__ import annotations
@@ -176,6 +179,11 @@ class Quota:
         self.taken = 0
 
     @property
+    def is_promised(self) -> bool:
+        """Whether there are so many workers on a private cluster, however many CPUs it has."""
+        return self.most is not None
+
+    @property
     def free(self) -> float:
         """The number of further workers that they may have."""
         return float("inf") if self.most is None else self.most - self.taken
@@ -217,10 +225,11 @@ class Source(Protocol):
 class _Worker:
     """One worker process."""
 
-    __slots__ = ("chunks", "idle_since", "is_wanted", "known", "lost", "overdue", "ref")
+    __slots__ = ("chunks", "idle_since", "is_extra", "is_wanted", "known", "lost", "overdue", "ref")
 
-    def __init__(self, ref: ActorRef) -> None:
+    def __init__(self, ref: ActorRef, is_extra: bool) -> None:
         self.ref = ref
+        self.is_extra = is_extra  # without a CPU, for executors that were promised more workers than there are CPUs
         self.known: Known[None] = Known()
         self.idle_since = 0.0
         self.chunks: list[Chunk] = []  # the first one runs
@@ -350,25 +359,35 @@ class Workers:
                 if (queued := self._queue_behind(source)) is not None:
                     return queued
                 continue
-            if not self._idle:
+            worker = self._idle_for(source)
+            if worker is None:
                 self._grow()
                 if (queued := self._queue_behind(source)) is not None:
                     return queued
+                if self._idle:  # for executors
+                    continue
                 return None
             chunk = source.take(len(self._workers) + self._making)
             if chunk is None:
                 continue
-            worker = self._idle.pop()
+            self._idle.remove(worker)
             source.running += 1
             source.quota.taken += 1
             worker.chunks.append(chunk)
             worker.overdue = False
             del self._ready[source]  # behind the others
             self._ready[source] = None
-            if source.has_next() and not self._idle:
+            if source.has_next() and self._idle_for(source) is None:
                 self._grow()
             return worker, chunk
         return None
+
+    def _idle_for(self, source: Source) -> _Worker | None:
+        """Return an idle worker for a source: extra ones first for executors, none of them for the others."""
+        for worker in reversed(self._idle):
+            if worker.is_extra == source.quota.is_promised:
+                return worker
+        return self._idle[-1] if self._idle and source.quota.is_promised else None
 
     def _queue_behind(self, source: Source) -> tuple[_Worker, Chunk] | None:
         """Let the next chunk of a source wait in a worker that has another chunk of it, if there is such a worker."""
@@ -395,12 +414,13 @@ class Workers:
             waiting = len(source)
             wanted += int(min(waiting, max(0, source.quota.free)))
         wanted = min(wanted, max(4, len(self._workers)))
-        quotas = {source.quota for source in sources}
-        quotas.update(chunk.source.quota for worker in self._workers for chunk in worker.chunks)
-        promised = max(1, sum(quota.most or 0 for quota in quotas))  # to all executors that have something to do
+        working = {worker: worker.chunks[0].source.quota for worker in self._workers if worker.chunks}
+        quotas = {source.quota for source in sources}.union(working.values())
+        promised = sum(quota.most or 0 for quota in quotas)  # to all executors that have something to do
+        others = sum(not quota.is_promised for quota in working.values())  # workers that executors would wait for
         while self._making < wanted:
             there = len(self._workers) + self._making
-            insist = there < promised
+            insist = there - others < promised
             self._making += 1
             self._yields = False
             self._makers.append(
@@ -411,35 +431,36 @@ class Workers:
 
     def _make(self, is_first: bool, insist: bool) -> None:
         try:
-            ref = self._leased(is_first, insist)
+            ref, is_extra = self._leased(is_first, insist)
         except BaseException as error:
             self._not_made(error)
         else:
             with self.lock:
                 self._making -= 1
                 self._failed_starts = 0
-                worker = _Worker(ref)
+                worker = _Worker(ref, is_extra)
                 self._workers[worker] = None
                 self._rest(worker)
         self.dispatch()
 
-    def _leased(self, is_first: bool, insist: bool) -> ActorRef:
+    def _leased(self, is_first: bool, insist: bool) -> tuple[ActorRef, bool]:
+        """Return a new worker, and whether it is an extra one."""
         options = self._options
         private = getattr(self._client, "address", "") == "local"
         at_once = options.changed({"lease_timeout_s": 0.0})
         try:
-            return self._created(at_once)
+            return self._created(at_once), False
         except NoResources as error:
             if isinstance(error.__cause__, RemoteCallError) or (not is_first and not insist):
                 raise
             if free_slots(self._client, self):
                 with contextlib.suppress(NoResources):
-                    return self._created(options.changed({"lease_timeout_s": _FULL_S}))
+                    return self._created(options.changed({"lease_timeout_s": _FULL_S})), False
             if 0 < options.n_cpu <= 1 and ((private and insist) or (is_first and (private or _current.inside_actor()))):
-                return self._created(at_once.changed({"n_cpu": 0}))
+                return self._created(at_once.changed({"n_cpu": 0})), not is_first
             if not is_first:
                 raise
-        return self._created(options)
+        return self._created(options), False
 
     def _created(self, options: ActorOptions) -> ActorRef:
         args = () if self._initializer is None else (self._initializer,)
