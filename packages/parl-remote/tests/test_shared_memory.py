@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import threading
 import time
 import weakref
@@ -14,9 +15,14 @@ import numpy as np
 import pytest
 
 import parl_remote
+from parl_remote import ActorLost
 from parl_remote._data import large_frames
+from parl_remote._data.calls import Call
 from parl_remote._data.large_frames import LARGE, TICKETS, Mappings, Segments, Sharing, can_share, give_back_unused
 from parl_remote._links.call_messages import Flag, Kind, header_of, pack
+from parl_remote._links.loop import Loop
+from parl_remote._program.connection import Connection
+from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 
 
@@ -94,6 +100,27 @@ def test_frames_of_one_message_lie_in_one_segment_and_stay_together(segments: Se
     del views
     mappings.open(place(segments, frame(5, 4), frame(LARGE, 4), frame(1, 4)))
     assert kept.tolist() == [3]
+
+
+def test_a_message_that_is_read_while_its_connection_closes_keeps_no_memory(segments: Segments) -> None:
+    mappings = Mappings()
+    before = len(segments_here())
+    mappings.close()
+    assert bytes(open_one(mappings, place(segments, frame(LARGE, 1)))) == frame(LARGE, 1)
+    assert len(segments_here()) == before + 1  # the sender's
+
+
+def test_a_first_large_call_that_meets_the_end_of_its_connection_keeps_no_memory() -> None:
+    near, far = (UnixChannel(end) for end in socket.socketpair())
+    connection = Connection(
+        near, background=Loop, lost=lambda _: ActorLost(), on_names=lambda _: None, shares_memory=True
+    )
+    before = len(segments_here())
+    connection.hang_up()
+    with pytest.raises(ChannelClosed):
+        connection.submit(Call(Kind.CALL, 0, 0, [b"", frame(LARGE)]))
+    assert len(segments_here()) == before
+    far.close()
 
 
 def test_a_segment_whose_frame_is_read_is_left_alone(segments: Segments) -> None:

@@ -285,6 +285,7 @@ class Mappings:
         self._memory: dict[tuple[int, int], mmap.mmap] = {}
         self._lent: dict[tuple[int, int], weakref.finalize[..., Any]] = {}
         self._uses = 0
+        self._closed = False
 
     def open(self, ticket: Buffer) -> list[memoryview]:
         """Return the frames of a ticket, writable; the segment is free again once nothing refers to any of them.
@@ -321,7 +322,8 @@ class Mappings:
         return frames
 
     def close(self) -> None:
-        """Drop all mappings; frames that are in use keep theirs."""
+        """Drop all mappings, and keep no more; frames that are in use keep theirs. Callable beside `open`."""
+        self._closed = True
         self._take_back()
         self._memory, self._lent = {}, {}
 
@@ -341,6 +343,8 @@ class Mappings:
         finally:
             os.close(ours)
         self._memory[descriptor, inode] = memory
+        if self._closed:
+            self._memory = {}
         return memory
 
     def _take_back(self) -> None:

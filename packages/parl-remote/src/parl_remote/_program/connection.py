@@ -461,8 +461,8 @@ class Connection(AnswerReader):
             loop.call_soon(self.look)
         if self._is_writing and self._end_writing is not None:
             self._background().call_soon(self._end_writing)
-        if self._sharing is not None:
-            self._sharing.close()
+        if self._shares_memory:
+            self._shared().close()  # if there was none, one that a call is just making would stay with this connection
 
 
 class OwnConnection(Connection):
