@@ -312,3 +312,37 @@ def test_a_program_ends_after_the_calls_of_dropped_executors_and_maps(tmp_path: 
     (tmp_path / "done").mkdir()
     subprocess.run([sys.executable, str(tmp_path / "program.py"), str(tmp_path / "done")], timeout=120, check=True)
     assert sorted(path.name for path in (tmp_path / "done").iterdir()) == list("abcdef")
+
+
+WAITS_NO_LONGER = """
+import os, signal, sys, threading, time
+from parl_remote import Executor
+
+def hold(path):
+    open(path).close()
+
+def interrupt(main=threading.get_ident()):
+    while True:
+        frame = sys._current_frames()[main]
+        while frame is not None and frame.f_code.co_name != "_await_all":
+            frame = frame.f_back
+        if frame is not None:
+            return os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.001)
+
+if __name__ == "__main__":
+    try:
+        with Executor(1) as executor:
+            executor.submit(hold, sys.argv[1])
+            executor.map(hold, [sys.argv[1]])
+            threading.Thread(target=interrupt).start()
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_a_program_that_is_interrupted_while_it_waits_for_an_executor_does_not_wait_again(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(WAITS_NO_LONGER)
+    os.mkfifo(tmp_path / "gate")
+    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "gate")]
+    assert subprocess.run(command, timeout=100, check=True, capture_output=True, text=True).stdout == "interrupted\n"

@@ -195,7 +195,13 @@ class Executor(concurrent.futures.Executor):
             for job in maps:
                 job.cancel()
         if wait:
-            self._await_all()
+            try:
+                self._await_all()
+            except BaseException:  # Ctrl-C: the end of the program does not wait for it, either
+                _executors.discard(self)
+                if calls is not None:
+                    _calls.discard(calls)
+                raise
         if self._initializer is not None and workers is not None:
             workers.close()
 
