@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import signal
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, RemoteFuture, submit
+from parl_remote import ActorLost, RemoteFuture, ResultTimeout, submit
 from parl_remote._data.calls import Call
 from parl_remote._links.call_messages import Kind, pack
 from parl_remote._links.loop import Loop
@@ -275,6 +276,49 @@ def test_a_task_that_awaits_reads_in_its_own_thread(shared_cluster: None) -> Non
 
     for _ in range(3):  # another loop each
         assert asyncio.run(main()) == list(range(1, 500))
+
+
+@pytest.mark.parametrize("who", ["thread", "task"])
+def test_a_task_learns_of_an_end_that_came_while_another_was_reading(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    background = Loop()
+    near, far = (UnixChannel(end) for end in socket.socketpair())
+    lost = ActorLost("closed")
+    connection = Connection(near, background=lambda: background, lost=lambda _: lost, on_names=lambda _: None)
+    threading.Thread(target=background.run, daemon=True).start()
+
+    def closed_meanwhile(timeout_s: float | None, *, one: bool = False) -> None:
+        monkeypatch.undo()
+        ends = threading.Thread(target=connection.hang_up)
+        ends.start()
+        ends.join()
+        raise ResultTimeout("nothing has come, before the end")
+
+    async def main() -> BaseException | None:
+        waits = asyncio.wrap_future(threads.submit(connection.lead)) if who == "thread" else asyncio.sleep(0)
+        future = connection.submit(Call(Kind.CALL, 0, 0))
+
+        async def awaited() -> BaseException | None:
+            return (await asyncio.gather(future_of(future), return_exceptions=True))[0]
+
+        task = asyncio.ensure_future(awaited())
+        await asyncio.sleep(0.01)
+        await waits
+        if who == "thread":
+            connection.hang_up()
+            threads.submit(connection.leave)
+        else:
+            monkeypatch.setattr(connection, "_take", closed_meanwhile)
+            far.send(pack(Kind.RESULT, 0, 0, 2**20))
+        return await asyncio.wait_for(task, PATIENCE_S)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        assert asyncio.run(main()) is lost
+    far.close()
+    background.stop()
+
+
+async def future_of(future: RemoteFuture[Any]) -> Any:
+    return await future
 
 
 def test_tasks_and_threads_wait_for_the_same_actor(shared_cluster: None) -> None:

@@ -223,7 +223,11 @@ class Writable:
 
 
 class EventLoopReader:
-    """Reads a connection in an asyncio event loop, while tasks of that loop await futures."""
+    """Reads a connection in an asyncio event loop, while tasks of that loop await futures.
+
+    Attributes:
+        is_closed: Whether it has been closed.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, read: Callable[[], None]) -> None:
         self.loop = loop
@@ -233,11 +237,11 @@ class EventLoopReader:
         self._poller.register(descriptor, IN)
         self._read = read
         self._is_reading = False
-        self._is_closed = False
+        self.is_closed = False
 
     def resume(self) -> None:
         """Read whenever something arrives, unless this is closed; called in the loop's thread."""
-        if not self._is_reading and not self._is_closed:
+        if not self._is_reading and not self.is_closed:
             self.loop.add_reader(self._poller.fileno(), self._read)
             self._is_reading = True
 
@@ -247,12 +251,17 @@ class EventLoopReader:
             self.loop.remove_reader(self._poller.fileno())
             self._is_reading = False
 
-    def close(self) -> None:
-        """Stop reading for good; callable from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self.loop.call_soon_threadsafe(self._close)
+    def close(self, then: Callable[[], None] = lambda: None) -> None:
+        """Stop reading for good; callable from any thread.
 
-    def _close(self) -> None:
+        Args:
+            then: Called in the loop's thread when that is done.
+        """
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._close, then)
+
+    def _close(self, then: Callable[[], None]) -> None:
         self.pause()
-        self._is_closed = True
+        self.is_closed = True
         self._poller.close()
+        then()

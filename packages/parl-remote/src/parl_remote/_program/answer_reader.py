@@ -269,9 +269,14 @@ class AnswerReader(ABC):
 
     def _resume(self, event_loop: EventLoopReader) -> None:
         """Have an event loop read, unless another thread does, which then hands over."""
+        if not self._awaited:
+            return
         if self._is_lost:
             self._lose_in_background()
-        elif self._awaited and not self._reader:
+        elif not self._reader:
+            if event_loop.is_closed:  # because the connection is: what is read of it is the end
+                self._background().call_soon(self.look)
+                return
             event_loop.resume()
             if self.has_read_ahead():
                 event_loop.loop.call_soon(self._read_in_event_loop)

@@ -452,11 +452,11 @@ class Connection(AnswerReader):
         loop, event_loop = self._loop, self._event_loop
         if loop is not None:
             loop.call_soon(self._stop_watching)
-        if event_loop is not None:
-            event_loop.close()
         self.look()  # if another thread reads, it meets the end itself
         self._channel.close()
         self.look()
+        if event_loop is not None:  # from here on, so that its tasks learn of an end that both looks have missed
+            event_loop.close(then=lambda: self._resume(event_loop))
         if loop is not None:  # a thread that read during both looks left it to the loop, which stops to watch
             loop.call_soon(self.look)
         if self._is_writing and self._end_writing is not None:
