@@ -337,12 +337,12 @@ def test_a_model_with_a_method_of_its_own_has_no_numpy_form(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", ["actor-critic", "q"])
+@pytest.mark.parametrize(("kind", "shared"), [("actor-critic", True), ("actor-critic", False), ("q", None)])
 @pytest.mark.parametrize("memory", ["gru", "lstm", "transformer"])
-def test_a_memory_is_carried_from_step_to_step(tmp_path: Path, memory: Any, kind: Any) -> None:
+def test_a_memory_is_carried_from_step_to_step(tmp_path: Path, memory: Any, kind: Any, shared: bool | None) -> None:
     options = {"reach": 3, "blocks": 2} if memory == "transformer" else {}
     model = parl.networks.for_spaces(
-        VECTOR, CHOICE, kind, memory=memory, memory_size=8, memory_options=options, hidden=(6,)
+        VECTOR, CHOICE, kind, memory=memory, memory_size=8, memory_options=options, hidden=(6,), shared=shared
     )
     agent = parl.Agent(parl.algorithms.PPO(model) if kind == "actor-critic" else parl.algorithms.DQN(model))
     agent.predict(VECTOR.sample())  # layers without shapes get them
@@ -368,10 +368,10 @@ def test_a_memory_is_carried_from_step_to_step(tmp_path: Path, memory: Any, kind
 
 @pytest.mark.timeout(900)  # as above
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["gru", "lstm", "transformer"])
-def test_every_format_carries_a_memory_over_sequences(tmp_path: Path, memory: Any) -> None:
+@pytest.mark.parametrize(("memory", "shared"), [("gru", True), ("lstm", True), ("transformer", True), ("lstm", False)])
+def test_every_format_carries_a_memory_over_sequences(tmp_path: Path, memory: Any, shared: bool) -> None:
     observed = Masked().observation_space
-    model = parl.networks.for_spaces(observed, CHOICE, "actor-critic", memory=memory, memory_size=8)
+    model = parl.networks.for_spaces(observed, CHOICE, "actor-critic", memory=memory, memory_size=8, shared=shared)
     agent = parl.Agent(parl.algorithms.A2C(model))
     for to in ("numpy", *_formats()):
         found = export(agent, tmp_path / to, Masked, to, observations=24)

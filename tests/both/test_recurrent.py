@@ -29,6 +29,9 @@ from parl_core.training.on_policy import OnPolicySettings, RolloutCollector, _le
 from parl_core.training.run import Run
 
 KINDS = ("gru", "lstm", "transformer")
+POLICIES = (*KINDS, "gru apart", "lstm apart", "transformer apart")
+"""`apart`: policy and value have a memory each."""
+
 RESUMED = [
     (kind, environments) for kind in ("PPO", "IMPALA actors", "IMPALA learner") for environments in ("auto", "reset")
 ]
@@ -57,14 +60,16 @@ class Noise(gymnasium.Env[Any, Any]):
 def made(memory: str, algorithm: str = "PPO", **settings: Any) -> Any:
     """Return an agent with a small memory; `reach` is shorter than the sequences of the tests."""
     seed_everything(1)
-    options = {"reach": 3, "blocks": 2} if memory == "transformer" else {}
+    kind, _, apart = memory.partition(" ")
+    options = {"reach": 3, "blocks": 2} if kind == "transformer" else {}
     model = parl.networks.for_spaces(
         VECTOR,
         CHOICES,
         "q" if algorithm == "DQN" else "actor-critic",
-        memory=memory,  # type: ignore[arg-type]  # a parameter of tests
+        memory=kind,  # type: ignore[arg-type]  # a parameter of tests
         memory_size=8,
         memory_options=options,
+        shared=False if apart else None,
     )
     return parl.Agent(getattr(parl.algorithms, algorithm)(model, **settings), seed=1)
 
@@ -79,10 +84,12 @@ def unrolled(agent: Any, obs: Any, begins: Any, state: Any = None) -> tuple[NDAr
     state = agent.initial_state(len(obs)) if state is None else state
     flat = None if begins is None else begins.reshape(-1)
     features, after = agent.run(agent.alg.model.remember, obs.reshape(-1, 4), state, flat)
+    if isinstance(features, dict):
+        features = np.concatenate([features["features"], features["values"]], axis=-1)
     return np.asarray(features).reshape(*obs.shape[:2], -1), after
 
 
-@pytest.mark.parametrize("memory", KINDS)
+@pytest.mark.parametrize("memory", POLICIES)
 def test_a_pickled_agent_remembers_as_the_one_that_stayed(memory: str) -> None:
     agent, obs = made(memory), np.random.default_rng(0).uniform(-1.0, 1.0, (3, 4)).astype(np.float32)
     _, state = agent.predict(obs)
@@ -92,7 +99,7 @@ def test_a_pickled_agent_remembers_as_the_one_that_stayed(memory: str) -> None:
         np.testing.assert_array_equal(moved[name], array)
 
 
-@pytest.mark.parametrize("memory", KINDS)
+@pytest.mark.parametrize("memory", POLICIES)
 def test_a_sequence_in_one_pass_equals_its_steps(memory: str) -> None:
     agent = made(memory)
     obs, begins = sequence(3, 12)
@@ -106,7 +113,7 @@ def test_a_sequence_in_one_pass_equals_its_steps(memory: str) -> None:
         np.testing.assert_allclose(acting.state[name], array, atol=1e-5)
 
 
-@pytest.mark.parametrize("memory", KINDS)
+@pytest.mark.parametrize("memory", POLICIES)
 def test_an_episode_is_as_if_nothing_had_been_before_it(memory: str) -> None:
     agent = made(memory)
     obs, _ = sequence(2, 9)
@@ -122,7 +129,7 @@ def test_an_episode_is_as_if_nothing_had_been_before_it(memory: str) -> None:
     np.testing.assert_array_equal(unrolled(agent, other, begins)[0][0, 4:], features[0, 4:])
 
 
-@pytest.mark.parametrize("memory", KINDS)
+@pytest.mark.parametrize("memory", POLICIES)
 def test_sequences_together_are_what_each_is_alone(memory: str) -> None:
     agent = made(memory)
     obs, begins = sequence(4, 8)
@@ -182,7 +189,7 @@ def test_what_does_not_learn_from_sequences_is_refused() -> None:
         train_on_policy(plain, envs, loop)
 
 
-@pytest.mark.parametrize("memory", KINDS)
+@pytest.mark.parametrize("memory", POLICIES)
 def test_a_rollout_learned_from_is_what_was_acted(memory: str) -> None:
     """Unrolled from the states that were stored, all rows have the values and log-probabilities of the steps."""
     agent = made(memory)
@@ -275,11 +282,12 @@ def test_a_collector_that_goes_on_from_a_saved_state_remembers() -> None:
             np.testing.assert_array_equal(array, saved["memory"][name])
 
 
+@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C"])
-def test_masks_and_numbers_are_learned_with_a_memory(algorithm: str) -> None:
+def test_masks_and_numbers_are_learned_with_a_memory(algorithm: str, shared: bool) -> None:
     observed = spaces.Dict(action_mask=spaces.MultiBinary(3), shown=VECTOR)
     seed_everything(1)
-    model = parl.networks.for_spaces(observed, CHOICES, memory="gru", memory_size=8)
+    model = parl.networks.for_spaces(observed, CHOICES, memory="gru", memory_size=8, shared=shared)
     agent = parl.Agent(getattr(parl.algorithms, algorithm)(model), seed=1)
     mask = np.array([[True, False, False], [False, False, True]])
     obs = {"action_mask": mask, "shown": np.ones((2, 4), np.float32)}
@@ -291,14 +299,17 @@ def test_masks_and_numbers_are_learned_with_a_memory(algorithm: str) -> None:
     assert np.isfinite(list(agent.learn_rollout(rollout, rng=np.random.default_rng(0)).values())).all()
 
 
+@pytest.mark.parametrize("memory", ["gru", "gru apart"])
 @pytest.mark.parametrize("inference", ["actors", "learner"])
 @pytest.mark.parametrize(("algorithm", "settings"), [("IMPALA", {"sample_batch_steps": 5}), ("A2C", {})])
-def test_fragments_begin_with_the_state_that_acted(algorithm: str, settings: dict[str, Any], inference: str) -> None:
+def test_fragments_begin_with_the_state_that_acted(
+    algorithm: str, settings: dict[str, Any], inference: str, memory: str
+) -> None:
     """Without lag, the learner's policy is the one that acted on every row, also behind the ends of episodes."""
     batches: list[Any] = []
 
     def make_agent() -> Any:
-        return made("gru", algorithm, **settings)
+        return made(memory, algorithm, **settings)
 
     agent = make_agent()
     learn = agent.alg.learn
@@ -345,7 +356,7 @@ def trained(kind: str, run: Run, environments: Any, *callbacks: Any) -> tuple[di
     """Train in a run's folder and return the weights, and how it ended."""
     algorithm, _, inference = kind.partition(" ")
     settings = {"IMPALA": {"sample_batch_steps": 5}}.get(algorithm, {})
-    make_agent = functools.partial(made, "lstm", algorithm, **settings)
+    make_agent = functools.partial(made, "lstm apart", algorithm, **settings)
     agent = make_agent()
     with run, make_vector_env(Noise, 2) as envs:
         watched: dict[str, Any] = {

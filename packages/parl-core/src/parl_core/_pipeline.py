@@ -90,9 +90,13 @@ class Pipeline:
 
     @property
     def state(self) -> Mapping[str, NDArray[Any]]:
-        """Return the state of one environment before its first step, `[1, ...]`; empty without a memory."""
-        found: Mapping[str, NDArray[Any]] = self.algorithm.model.initial_state(1) if self.algorithm.remembers else {}
-        return found
+        """Return the policy's state of one environment before its first step, `[1, ...]`; empty without a memory."""
+        model = self.algorithm.model
+        found: Mapping[str, NDArray[Any]] = model.initial_state(1) if self.algorithm.remembers else {}
+        if not isinstance(model, networks.RecurrentActorCritic):
+            return found
+        of_value = model.value_names().values()
+        return {name: part for name, part in found.items() if name not in of_value}
 
     @property
     def has_mask(self) -> bool:

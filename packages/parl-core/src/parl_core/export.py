@@ -409,7 +409,7 @@ def _actions_of_sequences(
     """Return the parts of the actions of an agent with a memory, sequence after sequence, played side by side."""
     rows = _sequences(len(observations))
     length, steps = len(observations) // rows, []
-    state = {name: np.repeat(array, rows, 0) for name, array in pipeline.state.items()}
+    state = agent.initial_state(rows)
     with _acting(agent, pipeline) as act:
         for step in range(length):
             for array in state.values():
@@ -437,7 +437,7 @@ def _seen(agent: Any, env: Any, pipeline: Pipeline, count: int, seed: int) -> tu
                 episode += 1
                 observation, _ = env.reset(seed=seed + episode)
                 begins[i] = True
-                state = dict(pipeline.state) or None
+                state = agent.initial_state(1) if pipeline.state else None
             # A copy: some environments give the same memory again.
             observations.append(_copied(observation))
             if episode % 2 or pipeline.has_mask:

@@ -561,6 +561,12 @@ class _Remembering(_Network):
     """The part in front of the heads of a model with a memory; `parl_core.recurrent` has the protocol."""
 
     def _set_memory(self, memory: MemoryKind, memory_size: int, body: Body, options: Mapping[str, Any]) -> None:
+        self.encoder, self.memory = self._made_memory(memory, memory_size, body, options)
+
+    def _made_memory(
+        self, memory: MemoryKind, memory_size: int, body: Body, options: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        """Return the layers in front of a memory, and the memory."""
         if memory not in self._parts.memories:
             known = ", ".join(map(repr, self._parts.memories))
             raise HyperparameterError(f"memory must be one of {known}, got {memory!r}")
@@ -569,8 +575,7 @@ class _Remembering(_Network):
         if unknown := sorted(set(options) - set(own)):
             has = f"it has {', '.join(own)}" if own else "it has none"
             raise HyperparameterError(f"the memory {memory!r} has no option {', '.join(unknown)}; {has}")
-        self.encoder = self._trunk(body)
-        self.memory = made(memory_size, body.act, **options)
+        return self._trunk(body), made(memory_size, body.act, **options)
 
     def initial_state(self, rows: int) -> dict[str, Any]:
         """Return the state before the first step of an episode: zeros by name, `[rows, ...]`."""
@@ -596,13 +601,15 @@ def _of_memory(features: Any) -> Any:
 
 
 class RecurrentActorCritic(_Remembering, _Policy):
-    """Policy and value over one memory.
+    """Policy and value over one memory, or over one each.
 
     Args:
         act_dim: as in `ActorCritic`, like `continuous` and `numbers`.
         memory: "gru", "lstm", or "transformer" for attention to the last steps.
         memory_size: units of the memory, and of the layer in front of it.
         hidden: sizes of further layers (tanh) in front of that.
+        shared: policy and value have one memory. Otherwise each has its own, with its own layers in front, and the
+            state has the value's arrays too: `value_` and their names.
         continuous: the policy is a Gaussian.
         numbers: number of outputs that are means.
         memory_options: further arguments of the memory: `reach`, `blocks` and `heads` of the transformer.
@@ -616,6 +623,7 @@ class RecurrentActorCritic(_Remembering, _Policy):
         memory_size: int = 128,
         hidden: Sequence[int] = (),
         *,
+        shared: bool = True,
         continuous: bool = False,
         numbers: int | None = None,
         memory_options: Mapping[str, Any] = MappingProxyType({}),
@@ -623,23 +631,54 @@ class RecurrentActorCritic(_Remembering, _Policy):
     ) -> None:
         super().__init__()
         check_int("act_dim", act_dim)
-        self._set_memory(memory, memory_size, body or Body(hidden, "tanh", orthogonal=True), memory_options)
+        body = body or Body(hidden, "tanh", orthogonal=True)
+        self._set_memory(memory, memory_size, body, memory_options)
+        self.value_encoder, self.value_memory = (
+            (None, None) if shared else self._made_memory(memory, memory_size, body, memory_options)
+        )
         self.policy_head = self._orthogonal(act_dim, 0.01)
         self.value_head = self._orthogonal(1, 1.0)
         self._set_std(act_dim, continuous, numbers)
 
+    def value_names(self) -> dict[str, str]:
+        """Return the names in the state of the arrays of the value's own memory, by their names there."""
+        return {} if self.value_memory is None else {name: f"value_{name}" for name in self.value_memory.shapes}
+
+    def initial_state(self, rows: int) -> dict[str, Any]:
+        """Return the state before the first step of an episode: zeros by name, `[rows, ...]`."""
+        own = {full: self.value_memory.shapes[name] for name, full in self.value_names().items()}
+        return super().initial_state(rows) | zeros_of(own, rows)
+
+    def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Return the features that the heads take, and the state after the last step.
+
+        Args:
+            obs: `[rows * T, ...]`, or a dictionary of such, one sequence's steps after another's.
+            state: before the first step of each sequence, `[rows, ...]` by name. Without the arrays of the value's own
+                memory, the features are for the policy alone.
+            begins: bool `[rows * T]`, true where a step is the first of its episode; None where none of them is.
+        """
+        features, after = super().remember(obs, {name: state[name] for name in self.memory.shapes}, begins)
+        own = {name: state[full] for name, full in self.value_names().items() if full in state}
+        if not own:
+            return features, after
+        values, last = self.value_memory(self.value_encoder(obs), own, begins)
+        parts = features if isinstance(features, Mapping) else {"features": features}
+        return {**parts, "values": values}, after | {f"value_{name}": part for name, part in last.items()}
+
     def policy_and_value(self, features: Any) -> tuple[Any, Any]:
         """Return (result of `policy`, values `[batch, 1]`) for the features that `remember` returns."""
-        array = _of_memory(features)
-        return self._distributed(self.policy_head(array)), self.value_head(array)
+        return self._distributed(self.policy_head(_of_memory(features))), self.value(features)
 
     def policy(self, features: Any) -> Any:
         """Return logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, deviation `[act_dim]`), or all three."""
-        return self.policy_and_value(features)[0]  # with the value's head, so that one pass makes all weights
+        if self.value_memory is None:
+            return self.policy_and_value(features)[0]  # with the value's head, so that one pass makes all weights
+        return self._distributed(self.policy_head(_of_memory(features)))
 
     def value(self, features: Any) -> Any:
         """Return the values `[batch, 1]` of the features that `remember` returns."""
-        return self.value_head(_of_memory(features))
+        return self.value_head(_of_memory(features) if self.value_memory is None else features["values"])
 
 
 class RecurrentQNetwork(_Remembering):

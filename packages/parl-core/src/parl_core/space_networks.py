@@ -132,7 +132,8 @@ def for_spaces(
         activation: function behind each hidden layer; default tanh for actor-critics and policies, else relu.
         normalisation: "layer" for layer normalisation before each activation.
         blocks: "simba" for residual blocks, as many as `hidden` has sizes, which are equal.
-        shared: one trunk for policy and value of an actor-critic; default: where there are images.
+        shared: one trunk for policy and value of an actor-critic; default: where there are images, and with a memory.
+            With a memory and `shared=False` each has a memory of its own.
         dueling: for the kinds "q" and "categorical", separate value and advantage.
         quantiles: their number for the kind "quantile" (default 200), and for each critic of "quantile-critics" (25).
         critics: their number for the kinds "quantile-critics" (default 5) and "ensemble" (10).
@@ -176,10 +177,6 @@ def for_spaces(
             raise HyperparameterError(
                 f"{name}={value!r} is for networks of the kind {' or '.join(map(repr, kinds))}, got {kind!r}"
             )
-    if memory is not None and shared is False:
-        raise HyperparameterError(
-            "policy and value of a network with a memory share it, so shared=False is not possible"
-        )
     require_one_agent(f"a network of the kind {kind!r}", observation_space)
     action_kind = _checked_kind(kind, action_space)
     numbers, choices = action_size(action_space) if action_kind.continuous else 0, _choices(action_kind, action_space)
@@ -204,7 +201,13 @@ def for_spaces(
         )
     elif memory is not None:
         model = networks.RecurrentActorCritic(
-            choices + numbers, memory, memory_size, numbers=numbers, memory_options=memory_options, body=body
+            choices + numbers,
+            memory,
+            memory_size,
+            shared=shared is not False,
+            numbers=numbers,
+            memory_options=memory_options,
+            body=body,
         )
     elif kind == "actor-critic":
         cls = networks.SharedActorCritic if (bool(images) if shared is None else shared) else networks.ActorCritic
