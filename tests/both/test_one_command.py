@@ -230,6 +230,15 @@ def test_a_run_of_a_group_goes_on_from_its_checkpoint_and_without_one_begins_ane
     assert len((folder / "updates.csv").read_text().splitlines()) == 1 + 64 // 16
 
 
+def test_a_run_of_a_group_that_took_its_budget_has_ended_whatever_ended_it(tmp_path: Path) -> None:
+    """Its last rollout was completed: 32 steps, with a portion of 20 steps and a budget of 30."""
+    folder, given = tmp_path / "seed-0", {"num_envs": 2, "n_steps": 8, "network.width": 4}
+    values = {"algorithm": "PPO", "env": "CartPole-v1", "backend": BACKEND, "steps": 30, "given": given}
+    first = RunInActor().train(values, str(folder), {"max_steps": 20})
+    assert first == "the portion of 20 steps is done"
+    assert RunInActor().train(values, str(folder), {}) == first
+
+
 class PressesOnce(Callback):
     """Presses Ctrl-C as soon as every run of a group has written figures."""
 

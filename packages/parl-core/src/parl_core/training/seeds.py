@@ -68,7 +68,7 @@ class RunInActor:
         path = Path(folder)
         tracked = options.pop("track", ())
         taken = max(CheckpointStore(path / "checkpoints").steps(), default=0)
-        if taken >= request.total_steps and (done := read_run(path)).stop == Stop.BUDGET.name.lower():
+        if taken >= request.total_steps and (done := read_run(path)).stop != Stop.FAILED.name.lower():
             return done.ended
         if not taken and not list((path / "checkpoints").glob("damaged-*")):
             shutil.rmtree(path, ignore_errors=True)  # it ended before its first checkpoint, and begins anew
