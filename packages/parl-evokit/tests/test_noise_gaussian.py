@@ -123,6 +123,12 @@ def test_mirrored_samples_of_equal_weight_cancel_exactly() -> None:
     assert not ExactSum(noise, [KEY, KEY + 1], np.array([123, 123])).part(0, 1000).any()
 
 
+def test_pairs_that_come_again_count_again() -> None:
+    noise, keys = GaussianNoise(SPECS[1]), [KEY + 2, KEY + 3, KEY, KEY + 1, KEY + 2, KEY + 3]
+    unit, other = (noise.units(key, 0, 50).astype(np.int64) for key in (KEY, KEY + 2))
+    assert (ExactSum(noise, keys, np.array([5, 1, 7, 9, -3, 4])).part(0, 50) == -2 * unit - 3 * other).all()
+
+
 def test_a_sum_over_no_samples_is_zero() -> None:
     assert ExactSum(GaussianNoise(SPECS[0]), [], np.zeros(0, np.int64)).part(0, 3).tolist() == [0, 0, 0]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parl_evokit._records import SamplingInfo
-from parl_evokit._samples import Intake, Samples, sort_samples
+from parl_evokit._samples import Intake, Samples, fresh_intake, sort_samples
 from parl_evokit.errors import InvalidReward
 from parl_evokit.noise import split_key
 
@@ -40,6 +40,21 @@ def test_each_unusable_sample_is_counted_under_its_reason() -> None:
     assert aside.total == 8
     assert intake.used == 1
     assert str(aside) == "1 too old, 1 orphan, 1 foreign, 3 not finite, 2 bad key"
+
+
+def test_records_of_the_present_model_are_taken_without_their_columns() -> None:
+    infos, rewards = [info(key) for key in (8, 2, 3, 1000, 9)], [0.0, 1e-60, 1e30, -2.5, 7.0]
+    for one in infos:
+        one.fill(one.noise_key, 10, PRINT)
+    fresh, (whole,) = fresh_intake(infos, rewards, (10, PRINT)), sort(*zip(infos, rewards, strict=True)).groups
+    assert fresh is not None
+    (group,) = fresh.groups
+    assert group.keys.tolist() == whole.keys.tolist() == [2, 3, 8, 9, 1000]
+    assert group.rewards.tolist() == whole.rewards.tolist() == [0.0, 1e30, 0.0, 7.0, -2.5]
+    for odd in (info(0), info(2), info(4, 11), info(6, 10, 0), SamplingInfo([5], 10, PRINT)):
+        assert fresh_intake([*infos, odd], [*rewards, 1.0], (10, PRINT)) is None
+    assert fresh_intake(infos, [*rewards[:4], 1e39], (10, PRINT)) is None
+    assert fresh_intake([], [], (10, PRINT)) is None
 
 
 def test_samples_are_grouped_by_age_youngest_first_with_keys_ascending() -> None:

@@ -38,7 +38,9 @@ __all__ = [
     "decode",
     "decode_spans",
     "distinct",
+    "fresh_intake",
     "noise_keys",
+    "reward_numbers",
     "sort_samples",
 ]
 
@@ -85,30 +87,7 @@ class Samples:
             RecordError: A record is not a `SamplingInfo`, or has a number that a record cannot hold.
         """
         n = len(infos)
-        if not hasattr(rewards, "__len__"):
-            raise InvalidReward(f"rewards must be a sequence of numbers, not a {type(rewards).__name__}")
-        if n != len(rewards):
-            raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: give one reward for each")
-        try:
-            found = np.asarray(rewards)
-            if found.dtype.kind not in NUMBERS:  # numpy would make numbers of texts, dates and halves of complex ones
-                raise TypeError(f"these are of type {found.dtype}, such as {found.ravel()[:1].tolist()}")
-            with np.errstate(over="ignore"):  # beyond float64 becomes infinite, as beyond float32 below
-                numbers = found.astype(np.float64)
-        except OverflowError:
-            numbers = np.array([as_float(reward) for reward in rewards])
-        except (TypeError, ValueError) as error:
-            raise InvalidReward(f"a reward must be a number: {error}") from error
-        if numbers.shape != (n,):
-            raise InvalidReward(
-                f"rewards must be one number per sample, an array ({n},), not one of shape {numbers.shape}"
-            )
-        if isinstance(rewards, np.ma.MaskedArray):  # what is masked is no reward, and will be set aside as well
-            numbers = np.where(np.ma.getmaskarray(rewards), np.nan, numbers)
-        # What is infinite in float32, as in a log, will be set aside; what is 0 there is 0: so squares are numbers.
-        sizes = np.abs(numbers)
-        np.multiply(numbers, np.inf, out=numbers, where=sizes >= INFINITE_IN_FLOAT32)
-        np.multiply(numbers, 0.0, out=numbers, where=sizes <= ZERO_IN_FLOAT32)
+        numbers = reward_numbers(rewards, n)
         try:
             origins = [info.origin for info in infos]
             alike = n > 0 and origins.count(origins[0]) == n
@@ -216,6 +195,38 @@ class Samples:
         """Mask of the rows that are control traffic."""
         rows: NDArray[np.bool_] = (self.keys == CONTROL_KEY) | (self.keys >= IDENTIFIED)
         return rows
+
+
+def reward_numbers(rewards: Sequence[float] | NDArray[np.floating], n: int) -> NDArray[np.float64]:
+    """Return the rewards of `n` samples as a new array.
+
+    Raises:
+        InvalidReward: They differ in number, or a reward is not a number.
+    """
+    if not hasattr(rewards, "__len__"):
+        raise InvalidReward(f"rewards must be a sequence of numbers, not a {type(rewards).__name__}")
+    if n != len(rewards):
+        raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: give one reward for each")
+    try:
+        found = np.asarray(rewards)
+        if found.dtype.kind not in NUMBERS:  # numpy would make numbers of texts, dates and halves of complex ones
+            raise TypeError(f"these are of type {found.dtype}, such as {found.ravel()[:1].tolist()}")
+        with np.errstate(over="ignore"):  # beyond float64 becomes infinite, as beyond float32 below
+            numbers = found.astype(np.float64)
+    except OverflowError:
+        numbers = np.array([as_float(reward) for reward in rewards])
+    except (TypeError, ValueError) as error:
+        raise InvalidReward(f"a reward must be a number: {error}") from error
+    if numbers.shape != (n,):
+        raise InvalidReward(f"rewards must be one number per sample, an array ({n},), not one of shape {numbers.shape}")
+    if isinstance(rewards, np.ma.MaskedArray):  # what is masked is no reward, and will be set aside as well
+        numbers = np.where(np.ma.getmaskarray(rewards), np.nan, numbers)
+    # What is infinite in float32, as in a log, will be set aside; what is 0 there is 0: so squares are numbers.
+    sizes = np.abs(numbers)
+    if n and not (sizes.max() < INFINITE_IN_FLOAT32 and sizes.min() > ZERO_IN_FLOAT32):
+        np.multiply(numbers, np.inf, out=numbers, where=sizes >= INFINITE_IN_FLOAT32)
+        np.multiply(numbers, 0.0, out=numbers, where=sizes <= ZERO_IN_FLOAT32)
+    return numbers
 
 
 def as_float(reward: Any) -> float:
@@ -383,13 +394,44 @@ def sort_samples(
     return Intake(_groups(one, model_iter_id), controls, repeated + len(usable) - len(one), aside)
 
 
+def fresh_intake(
+    infos: Sequence[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating], origin: tuple[int, int]
+) -> Intake | None:
+    """Return what `sort_samples` makes of records that all count once, for the present model, without their columns.
+
+    Args:
+        infos: In any order.
+        rewards: One per record.
+        origin: Number and fingerprint of that model.
+
+    Returns:
+        None where a record needs a closer look.
+
+    Raises:
+        InvalidReward: See `reward_numbers`.
+    """
+    numbers = reward_numbers(rewards, len(infos))
+    try:
+        if [info.origin for info in infos].count(origin) < len(infos):
+            return None
+        keys = np.array([info.drawn_key for info in infos], np.uint64)
+    except (AttributeError, TypeError, ValueError, OverflowError):  # no records as they were drawn
+        return None
+    group = _one_group(keys, numbers)
+    return None if group is None else Intake([group])
+
+
 def _usual(samples: Samples, model_iter_id: int, fingerprint: int) -> Group | None:
     """Return the group of samples that all count once, for the present model; None where they need a closer look."""
-    if not len(samples) or np.count_nonzero(samples.models != model_iter_id):
+    if np.count_nonzero(samples.models != model_iter_id) or np.count_nonzero(samples.fingerprints != fingerprint):
         return None
-    if np.count_nonzero(samples.fingerprints != fingerprint) or not np.isfinite(samples.rewards).all():
+    return _one_group(samples.keys, samples.rewards.astype(np.float64, copy=False))
+
+
+def _one_group(keys: NDArray[np.uint64], rewards: NDArray[np.float64]) -> Group | None:
+    """Return the group of samples of the present model; None where there are none, or one is not usable once."""
+    if not len(keys) or np.count_nonzero(np.isfinite(rewards)) < len(rewards):
         return None
-    keys, rewards = samples.keys, samples.rewards
     if np.count_nonzero(keys[1:] <= keys[:-1]):  # not as `ask` draws them
         order = keys.argsort()
         keys, rewards = keys[order], rewards[order]
@@ -397,7 +439,7 @@ def _usual(samples: Samples, model_iter_id: int, fingerprint: int) -> Group | No
             return None
     if keys[0] <= NO_KEY or keys[-1] >= IDENTIFIED:  # control traffic, or no key
         return None
-    return Group(0, keys, rewards.astype(np.float64, copy=False))
+    return Group(0, keys, rewards)
 
 
 def _groups(samples: Samples, model_iter_id: int) -> list[Group]:

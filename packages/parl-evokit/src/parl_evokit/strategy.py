@@ -26,7 +26,7 @@ from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit._records import SamplingInfo, sampling_infos
 from parl_evokit._report import SetAside, UpdateReport
 from parl_evokit._sampler import FARTHEST, LARGEST_REACH, LARGEST_SPREAD, Advance, Best, Sampler, Transform
-from parl_evokit._samples import Intake, Samples, noise_keys, sort_samples
+from parl_evokit._samples import Intake, Samples, fresh_intake, noise_keys, sort_samples
 from parl_evokit.config import Config, KeyKind, SolverKind
 from parl_evokit.errors import ConfigError, LayoutMismatch, NothingToUpdate, SolverError
 from parl_evokit.guard import Comparison, Guard, Verdict, shortened
@@ -199,7 +199,9 @@ class Strategy(ABC):
             NothingToUpdate: Fewer usable samples than `min_samples`; nothing has changed.
             InvalidReward: Infos and rewards differ in number.
         """
-        return self.tell_samples(Samples.of(list(infos), rewards))
+        infos, present = list(infos), self._sampler
+        intake = fresh_intake(infos, rewards, (present.model_iter_id, present.fingerprint))
+        return self._update(intake or self.sorted(Samples.of(infos, rewards)))
 
     def tell_samples(self, samples: Samples, aside: SetAside | None = None) -> UpdateReport:
         """Update from samples in columns, as logs contain them; see `tell`.
@@ -208,13 +210,16 @@ class Strategy(ABC):
             samples: Samples of this model or of older ones.
             aside: Counts of samples that were set aside before; the report includes them.
         """
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked for, and reported
-            return self._update(samples, aside)
-
-    def _update(self, samples: Samples, aside: SetAside | None) -> UpdateReport:
-        before, intake = self._sampler, self.sorted(samples)
+        intake = self.sorted(samples)
         if aside is not None:
             intake.set_aside.add(aside)
+        return self._update(intake)
+
+    def _update(self, intake: Intake) -> UpdateReport:
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked for, and reported
+            return self._updated(intake, self._sampler)
+
+    def _updated(self, intake: Intake, before: Sampler) -> UpdateReport:
         arms = self._arms(intake, before)
         guard = self.guard.noting(*arms)
         comparison, verdict = guard.comparison, guard.verdict()
@@ -555,15 +560,16 @@ def _report(
     rolled_back: str = "",
     rejected: str = "",
 ) -> UpdateReport:
-    rewards = list(chain.from_iterable(group.rewards.tolist() for group in intake.groups))
+    columns = [group.rewards for group in intake.groups]
+    rewards = columns[0] if len(columns) == 1 else np.concatenate([np.empty(0), *columns])
     control = intake.control
     return UpdateReport(
         model_iter_id=before.model_iter_id + 1,
         used=used,
         pairs=intake.pairs,
         repeated=intake.repeated,
-        mean_reward=fsum(rewards) / len(rewards) if rewards else 0.0,
-        best_reward=max(rewards, default=0.0),
+        mean_reward=fsum(rewards.tolist()) / len(rewards) if len(rewards) else 0.0,
+        best_reward=float(rewards.max()) if len(rewards) else 0.0,
         control=len(control),
         control_mean=fsum(control) / len(control) if control else None,
         stale={group.age: len(group.keys) for group in intake.groups if group.age},

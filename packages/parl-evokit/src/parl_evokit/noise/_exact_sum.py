@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit.errors import EvolutionError
-from parl_evokit.noise._gaussian import MOST_KEPT, GaussianNoise, chunks
+from parl_evokit.noise._gaussian import MOST_KEPT, GaussianNoise, are_pairs, chunks
 from parl_evokit.noise._keys import CONTROL_KEY, check_keys
 from parl_evokit.noise._spec import LARGEST_UNIT
 
@@ -201,7 +201,7 @@ def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.ui
         raise EvolutionError(f"{len(numbers)} keys came with weights of shape {np.shape(weights)}")
     if not numbers.size:
         return numbers, np.zeros(0, np.int64)
-    if _are_ordered_pairs(numbers):  # as updates have them most often; the control key has no twin, so it is not here
+    if are_pairs(numbers):  # as updates have them most often; the control key has no twin, so it is not here
         pairs, joined = numbers[::2] >> np.uint64(1), weights[::2] - weights[1::2]
     else:
         signed = np.where(numbers & np.uint64(1), -weights, weights)
@@ -215,13 +215,6 @@ def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.ui
         return pairs, joined
     kept = joined != 0
     return pairs[kept], joined[kept]
-
-
-def _are_ordered_pairs(numbers: NDArray[np.uint64]) -> bool:
-    """Return whether these are both halves of pairs, ascending."""
-    if len(numbers) % 2 or np.count_nonzero(numbers[1:] <= numbers[:-1]):
-        return False
-    return not np.count_nonzero(numbers[::2] | np.uint64(1) != numbers[1::2])
 
 
 def _common_zeros(weights: NDArray[np.int64]) -> int:

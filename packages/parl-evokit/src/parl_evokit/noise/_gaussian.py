@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit._params import FlatVector
-from parl_evokit.noise._keys import CONTROL_KEY, check_key, check_keys
+from parl_evokit.noise._keys import CONTROL_KEY, SIGN_BIT, check_key, check_keys
 from parl_evokit.noise._spec import (
     UNITS_PER_ONE,
     NoiseSpec,
@@ -481,7 +481,7 @@ def _copy_windows(table: NDArray[np.float32], places: NDArray[np.int64], out: ND
 def are_pairs(numbers: NDArray[np.uint64]) -> bool:
     """Return whether the keys are mirrored pairs, the even half of each just before the odd one."""
     even, odd = numbers[::2], numbers[1::2]
-    return len(even) == len(odd) and bool(((even | np.uint64(1) == odd) & (even != odd)).all())
+    return len(even) == len(odd) and not np.count_nonzero(even | SIGN_BIT != odd) and not np.count_nonzero(even == odd)
 
 
 @functools.cache
