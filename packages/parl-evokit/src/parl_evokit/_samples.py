@@ -248,9 +248,13 @@ def as_float(reward: Any) -> float:
 def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
     """Return the keys of records as integers `[n]`; `NO_KEY` for an invalid key."""
     try:
-        return np.array([info.drawn_key for info in infos], np.uint64)
+        return _drawn_keys(infos)
     except TypeError:  # some are not as they were drawn
         return np.array([_key(info) for info in infos], np.uint64)
+
+
+def _drawn_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
+    return np.array(array("Q", [info.drawn_key for info in infos]), np.uint64)  # numpy alone takes twice as long
 
 
 def distinct(column: NDArray[np.int64]) -> list[int]:
@@ -414,7 +418,7 @@ def fresh_intake(
     try:
         if [info.origin for info in infos].count(origin) < len(infos):
             return None
-        keys = np.array([info.drawn_key for info in infos], np.uint64)
+        keys = _drawn_keys(infos)
     except (AttributeError, TypeError, ValueError, OverflowError):  # no records as they were drawn
         return None
     group = _one_group(keys, numbers)

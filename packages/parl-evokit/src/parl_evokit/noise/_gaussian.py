@@ -127,7 +127,8 @@ class GaussianNoise:
         """
         numbers = check_keys(keys)
         kept_keys, kept = self._kept
-        if len(kept_keys) >= len(numbers) and kept.shape[1] == count:
+        enough = 0 < len(numbers) <= len(kept_keys) and kept.shape[1] == count
+        if enough and np.count_nonzero(kept_keys == numbers[0]):  # a new draw ends here
             if len(kept_keys) == len(numbers) and (kept_keys == numbers).all():
                 return kept
             order = kept_keys.argsort()
