@@ -122,6 +122,20 @@ def test_a_class_with_a_global_that_cannot_be_pickled_is_refused_by_name() -> No
         dumps_class(Holder)
 
 
+def test_a_class_takes_large_arrays_of_its_module_along() -> None:
+    table = np.arange(2000.0)
+
+    class Lookup:
+        own = table[:-1]
+
+        def total(self) -> float:
+            return float(table.sum() + self.own.sum())
+
+    lookup = serialize.loads(dumps_class(Lookup))()
+    assert lookup.total() == 2 * table.sum() - table[-1]
+    assert lookup.own.flags.writeable
+
+
 def test_a_class_with_a_cached_property_travels() -> None:
     class Shelf:
         @functools.cached_property

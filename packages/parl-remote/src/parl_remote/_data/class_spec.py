@@ -38,7 +38,7 @@ def dumps_class(cls: type) -> bytes:
         serialize.ship_by_value(module)
     serialize.look_at_new_modules()  # of others, the class may use some that cannot be imported either
     try:
-        return bytes(serialize.dumps(cls)[0])
+        return serialize.dumps_whole(cls)
     except Exception as error:
         culprit = culprit_of(cls)
         blamed = culprit or f"something that its methods use, in {cls.__module__}"

@@ -43,6 +43,7 @@ __all__ = [
     "culprit_in",
     "dumps",
     "dumps_arguments",
+    "dumps_whole",
     "has_name_elsewhere",
     "has_stand_ins",
     "inside",
@@ -137,6 +138,21 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
             if not by_value and (references is None or _PACKAGE not in data):
                 return [data]  # as most values are
     return _dumps_with_buffers(value, references, by_value=by_value)
+
+
+def dumps_whole(value: object) -> bytes:
+    """Return the value as one pickle, with the memory of its arrays; for definitions, which mostly have none.
+
+    Raises:
+        Exception: Whatever pickling raised, as for `dumps`.
+    """
+    try:
+        data = _plain_dumps(value, 5)
+        if not _names_shipped(data):
+            return data
+    except _PLAIN_ERRORS:
+        pass
+    return _cloudpickled(value, None, reducers() if "torch" in _modules or "paddle" in _modules else None, None)
 
 
 class _HasArrays(Exception):
@@ -258,7 +274,7 @@ def _names_shipped(data: bytes) -> bool:
 
 def _cloudpickled(
     value: object,
-    keep_outside: Callable[[pickle.PickleBuffer], bool],
+    keep_outside: Callable[[pickle.PickleBuffer], bool] | None,
     table: Reducers | None,
     references: list[object] | None,
 ) -> bytes:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import process
 from typing import TYPE_CHECKING, Any
 
 from parl_remote._config import Limits
-from parl_remote._data import serialize
 from parl_remote._data.calls import Call
 from parl_remote._data.class_spec import ClassSpec, description_of
 from parl_remote._files.places import Places
@@ -84,7 +84,7 @@ class Recipe:
         state, buffers = self._state or (None, [])
         authkey = bytes(process.current_process().authkey)
         fields = (sys_path, *self._creation, self.options.max_concurrency, self.saves, state, len(buffers), authkey)
-        return [*serialize.dumps(fields), *self._buffers, *buffers]
+        return [pickle.dumps(fields, 5), *self._buffers, *buffers]  # names and what is pickled already
 
     def keep_state(self, frames: Sequence[memoryview]) -> None:
         """Store the state that the actor has saved, replacing the previous one."""
