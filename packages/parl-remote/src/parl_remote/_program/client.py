@@ -208,7 +208,6 @@ class Client(ConnectionDisplay):
         """Return the number of actors that this client has now."""
         return len(self.own.records)
 
-    @uninterrupted
     def create(
         self,
         spec: ClassSpec,
@@ -241,24 +240,25 @@ class Client(ConnectionDisplay):
                 f"a detached {spec.name} would outlive this program, but a private cluster ends with it; "
                 "start one with `xparl start` and connect to that"
             )
-        if options.detached and options.max_restarts and not self.supervises:
-            return self._supervisor.create(spec, options, args, kwargs, self.making.lease_timeout_s)
-        cls = dumps_class(spec.cls)
-        args, kwargs = settled(args, kwargs)
-        references: list[object] = []
-        call = f"{spec.name}.__init__"
-        arguments = serialize.dumps_arguments(args, kwargs, call, partial(spec.parameters, "__init__"), references)
-        creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
-        recipe = Recipe(spec, options, creation, arguments[1:], tuple(references))
-        made = self.making.make(recipe, at_once=at_once)
-        if options.max_restarts:
-            return _restarting_reference(self, recipe, made)
-        recipe.references = None
-        ref = self._reference(spec, made.record, Outbox(made.path), recipe.names, made.place, options)
-        self._refs[made.place.lease_id] = ref
-        if options.name:
-            self.making.announce(recipe, made.record)
-        return ref
+        with uninterrupted:
+            if options.detached and options.max_restarts and not self.supervises:
+                return self._supervisor.create(spec, options, args, kwargs, self.making.lease_timeout_s)
+            cls = dumps_class(spec.cls)
+            args, kwargs = settled(args, kwargs)
+            references: list[object] = []
+            call = f"{spec.name}.__init__"
+            arguments = serialize.dumps_arguments(args, kwargs, call, partial(spec.parameters, "__init__"), references)
+            creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
+            recipe = Recipe(spec, options, creation, arguments[1:], tuple(references))
+            made = self.making.make(recipe, at_once=at_once)
+            if options.max_restarts:
+                return _restarting_reference(self, recipe, made)
+            recipe.references = None
+            ref = self._reference(spec, made.record, Outbox(made.path), recipe.names, made.place, options)
+            self._refs[made.place.lease_id] = ref
+            if options.name:
+                self.making.announce(recipe, made.record)
+            return ref
 
     def start_reading(self) -> None:
         """Start the thread that reads answers for futures with callbacks; see `current.ActorMaker`."""

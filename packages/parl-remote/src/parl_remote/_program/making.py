@@ -189,6 +189,7 @@ class Making:
                 self._give_up(record, options.name, replaces=replaces)
                 raise
             try:
+                created._wait_until(None)
                 created.result()
             except BaseException:
                 self._give_up(record, options.name, replaces=replaces)
