@@ -156,10 +156,9 @@ class Client(ConnectionDisplay):
         self.making = Making(
             self._master,
             self._workers,
+            self.own,
             places,
-            register=self.own.add,
             connect=self._connection_to,
-            release=self._release,
             variables=() if inside_actor else VARIABLES,  # in an actor they are set
             limits=limits,
             lease_timeout_s=lease_timeout_s,
@@ -171,7 +170,7 @@ class Client(ConnectionDisplay):
             own_lease=inside_actor,
             timeout_s=limits.liveness_limit_s,
         )
-        self._releaser = Releaser(self._loop, self._release, self._forget_others)
+        self._releaser = Releaser(self._loop, self.making.release, self._forget_others)
         self._thread = _thread_of(self._loop, "parl-client")
         self._thread.start()
         self._background: tuple[Loop, threading.Thread] | None = None
@@ -387,11 +386,6 @@ class Client(ConnectionDisplay):
             del self._borrowing.records[record.lease_id]
             if not record.has_ended:
                 self._borrowing.unwatch(record)
-
-    def _release(self, record: ActorRecord, *, replaces: str = "") -> None:
-        """Give back the lease of an actor whose constructor did not succeed; `replaces` if that was a restart."""
-        self._master.release(record.lease_id, replaces=replaces)
-        self.own.forget(record, DeathCause(DeathKind.CONSTRUCTOR))
 
     def _worker_gone(self, node_id: str) -> None:
         if self._objects is not None:

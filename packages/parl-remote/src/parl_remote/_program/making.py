@@ -23,12 +23,12 @@ from parl_remote._messages import LeaseGranted, StartActor
 from parl_remote._messages.parts import DescribeActor
 from parl_remote._options import RECORD_VARIABLE, ActorOptions
 from parl_remote._program.actor_ref import ActorPlace, AttributeNames
-from parl_remote._program.known_actors import NEWS_S, ActorConnection, ActorRecord, Made
+from parl_remote._program.known_actors import NEWS_S, ActorConnection, ActorRecord, Made, OwnActors
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.interrupts import interruptible
 from parl_remote._transport import Buffer, Channel
-from parl_remote.errors import ChannelClosed, ClusterUnreachable, NameTaken
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, DeathCause, DeathKind, NameTaken
 
 if TYPE_CHECKING:
     from parl_remote._program.log_forwarding import LogForwarder
@@ -112,10 +112,9 @@ class Making:
     Args:
         master: Grants leases.
         workers: Start processes.
+        own: Has the record of each actor from before it is started.
         places: Where actors run, with which files.
-        register: Told of each actor that is about to be made.
         connect: Makes a connection from a channel to the record's actor.
-        release: Gives back the lease of an actor whose constructor did not succeed; see `Client._release`.
         variables: The variables of the program's environment that actors get: those of thread counts.
         limits: Times.
         lease_timeout_s: How long an actor waits for resources unless its class says otherwise.
@@ -129,21 +128,19 @@ class Making:
         self,
         master: MasterClient,
         workers: WorkerClients,
+        own: OwnActors,
         places: Places,
         *,
-        register: Callable[[ActorRecord], None],
         connect: Callable[[ActorRecord, Channel], ActorConnection],
-        release: Callable[..., None],
         variables: Sequence[str],
         limits: Limits,
         lease_timeout_s: float | None,
     ) -> None:
         self._master = master
         self._workers = workers
-        self._register = register
+        self._own = own
         self._places = places
         self._connect = connect
-        self._release = release
         self._variables = variables
         self._limits = limits
         self._named: dict[str, ActorRecord] = {}  # the last one with each name that was made here
@@ -171,7 +168,7 @@ class Making:
         for left in reversed(range(_PLACEMENTS)):
             granted = self._lease(spec.name, options, 0.0 if at_once else timeout_s, replaces, restarts)
             record = ActorRecord(granted.lease_id, granted.node_id, spec.name, is_detached=options.detached)
-            self._register(record)
+            self._own.add(record)
             try:
                 place = self._places.of(granted, self._workers, spec.cls.__module__)
                 connection = self._start(record, granted, recipe, place.working_dir)
@@ -179,7 +176,7 @@ class Making:
                 created = connection.submit(Call(Kind.CREATE, 0, 0, message, "__init__", recipe.references))
             except (ChannelClosed, ClusterUnreachable) as gone:
                 error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
-                self._release(record, replaces=replaces)
+                self.release(record, replaces=replaces)
                 if not left:
                     raise error from None
                 with interruptible:
@@ -204,6 +201,11 @@ class Making:
         options = recipe.options
         self._describe(record, recipe.spec, wait=options.wait)
         self._remember(options.name, record)
+
+    def release(self, record: ActorRecord, *, replaces: str = "") -> None:
+        """Give back the lease of an actor whose constructor did not succeed; `replaces` if that was a restart."""
+        self._master.release(record.lease_id, replaces=replaces)
+        self._own.forget(record, DeathCause(DeathKind.CONSTRUCTOR))
 
     def _start(self, record: ActorRecord, granted: LeaseGranted, recipe: Recipe, working_dir: str) -> ActorConnection:
         """Start an actor's process and connect to it.
@@ -253,7 +255,7 @@ class Making:
 
     def _give_up(self, record: ActorRecord, name: str, *, replaces: str) -> None:
         self._note_given_up(name)
-        self._release(record, replaces=replaces)
+        self.release(record, replaces=replaces)
 
     def _note_given_up(self, name: str) -> None:
         if len(self._given_up) >= _NAMES_KEPT:
