@@ -218,7 +218,7 @@ class ActorFaults:
         with self._lock:
             point = after_calls if after_calls is not None else during_call
             if point is not None and (point < self.calls or (during_call is not None and point <= self.calls)):
-                raise ValueError(f"{self.name} has been sent {self.calls} calls already; {point} has passed")
+                raise ValueError(f"{self.name} has been sent {self.calls} calls already; call {point} has passed")
             if during_call is not None:
                 self._during.setdefault(during_call, []).append((f"{name} during call {during_call}", action))
                 return
