@@ -633,9 +633,10 @@ class RecurrentActorCritic(_Remembering, _Policy):
         check_int("act_dim", act_dim)
         body = body or Body(hidden, "tanh", orthogonal=True)
         self._set_memory(memory, memory_size, body, memory_options)
-        self.value_encoder, self.value_memory = (
-            (None, None) if shared else self._made_memory(memory, memory_size, body, memory_options)
-        )
+        self.value_encoder: Any = None
+        self.value_memory: Any = None
+        if not shared:
+            self.value_encoder, self.value_memory = self._made_memory(memory, memory_size, body, memory_options)
         self.policy_head = self._orthogonal(act_dim, 0.01)
         self.value_head = self._orthogonal(1, 1.0)
         self._set_std(act_dim, continuous, numbers)

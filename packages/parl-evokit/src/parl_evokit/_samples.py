@@ -254,7 +254,8 @@ def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
 
 
 def _drawn_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
-    return np.array(array("Q", [info.drawn_key for info in infos]), np.uint64)  # numpy alone takes twice as long
+    keys: list[Any] = [info.drawn_key for info in infos]  # None is a `TypeError`
+    return np.array(array("Q", keys), np.uint64)  # numpy alone takes twice as long
 
 
 def distinct(column: NDArray[np.int64]) -> list[int]:
