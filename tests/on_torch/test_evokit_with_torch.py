@@ -74,7 +74,7 @@ def test_a_vector_that_must_not_be_written_to_is_copied() -> None:
 
 def test_parameters_can_be_chosen_by_name_and_none_at_all_is_refused() -> None:
     assert TorchModel(net(), parameters=["last.*"]).layout.names == ("last.weight", "last.bias")
-    with pytest.raises(EvolutionError, match=r"no trainable parameter: \['policy"):
+    with pytest.raises(EvolutionError, match=r"no trainable parameter that matches \['policy"):
         TorchModel(net(), parameters=["policy.*"])
 
 
@@ -138,7 +138,7 @@ def test_weights_that_do_not_fit_leave_the_old_ones(tmp_path: Path) -> None:
     for save in (agent.save, agent.save_inference_model):
         with limited_files(60_000), pytest.raises(StorageError) as refused:
             save(place)
-        told = rf"{re.escape(str(place))} cannot be written: .*File too large.*; it is as it was"
+        told = rf"{re.escape(str(place))} cannot be written: .*File too large.*; it is unchanged"
         assert re.fullmatch(told, str(refused.value))
         assert {path.name: path.read_bytes() for path in place.iterdir()} == before
         assert os.listdir(tmp_path) == ["model"]

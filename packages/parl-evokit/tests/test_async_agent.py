@@ -100,7 +100,7 @@ def test_samples_whose_model_is_gone_are_kept_and_reported_and_the_others_count(
     contents = read_log(orphans)
     assert contents.infos == old
     assert contents.rewards == [0.0, 1.0, 2.0, 3.0]
-    with pytest.raises(NothingToUpdate, match="4 samples are of models that are gone"):
+    with pytest.raises(NothingToUpdate, match="4 samples are of models that were removed"):
         agent.update(old, [1.0] * 4)
     assert len(list(agent.warehouse.path.glob("orphans-*.evl"))) == 1
 
@@ -185,7 +185,7 @@ def test_an_update_that_cannot_be_saved_leaves_the_agent_as_it_was(make: Make, m
 
     with monkeypatch.context() as patch:
         patch.setattr("parl_evokit._directories.sync", full)
-        with pytest.raises(StorageError, match="No space left on device; it is as it was"):
+        with pytest.raises(StorageError, match="No space left on device; it is unchanged"):
             agent.update(infos, [1.0, 2.0, 3.0, 4.0])
     assert agent.model_iter_id == 0
     assert there(agent) == ["model_iter_id-0"]

@@ -139,7 +139,7 @@ def test_samples_and_rewards_must_be_as_many() -> None:
         (lambda agent: agent.replay_log("log", "model"), "replay_log.. needs a model"),
         (lambda agent: agent.load_solver("model"), "load_solver.. needs a model"),
         (lambda agent: agent.save("model"), "save.. needs a model"),
-        (lambda agent: agent.load_inference_model("model"), "needs model=: files hold weights"),
+        (lambda agent: agent.load_inference_model("model"), "needs model=: files contain weights"),
     ],
 )
 def test_a_call_that_comes_before_another_names_it(call: Callable[[ESAgent], object], message: str) -> None:

@@ -164,7 +164,7 @@ def test_a_pickled_clone_samples_elsewhere_and_its_records_update_the_original(a
         (lambda agent: agent.clone(), "clone.. needs a model"),
         (lambda agent: agent.update([], []), "update.. needs a model"),
         (lambda agent: agent.predict(X), "predict.. needs a model"),
-        (lambda agent: agent.load_inference_model("x"), "needs model=: files hold weights"),
+        (lambda agent: agent.load_inference_model("x"), "needs model=: files contain weights"),
     ],
 )
 def test_a_missing_call_is_named(call: Callable[[ESAgent], object], message: str) -> None:
@@ -178,13 +178,13 @@ def test_the_settings_and_the_solver_have_their_place_in_the_order(agent: ESAgen
         without_config.init_solver()
     with pytest.raises(SolverError, match=r"call init_solver\(\) or load_solver\(\) before it"):
         without_config.clone()
-    with pytest.raises(SolverError, match="would make a second solver"):
+    with pytest.raises(SolverError, match="the agent has a solver already, from init_solver"):
         agent.init_solver()
-    with pytest.raises(SolverError, match="would make a second solver"):
+    with pytest.raises(SolverError, match="the agent has a solver already, from init_solver"):
         agent.load_solver(model_dir)
-    with pytest.raises(SolverError, match="with its settings"):
+    with pytest.raises(SolverError, match="a new agent for other settings"):
         agent.load_config({})
-    with pytest.raises(SolverError, match="with its model"):
+    with pytest.raises(SolverError, match="a new agent for another model"):
         agent.load_inference_model(model_dir)
 
 
@@ -192,11 +192,11 @@ def test_calls_on_the_wrong_agent_name_the_right_one(agent: ESAgent) -> None:
     clone = agent.clone()
     with pytest.raises(EvolutionError, match=r"add_noise\(\) of a clone, which clone\(\) returns"):
         agent.add_noise()
-    with pytest.raises(EvolutionError, match=r"update\(\) of the agent that it was cloned from"):
+    with pytest.raises(EvolutionError, match=r"update\(\) of the original agent"):
         clone.update([], [])
-    with pytest.raises(EvolutionError, match=r"clone\(\) of the agent that it was cloned from"):
+    with pytest.raises(EvolutionError, match=r"clone\(\) of the original agent"):
         clone.clone()
-    with pytest.raises(EvolutionError, match="is of model 5, here is 0"):
+    with pytest.raises(EvolutionError, match="is of model 5, not of the present model 0"):
         clone.apply_noise(SamplingInfo([1, 2], 5, clone.add_noise().fingerprint))
 
 

@@ -255,7 +255,7 @@ SAMPLING = ["online-sampling", "--log_path=log", "--model_dir=model", "--config_
     [
         ("users_code:raises", "users_code:raises raised RuntimeError: first second ("),
         ("users_code:no_function", "users_code:no_function raised TypeError: "),
-        ("users_code:no_number", "users_code:no_number returned what is no reward: a reward must be a number: not 'x'"),
+        ("users_code:no_number", "users_code:no_number did not return a reward: a reward must be a number: not 'x'"),
         ("users_code:fails", "users_code:fails raised KeyError: 'inside' ("),
         ("users_slip:f", "users_slip:f cannot be imported: invalid syntax"),
     ],
@@ -302,7 +302,7 @@ def test_json_has_null_for_a_mean_that_is_no_number(users_code: Path) -> None:
 def test_blocks_without_end_are_no_configuration(tmp_path: Path) -> None:
     for name in ("deep.json", "deep.toml"):
         (tmp_path / name).write_text("a=" * name.endswith("toml") + "[" * 100_000, encoding="utf-8")
-        assert "too many blocks" in evokit("config", "check", str(tmp_path / name), expect=2).stderr
+        assert "nested too deeply" in evokit("config", "check", str(tmp_path / name), expect=2).stderr
 
 
 def test_no_command_at_all_shows_the_help() -> None:

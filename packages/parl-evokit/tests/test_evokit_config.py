@@ -154,9 +154,9 @@ def test_any_settings_survive_their_text(
             "line 1: type must be one of BASIC_ES, CMA_ES, SEP_CMA_ES, GA, PGPE, SNES, ARS, CEM, LM_MA_ES, CR_FM_NES, "
             "not CMAES",
         ),
-        ("solver {\n optimizer { base_lr: fast } }", "line 2: base_lr is of type float, which 'fast' is not"),
-        ("solver { optimizer { base_lr: '0.1' } }", "base_lr is of type float"),
-        ("seed: 1.5", "seed is of type int, which '1.5' is not"),
+        ("solver {\n optimizer { base_lr: fast } }", "line 2: base_lr must be of type float, not fast"),
+        ("solver { optimizer { base_lr: '0.1' } }", "base_lr must be of type float"),
+        ("seed: 1.5", "seed must be of type int, not 1.5"),
         ("seed: 1\nseed: 2", "line 2: seed is given twice"),
         ("seed: 1\nsolver { sampling { gaussian_sampling { seed: 2 } } }", "line 2: seed is given twice"),
         ("seed { }", "seed must be one value"),
@@ -166,14 +166,14 @@ def test_any_settings_survive_their_text(
         ("solver {\n", "line 2: a name or } is expected, not the end of the text"),
         ("solver { } }", "line 1: a name or the end of the text is expected, not }"),
         ("seed: 1 @", "line 1: '@' does not belong here"),
-        ("gaussian_sampling { cached: maybe }", "cached is of type bool"),
+        ("gaussian_sampling { cached: maybe }", "cached must be of type bool, not maybe"),
         ("gaussian_sampling { std: 0 }", r"std must be from 1e-30 to 1e\+37, not 0.0"),
         ("gaussian_sampling { std: 1e300 }", r"std must be from 1e-30 to 1e\+37, not 1e\+300"),  # infinite noise
         ("gaussian_sampling { std: 1e-300 }", r"std must be from 1e-30 to 1e\+37, not 1e-300"),  # no noise
         ("gaussian_sampling { cache_size: 3 }", r"cache_size must be from 64 to 2\*\*31, not 3"),
         ("optimizer { base_lr: nan }", "base_lr must be above 0, not nan"),
-        ("optimizer { base_lr: 1_0 }", "base_lr is of type float"),
-        ("async_es { model_warehouse: here }", "model_warehouse is of type str"),
+        ("optimizer { base_lr: 1_0 }", "base_lr must be of type float"),
+        ("async_es { model_warehouse: here }", "model_warehouse must be of type str, not here"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -184,7 +184,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message
 def test_a_file_that_is_not_there_or_of_another_kind_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         Config.load(tmp_path / "missing.prototxt")
-    with pytest.raises(ConfigError, match="ends in"):
+    with pytest.raises(ConfigError, match="must end in"):
         Config.load("config.yaml")
     with pytest.raises(ConfigError, match="Expecting"):
         load(tmp_path, "{", ".json")

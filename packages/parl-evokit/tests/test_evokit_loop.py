@@ -84,7 +84,7 @@ def test_the_loop_waits_until_cma_has_its_population(place: Path) -> None:
 
 def test_the_loop_begins_with_weights_of_the_users_own_model(place: Path) -> None:
     arguments = [*LOOP[:3], "--model=loop_code:model", "--rounds=1", "--picture=-"]
-    assert "put the first weights of your model into" in told(*arguments, expect=2)["message"]
+    assert "put the initial weights of your model into" in told(*arguments, expect=2)["message"]
     (place / "model_warehouse" / "model_dir_0").mkdir(parents=True)
     from parl_evokit.models import adapt
 
@@ -173,7 +173,7 @@ def test_a_model_of_the_users_own_is_asked_for_and_a_built_in_one_remembered(pla
         pass
     arguments = ["--log-path=log", "--model-dir=own", "--config-path=config.json", "--env=loop_code:env"]
     message = told("online-sampling", *arguments, expect=4)["message"]
-    assert "files never name code: give --model package.module:function" in message
+    assert "files contain no code: give --model package.module:function" in message
     assert told("online-sampling", *arguments, "--model=loop_code:model")["episodes"] == 10
     ESAgent(place / "config.json", mlp([3, 1], activation="relu", softmax=False, bias=False)).save(place / "built")
     summary = json.loads((place / "built" / "solver.json").read_text())

@@ -42,9 +42,9 @@ def test_a_model_that_does_not_fit_leaves_the_old_one(small_disk: Path) -> None:
     before = {path.name: path.read_bytes() for path in (small_disk / "model").iterdir()}
     ballast = fill(small_disk, 150_000)
     updated(agent)
-    with pytest.raises(StorageError, match=r"/model cannot be written: .*No space left.*; it is as it was"):
+    with pytest.raises(StorageError, match=r"/model cannot be written: .*No space left.*; it is unchanged"):
         agent.save(small_disk / "model")
-    with pytest.raises(StorageError, match=r"/model cannot be written: .*No space left.*; it is as it was"):
+    with pytest.raises(StorageError, match=r"/model cannot be written: .*No space left.*; it is unchanged"):
         agent.save_inference_model(small_disk / "model")
     assert {path.name: path.read_bytes() for path in (small_disk / "model").iterdir()} == before
     assert sorted(os.listdir(small_disk)) == ["ballast", "model"]
@@ -144,6 +144,6 @@ def test_a_limit_on_files_is_as_good_as_a_full_disk(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, str(tmp_path / "model")]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=240, check=True)
     model = re.escape(str(tmp_path / "model"))
-    assert re.fullmatch(rf"{model} cannot be written: .*File too large; it is as it was\n", done.stdout), done
+    assert re.fullmatch(rf"{model} cannot be written: .*File too large; it is unchanged\n", done.stdout), done
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
     assert os.listdir(tmp_path) == ["model"]

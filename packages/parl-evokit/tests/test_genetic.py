@@ -151,7 +151,7 @@ def test_children_of_older_parents_are_set_aside() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="parents must be 1 or more, not 0"):
         GA(np.ones(4), settings(parents=0))
-    with pytest.raises(ConfigError, match="GA_SAMPLING belongs to GA; BASIC_ES has GAUSSIAN_SAMPLING"):
+    with pytest.raises(ConfigError, match="GA_SAMPLING is for GA; BASIC_ES needs GAUSSIAN_SAMPLING"):
         ESAgent({"solver": {"sampling": {"type": "GA_SAMPLING"}}}, mlp([4, 2]))
 
 

@@ -334,7 +334,7 @@ def test_a_share_of_the_traffic_is_control_the_same_for_a_key_everywhere() -> No
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match="control_share must be at least 0 and below 1, not 1"):
         ES(np.ones(3), settings(control_share=1.0))
-    with pytest.raises(ConfigError, match="max_update_ratio cannot go with GA"):
+    with pytest.raises(ConfigError, match="GA does not support max_update_ratio"):
         GA(np.ones(3), settings("GA", max_update_ratio=0.1))
 
 

@@ -96,14 +96,14 @@ def test_limits_that_an_algorithm_would_ignore_are_refused(name: str, limit: dic
     if name in known:
         assert KINDS[name](np.ones(4), source).config.solver.type.name == name
         return
-    with pytest.raises(ConfigError, match=f"{next(iter(limit))} belongs to .*CMA_ES.*; {name} would ignore it"):
+    with pytest.raises(ConfigError, match=f"{next(iter(limit))} is for .*CMA_ES.*; {name} would ignore it"):
         KINDS[name](np.ones(4), source)
 
 
 @every
 def test_a_start_beyond_float32_is_refused_without_a_warning(name: str) -> None:
     for start in ([1e300, 0.0], {"x": np.array([1e300, 0.0])}):
-        with pytest.raises(LayoutMismatch, match="must be finite numbers within float32"):
+        with pytest.raises(LayoutMismatch, match="must have finite float32 numbers"):
             KINDS[name](start, settings(name))
 
 
@@ -118,7 +118,7 @@ def test_a_negative_number_of_samples_is_refused(keys: str) -> None:
 
 def test_a_perceptron_without_units_in_a_layer_is_refused() -> None:
     for sizes in ([4, 0, 2], [4, -1, 2]):
-        with pytest.raises(LayoutMismatch, match="each layer has 1 unit or more"):
+        with pytest.raises(LayoutMismatch, match="each layer must have 1 unit or more"):
             mlp(sizes)
 
 
@@ -266,7 +266,7 @@ def test_a_separable_warm_start_makes_no_matrix_of_all_parameters() -> None:
 
 
 def test_known_solutions_that_are_no_numbers_are_named() -> None:
-    with pytest.raises(LayoutMismatch, match="number 1 has others"):
+    with pytest.raises(LayoutMismatch, match="solution 1 is not"):
         CMAES.warm_start([[1.0, 2.0], [np.nan, 1.0]], [1.0, 2.0])
     with pytest.raises(InvalidReward, match="number 1 has inf"):
         CMAES.warm_start([[1.0, 2.0], [2.0, 1.0]], [1.0, np.inf])
@@ -474,7 +474,7 @@ def test_masked_numbers_of_solutions_are_refused() -> None:
     es = CMAES(np.zeros(2))
     with pytest.raises(InvalidReward, match="number 1 has nan"):
         es.inject(np.ones((2, 2)), np.ma.array([1.0, 2.0], mask=[False, True]))
-    with pytest.raises(LayoutMismatch, match="number 0 has others"):
+    with pytest.raises(LayoutMismatch, match="solution 0 is not"):
         es.inject(np.ma.array(np.ones((2, 2)), mask=[[True, False], [False, False]]), [1.0, 2.0])
 
 

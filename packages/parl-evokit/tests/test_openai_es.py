@@ -210,7 +210,7 @@ def test_a_candidate_of_another_model_or_moment_is_refused() -> None:
     with pytest.raises(EvolutionError, match="another model, seed or table"):
         other.candidate(info)
     es.tell(es.ask(2), [1.0, 2.0])
-    with pytest.raises(EvolutionError, match="is of model 0, here is 1"):
+    with pytest.raises(EvolutionError, match="is of model 0, not of the present model 1"):
         es.candidate(info)
 
 

@@ -169,7 +169,10 @@ def test_a_worker_of_another_version_is_refused(n: int, failing: bool, monkeypat
             return Reply(bytes(4 * len(keys) * (1 + failing)), None, Failure("", "") if failing else None, 0.0)
 
     monkeypatch.setattr("parl_evokit.parallel._pool.Worker", Former)
-    with Pool("in-process", 1) as pool, pytest.raises(EvolutionError, match="all machines need the same") as caught:
+    with (
+        Pool("in-process", 1) as pool,
+        pytest.raises(EvolutionError, match="all machines need the same version") as caught,
+    ):
         sample(new_agent(), lambda _: 1.0, n, pool)
     assert not isinstance(caught.value, EvaluationFailed)
 
@@ -413,7 +416,7 @@ def test_pools_by_name_and_what_they_refuse() -> None:
         sample(agent, lambda clone: 0.0, 0)
     with pytest.raises(ValueError, match="share must be above 0"):
         sample(agent, lambda clone: 0.0, 1, share=0.0)
-    with pytest.raises(EvolutionError, match="not cloned again"):
+    with pytest.raises(EvolutionError, match="cannot be cloned"):
         sample(agent.clone(), lambda clone: 0.0, 1)
     with pytest.raises(EvaluationFailed, match="float"):
         sample(agent, lambda clone: None, 1)  # type: ignore[arg-type, return-value]

@@ -36,6 +36,6 @@ def test_samples_of_another_model_and_a_wrong_number_of_inputs_are_refused() -> 
     with pytest.raises(EvolutionError, match="3 samples came with 2 inputs"):
         agent.predict_many(infos, np.ones((2, 4)), each=True)
     agent.update(infos, [1.0, 2.0, 3.0])
-    with pytest.raises(EvolutionError, match="is of model 0, here is 1"):
+    with pytest.raises(EvolutionError, match="is of model 0, not of the present model 1"):
         agent.predict_many(infos, np.ones(4))
     assert agent.predict_many([SamplingInfo([0, 0], 1)], np.ones(4))[0] == pytest.approx(agent.predict(np.ones(4)))

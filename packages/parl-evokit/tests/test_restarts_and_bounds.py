@@ -177,7 +177,7 @@ def test_no_sample_and_no_model_leaves_the_box_and_an_optimum_at_its_side_is_fou
 
 
 def test_bounds_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"of parameter 1 they are 2\.0, 1\.0"):
+    with pytest.raises(ConfigError, match=r"for parameter 1 they are 2\.0, 1\.0"):
         CMAES(np.zeros(2), settings(CMAES, lower=(-1.0, 2.0), upper=(1.0,)))
     with pytest.raises(ConfigError, match="one for each of the 3, not 2"):
         CMAES(np.zeros(3), settings(CMAES, lower=(-1.0, -1.0)))
@@ -227,5 +227,5 @@ def test_solutions_that_make_no_sense_are_refused() -> None:
         CMAES.warm_start([1.0, 2.0, 3.0], [1.0])
     with pytest.raises(InvalidReward, match="2 solutions need one finite reward each"):
         CMAES.warm_start([[1.0], [2.0]], [1.0])
-    with pytest.raises(ValueError, match="best must be a part"):
+    with pytest.raises(ValueError, match="best must be a share"):
         CMAES.warm_start([[1.0], [2.0]], [1.0, 2.0], best=0.0)

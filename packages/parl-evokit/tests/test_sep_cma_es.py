@@ -153,7 +153,7 @@ def test_samples_of_another_sampler_are_foreign_and_its_settings_are_checked() -
     theirs = ES(np.ones(5), {"keys": "COUNTER", "solver": {"sampling": {"gaussian_sampling": {"seed": 1}}}})
     with pytest.raises(NothingToUpdate, match="8 foreign"):
         SepCMAES(np.ones(5), settings(0.3)).tell(theirs.ask(8), [1.0] * 8)
-    with pytest.raises(ConfigError, match="CMA_SAMPLING belongs to CMA_ES and SEP_CMA_ES"):
+    with pytest.raises(ConfigError, match="CMA_SAMPLING is for CMA_ES and SEP_CMA_ES"):
         ES(np.ones(5), {"solver": {"sampling": {"type": "CMA_SAMPLING"}}})
     with pytest.raises(ConfigError, match="population must be 0, or 2 or more, not 1"):
         SepCMAES(np.ones(5), settings(0.3, population=1))

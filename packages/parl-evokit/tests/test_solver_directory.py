@@ -125,7 +125,7 @@ def test_an_error_while_writing_leaves_everything_as_it_was(tmp_path: Path) -> N
             (fresh / "a").unlink()
             raise OSError("the disk is full")
 
-    with pytest.raises(StorageError, match="cannot be written: the disk is full; it is as it was"):
+    with pytest.raises(StorageError, match="cannot be written: the disk is full; it is unchanged"):
         fail()
     assert (tmp_path / "d" / "a").read_text() == "old"
     assert os.listdir(tmp_path) == ["d"]
@@ -135,7 +135,7 @@ def test_the_current_directory_is_not_replaced_under_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SolverError, match="holds the current directory"), replacing(Path()):
+    with pytest.raises(SolverError, match="contains the current directory"), replacing(Path()):
         pass
 
 

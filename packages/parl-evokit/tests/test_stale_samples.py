@@ -98,7 +98,7 @@ def test_a_solver_of_another_rule_is_taken_over() -> None:
 def test_it_is_for_few_parameters_and_one_algorithm() -> None:
     with pytest.raises(ConfigError, match="IMPORTANCE is for up to 100 parameters, not 101"):
         ES(np.zeros(101), {"solver": {"update": {"stale": "IMPORTANCE"}}})
-    with pytest.raises(ConfigError, match="IMPORTANCE belongs to BASIC_ES, not to SNES"):
+    with pytest.raises(ConfigError, match="IMPORTANCE is for BASIC_ES, not for SNES"):
         ES(np.zeros(5), {"solver": {"type": "SNES", "update": {"stale": "IMPORTANCE"}}})
 
 

@@ -146,7 +146,7 @@ def test_a_secret_is_never_in_a_models_or_a_logs_directory(tmp_path: Path) -> No
         with pytest.raises(SecretError, match="a model or a log"):
             create_secret(tmp_path / place / "secret")
     inside = create_secret(tmp_path / "new" / "secret")
-    with pytest.raises(SecretError, match="log's directory"):
+    with pytest.raises(SecretError, match="directory of the log"):
         LogWriter(tmp_path / "new", tokens=Tokens.load(inside))
 
 

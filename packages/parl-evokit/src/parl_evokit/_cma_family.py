@@ -108,13 +108,13 @@ class CmaFamily(Strategy):
             if outside.size:
                 k = int(outside[0])
                 raise LayoutMismatch(
-                    f"the start must lie within the bounds; parameter {k} is {self.mean[k]}, "
+                    f"the initial parameters must lie within the bounds; parameter {k} is {self.mean[k]}, "
                     f"its bounds are {self._bounds.lower[k]} and {self._bounds.upper[k]}"
                 )
             self._sampler = replace(self._sampler, bounds=self._bounds)
         if settings.integers:
             if min(settings.integers) < 0 or max(settings.integers) >= n:
-                raise ConfigError(f"integers must be numbers of parameters from 0 to {n - 1}, not {settings.integers}")
+                raise ConfigError(f"integers must be indices of parameters from 0 to {n - 1}, not {settings.integers}")
             integers = np.array(sorted(set(settings.integers)), np.intp)
             if (box := self._bounds) is not None:
                 empty = integers[np.ceil(box.lower[integers]) > np.floor(box.upper[integers])]
@@ -411,7 +411,7 @@ def checked_solutions(
         raise LayoutMismatch(f"solutions must have {n} parameters here, not {table.shape[1]}")
     if not np.isfinite(table).all():
         first = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
-        raise LayoutMismatch(f"solutions must be finite numbers; number {first} has others")
+        raise LayoutMismatch(f"solutions must be finite numbers; solution {first} is not")
     if worth.shape != (len(table),):
         raise InvalidReward(f"{len(table)} solutions need one finite reward each, not an array of shape {worth.shape}")
     if not np.isfinite(worth).all():
@@ -439,7 +439,7 @@ def promising_region(
     """
     table, worth = checked_solutions(solutions, rewards)
     if not 0.0 < best <= 1.0:
-        raise ValueError(f"best must be a part of the solutions, above 0 and at most 1, not {best}")
+        raise ValueError(f"best must be a share of the solutions, above 0 and at most 1, not {best}")
     if not 0.0 < spread < LARGEST_SPREAD:
         raise ValueError(f"spread must be a standard deviation above 0 and below {LARGEST_SPREAD:g}, not {spread}")
     chosen = table[np.argsort(-worth, kind="stable")[: max(1, int(best * len(table)))]]

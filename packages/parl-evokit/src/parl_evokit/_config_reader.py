@@ -229,12 +229,12 @@ def load_settings(
         return _build(kind, _nested(_block_of(source), implied), "the dictionary", at_top=True)
     if not isinstance(source, str | PathLike):
         raise ConfigError(
-            f"settings are a path, a dictionary or a {kind.__name__}, not of type {type(source).__name__}"
+            f"settings must be a path, a dictionary or a {kind.__name__}, not of type {type(source).__name__}"
         )
     path = path_of(source, ConfigError)
     readers = {".prototxt": parse_prototxt, ".toml": _parse_toml, ".json": _parse_json}
     if path.suffix not in readers:
-        raise ConfigError(f"{path}: a configuration's name ends in {', '.join(readers)}")
+        raise ConfigError(f"{path}: the name of a configuration must end in {', '.join(readers)}")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -244,7 +244,7 @@ def load_settings(
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     except RecursionError as error:
-        raise ConfigError(f"{path}: there are too many blocks within each other") from error
+        raise ConfigError(f"{path}: blocks are nested too deeply") from error
 
 
 def to_prototxt(settings: Any) -> str:
@@ -368,7 +368,8 @@ def _scalar(field: Field, hint: Any) -> object:
             return _number(text, hint)
         except ValueError:
             pass
-    raise ConfigError(f"{_at(field)}{field.name} is of type {kind}, which {text!r} is not")
+    shown = repr(text) if isinstance(value, Quoted) else text
+    raise ConfigError(f"{_at(field)}{field.name} must be of type {kind}, not {shown}")
 
 
 def _number(text: str, hint: type) -> bool | int | float:

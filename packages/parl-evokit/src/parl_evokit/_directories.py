@@ -86,7 +86,9 @@ def replacing(directory: Path) -> Iterator[Path]:
     try:
         directory = Path(os.path.realpath(directory))
         if _is_in_use(directory):
-            raise SolverError(f"{directory} holds the current directory and cannot be replaced: save into one below it")
+            raise SolverError(
+                f"{directory} contains the current directory and cannot be replaced: save into a directory below it"
+            )
         if directory.exists() and not directory.is_dir():
             raise SolverError(f"{directory} is a file; weights and solver need a directory: give another name")
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +105,7 @@ def replacing(directory: Path) -> Iterator[Path]:
                 sync(directory.parent)
     except (OSError, StorageError) as error:  # a model raises the latter; it names `fresh`
         reason = error.__cause__ if isinstance(error, StorageError) and error.__cause__ else error
-        raise StorageError(f"{directory} cannot be written: {reason}; it is as it was") from error
+        raise StorageError(f"{directory} cannot be written: {reason}; it is unchanged") from error
 
 
 def _is_in_use(directory: Path) -> bool:
@@ -313,7 +315,7 @@ def _try(path: Path) -> int | None:
                 return None
             # else its last holder has removed it between open and lock
     except OSError as error:
-        raise StorageError(f"{path} cannot be made, which keeps two updates apart: {error}") from error
+        raise StorageError(f"{path}, the lock of updates, cannot be made: {error}") from error
     me = {"pid": os.getpid(), "host": gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
     # Who holds it is only told to those who wait: a full disk is no reason not to hold it.
     with contextlib.suppress(OSError):

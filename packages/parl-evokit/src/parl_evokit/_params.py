@@ -45,7 +45,7 @@ class ParameterLayout:
             raise LayoutMismatch(f"{len(self.names)} names were given, but {len(self.shapes)} shapes")
         repeated = sorted({name for name in self.names if self.names.count(name) > 1})
         if repeated:
-            raise LayoutMismatch(f"each parameter needs a name of its own, but {', '.join(repeated)} came twice")
+            raise LayoutMismatch(f"each parameter needs its own name, but {', '.join(repeated)} came twice")
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> "ParameterLayout":
@@ -135,7 +135,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         with path.open("rb") as raw, zipfile.ZipFile(raw) as archive:
             damaged = archive.testzip()
             if damaged is not None:
-                raise SolverError(f"{path} is damaged: the checksum of {damaged} does not hold")
+                raise SolverError(f"{path} is damaged: the checksum of {damaged} is wrong")
             raw.seek(0)
             with np.load(raw, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}

@@ -72,7 +72,7 @@ def read_varint(data: bytes, start: int) -> tuple[int, int]:
         if byte < 0x80:
             return number & (2**64 - 1), place + 1
         shift += 7
-    raise RecordError(f"byte {start} of {len(data)} begins a number that does not end")
+    raise RecordError(f"the number at byte {start} of {len(data)} does not end")
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
@@ -94,7 +94,7 @@ def read_fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
         elif kind in (FIXED32, FIXED64):
             length = 4 if kind == FIXED32 else 8
         else:
-            raise RecordError(f"byte {place} of {len(data)} has field kind {kind}, which messages do not have")
+            raise RecordError(f"byte {place} of {len(data)} has the invalid field kind {kind}")
         if place + length > len(data):
             raise RecordError(f"a field of {length} bytes begins at byte {place}, but there are only {len(data)}")
         yield number, kind, data[place : place + length]
@@ -350,7 +350,7 @@ def encode_sample(
         try:
             out += REWARD + FLOAT.pack(reward)
         except OverflowError as error:
-            raise RecordError(f"a reward must fit a 32-bit float, which {reward} is too large for") from error
+            raise RecordError(f"a reward must be a float32 number, for which {reward} is too large") from error
     if time_us:
         out += TIME + varint(time_us)
     return out + TOKEN + ONE if token else out
@@ -365,7 +365,7 @@ def decision(context: bytes, action: int, propensity: float) -> bytes:
     """
     if not is_decision(context, action, propensity):
         raise RecordError(
-            f"an action is 0 to 2**31 - 1, its propensity above 0 to 1, and a context finite float32 numbers; "
+            f"an action must be 0 to 2**31 - 1, its propensity above 0 to 1, and its context finite float32 numbers; "
             f"not {_shown(action)}, {propensity} and {context[:40]!r}"
         )
     return CONTEXT + varint(len(context)) + context + ACTION + varint(action) + PROPENSITY + FLOAT.pack(propensity)

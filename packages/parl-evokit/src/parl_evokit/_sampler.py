@@ -56,7 +56,7 @@ class Bounds:
         wrong = np.flatnonzero(~(self.lower < self.upper))
         if wrong.size:
             k = int(wrong[0])
-            raise ConfigError(f"lower must be below upper; of parameter {k} they are {self.lower[k]}, {self.upper[k]}")
+            raise ConfigError(f"lower must be below upper; for parameter {k} they are {self.lower[k]}, {self.upper[k]}")
 
     @classmethod
     def of(cls, lower: Sequence[float], upper: Sequence[float], n: int) -> "Bounds | None":
@@ -300,7 +300,9 @@ class Sampler:
                 f"{info} is of another model, seed or table (fingerprint {self.fingerprint:#010x} here)"
             )
         if info.model_iter_id != self.model_iter_id:
-            raise EvolutionError(f"{info} is of model {info.model_iter_id}, here is {self.model_iter_id}")
+            raise EvolutionError(
+                f"{info} is of model {info.model_iter_id}, not of the present model {self.model_iter_id}"
+            )
 
 
 @dataclass(frozen=True, eq=False)

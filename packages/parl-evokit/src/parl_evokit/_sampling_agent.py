@@ -135,7 +135,7 @@ class SamplingAgent:
         Raises:
             EvolutionError: Always.
         """
-        raise EvolutionError("a clone does not update: call update() of the agent that it was cloned from")
+        raise EvolutionError("a clone cannot update: call update() of the original agent")
 
     def clone(self) -> NoReturn:
         """Raise an error, because only the original can be cloned.
@@ -143,7 +143,7 @@ class SamplingAgent:
         Raises:
             EvolutionError: Always.
         """
-        raise EvolutionError("a clone is not cloned again: call clone() of the agent that it was cloned from")
+        raise EvolutionError("a clone cannot be cloned: call clone() of the original agent")
 
     def __reduce__(self) -> tuple[Callable[..., "SamplingAgent"], tuple[Any, ...]]:
         return _restored, (self._fixed(), self._model, self._buffer)

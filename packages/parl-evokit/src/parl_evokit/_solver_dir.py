@@ -324,7 +324,7 @@ def read_summary(directory: Path) -> dict[str, Any]:
     if wrong:
         raise SolverError(f"{path} lacks {', '.join(wrong)}")
     if summary.get("checksum", "") != _checksum(summary):
-        raise SolverError(f"{path} is damaged or was changed by hand: its own checksum does not hold")
+        raise SolverError(f"{path} is damaged or was changed by hand: its checksum is wrong")
     return summary
 
 

@@ -105,7 +105,7 @@ class ESAgent:
             SolverError: The agent has a solver already, made with other settings.
         """
         if self._strategy is not None:
-            raise SolverError("the solver exists already, with its settings: make a new agent for others")
+            raise SolverError("the agent has a solver already: make a new agent for other settings")
         self._config = Config.load(source)
 
     def load_inference_model(self, model_dir: str | PathLike[str], model: Any = None) -> None:
@@ -122,11 +122,11 @@ class ESAgent:
             LayoutMismatch: The weights are those of another model.
         """
         if self._strategy is not None:
-            raise SolverError("the solver exists already, with its model: make a new agent for another")
+            raise SolverError("the agent has a solver already: make a new agent for another model")
         directory = path_of(model_dir, SolverError)
         adapter = (self._model or model_in(directory)) if model is None else adapt(model)
         if adapter is None:
-            raise SolverError("load_inference_model() needs model=: files hold weights, the code comes from the caller")
+            raise SolverError("load_inference_model() needs model=: files contain weights, but no code")
         adapter.load(directory)
         self._model = adapter
 
@@ -325,8 +325,8 @@ class ESAgent:
     def _new_strategy(self, verb: str) -> Strategy:
         if self._strategy is not None:
             raise SolverError(
-                f"{verb}() would make a second solver: init_solver(), load_solver() or ESAgent(config, model) has made "
-                "one before; begin with a new agent"
+                f"the agent has a solver already, from init_solver(), load_solver() or ESAgent(config, model): "
+                f"make a new agent before {verb}()"
             )
         model = self._having_model(verb)
         if self._config is None:
@@ -358,7 +358,7 @@ class ESAgent:
         if known and found and found != known:
             raise SolverError(
                 f"{model_dir} has been updated by another process since this agent loaded or saved it, and that update "
-                "would be lost: load it again, or save elsewhere (update_lock has processes take turns)"
+                "would be lost: load it again, or save elsewhere (update_lock lets processes take turns)"
             )
 
     def _note_version(self, model_dir: Path) -> None:

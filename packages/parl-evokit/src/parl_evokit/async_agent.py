@@ -267,7 +267,9 @@ class AsyncESAgent(ESAgent):
         try:
             report = super()._tell(samples.where(~gone), aside, refused, timed_out)
         except NothingToUpdate as error:
-            raise NothingToUpdate(f"{error}; {orphans} samples are of models that are gone", error.report) from error
+            raise NothingToUpdate(
+                f"{error}; {orphans} samples are of models that were removed", error.report
+            ) from error
         self.warehouse.keep_orphans(samples.where(gone))
         return report
 

@@ -485,20 +485,20 @@ class SolverConfig:
         kind = self.sampling.type
         if kind is not SamplingKind.GAUSSIAN_SAMPLING and self.type not in _SAMPLED_BY[kind]:
             wanted = " and ".join(solver.name for solver in _SAMPLED_BY[kind])
-            raise ConfigError(f"{kind.name} belongs to {wanted}; {self.type.name} has GAUSSIAN_SAMPLING")
+            raise ConfigError(f"{kind.name} is for {wanted}; {self.type.name} needs GAUSSIAN_SAMPLING")
         if self.update.stale is StaleKind.IMPORTANCE and self.type is not SolverKind.BASIC_ES:
-            raise ConfigError(f"stale: IMPORTANCE belongs to BASIC_ES, not to {self.type.name}")
+            raise ConfigError(f"stale: IMPORTANCE is for BASIC_ES, not for {self.type.name}")
         if self.sampling.gaussian_sampling.schedule.type is not ScheduleKind.CONSTANT:
             if self.type not in {SolverKind.BASIC_ES, SolverKind.ARS}:
-                raise ConfigError(f"a schedule of std belongs to BASIC_ES and ARS; {self.type.name} has its own")
+                raise ConfigError(f"a schedule of std is for BASIC_ES and ARS; {self.type.name} adapts std itself")
             if self.update.stale is StaleKind.IMPORTANCE:
-                raise ConfigError("stale: IMPORTANCE takes samples of one std only: leave out the schedule of std")
+                raise ConfigError("stale: IMPORTANCE needs samples of one std: remove the schedule of std")
         for name, solvers in _CMA_ONLY.items():
             if getattr(self.sampling.cma_sampling, name) and self.type not in solvers:
                 wanted = ", ".join(solver.name for solver in solvers)
-                raise ConfigError(f"{name} belongs to {wanted}; {self.type.name} would ignore it")
+                raise ConfigError(f"{name} is for {wanted}; {self.type.name} would ignore it")
         if self.type is SolverKind.GA and self.guard.max_update_ratio:
-            raise ConfigError("max_update_ratio cannot go with GA, whose models are children and not steps")
+            raise ConfigError("GA does not support max_update_ratio, because its models are not steps")
 
 
 # GAUSSIAN_SAMPLING, being the default, is accepted everywhere.

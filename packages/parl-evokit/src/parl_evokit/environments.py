@@ -78,7 +78,7 @@ class NamedEpisode:
         try:
             return as_float(reward)
         except InvalidReward as error:
-            raise EvolutionError(f"{self._name} returned what is no reward: {error}") from error
+            raise EvolutionError(f"{self._name} did not return a reward: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_name": self._name, "_play": None}

@@ -81,11 +81,13 @@ class MapElites:
         self._lower, self._upper = np.array(lower, np.float64), np.array(upper, np.float64)
         self._cells = tuple(int(count) for count in cells)
         if not (len(self._lower) == len(self._upper) == len(self._cells) > 0) or min(self._cells) < 1:
-            raise EvolutionError("lower, upper and cells have one number for each descriptor, cells 1 or more")
+            raise EvolutionError(
+                "lower, upper and cells must have one number for each descriptor, and cells must be 1 or more"
+            )
         if not (np.isfinite(self._upper - self._lower).all() and (self._lower < self._upper).all()):
-            raise EvolutionError(f"lower must be below upper, and both finite: {lower}, {upper}")
+            raise EvolutionError(f"lower must be below upper, and both finite, not {lower} and {upper}")
         if min(std, line_std) < 0 or not initial_std > 0 or initial < 1:
-            raise EvolutionError("std and line_std are 0 or more, initial_std above 0, initial 1 or more")
+            raise EvolutionError("std and line_std must be 0 or more, initial_std above 0, and initial 1 or more")
         self._std, self._line_std, self._initial_std = std, line_std, initial_std
         self._initial, self._seed = initial, seed
         self._drawn = self._told = 0

@@ -50,7 +50,7 @@ def last_update(model_dir: Path) -> float:
     try:
         return (model_dir / SUMMARY).stat().st_mtime
     except OSError as error:
-        raise EvolutionError(f"{model_dir} holds no solver: {error}") from error
+        raise EvolutionError(f"{model_dir} contains no solver: {error}") from error
 
 
 def _values(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

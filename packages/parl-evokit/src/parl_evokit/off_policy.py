@@ -176,15 +176,15 @@ def evaluate(decisions: Decisions, candidate: Policy, *, level: float = 0.95) ->
     try:
         chances = np.asarray(returned, np.float64)
     except (TypeError, ValueError) as error:
-        raise EvolutionError(f"a candidate returns probabilities [{n}, actions]: {error}") from error
+        raise EvolutionError(f"a candidate must return probabilities [{n}, actions]: {error}") from error
     least = int(decisions.actions.max()) + 1
     k = chances.shape[1] if chances.ndim == 2 else 0
     if k < least or len(chances) != n:
         raise EvolutionError(
-            f"a candidate returns probabilities [{n}, actions] of all actions, at least {least}, not {chances.shape}"
+            f"a candidate must return probabilities [{n}, actions] of at least {least} actions, not {chances.shape}"
         )
     if not ((chances >= 0.0).all() and np.allclose(chances.sum(1), 1.0, atol=1e-4)):
-        raise EvolutionError("a candidate's probabilities are 0 or more and add up to 1 for each context")
+        raise EvolutionError("a candidate's probabilities must be 0 or more and add up to 1 for each context")
     rows = np.arange(n)
     weights = chances[rows, decisions.actions] / decisions.propensities
     z = NormalDist().inv_cdf(0.5 + level / 2.0)

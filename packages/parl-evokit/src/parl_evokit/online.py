@@ -96,7 +96,7 @@ def write_samples(log: Path, raw: bool = False) -> Iterator[Write]:
         log.parent.mkdir(parents=True, exist_ok=True)
         write_raw(log, infos, rewards)
     except OSError as error:
-        raise StorageError(f"{log} cannot be written: {error}; it is as it was") from error
+        raise StorageError(f"{log} cannot be written: {error}; it is unchanged") from error
 
 
 @dataclass(frozen=True)

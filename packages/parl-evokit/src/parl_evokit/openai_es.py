@@ -122,8 +122,8 @@ class ES(Strategy):
         if stale is StaleKind.IMPORTANCE or (stale is StaleKind.AUTO and few and type(self) is ES):
             if not few:
                 raise ConfigError(
-                    f"stale: IMPORTANCE is for up to {MOST_PARAMETERS} parameters, not {self.layout.size}: ratios of "
-                    "densities say nothing beyond; use GROUPED"
+                    f"stale: IMPORTANCE is for up to {MOST_PARAMETERS} parameters, not {self.layout.size}: use "
+                    "GROUPED, because ratios of densities have no meaning for more"
                 )
             self._centres = Centres(self.layout.size, self.max_age)
 

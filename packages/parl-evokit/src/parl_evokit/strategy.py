@@ -72,7 +72,7 @@ class Strategy(ABC):
         if (named := self.config.solver.type) is not self.kind:
             raise ConfigError(
                 f"{type(self).__name__} runs {self.kind.name}, but the settings have solver.type {named.name}: "
-                f"set that to {self.kind.name}, or take the class of {named.name}"
+                f"set it to {self.kind.name}, or use the class of {named.name}"
             )
         try:
             with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and is refused below
@@ -87,9 +87,9 @@ class Strategy(ABC):
             parameters = arrays["x"].copy()
             layout.require_vector(parameters)
         if not parameters.size:
-            raise LayoutMismatch("there is nothing to search for: mean0 has no parameters")
+            raise LayoutMismatch("mean0 has no parameters")
         if not np.isfinite(parameters).all():
-            raise LayoutMismatch("the parameters to start from must be finite numbers within float32")
+            raise LayoutMismatch("mean0 must have finite float32 numbers")
         parameters.flags.writeable = False
         gaussian = self.config.solver.sampling.gaussian_sampling
         self._sampler = Sampler(

@@ -219,7 +219,7 @@ def create_secret(path: str | PathLike[str]) -> Path:
     """
     target = path_of(path, SecretError)
     if os.path.lexists(target):
-        raise SecretError(f"{target} is there already: rotate it, or give another name")
+        raise SecretError(f"{target} exists already: rotate it, or give another name")
     return _write(target, [random.token_bytes(SECRET_BYTES)])
 
 
@@ -291,4 +291,4 @@ def _require_own_directory(path: Path) -> None:
     """Refuse a place from which secrets would travel along with models or logs."""
     directory = Path(os.path.realpath(path)).parent
     if (directory / "solver.json").exists() or next(directory.glob("*.evl"), None) is not None:
-        raise SecretError(f"{directory} is the directory of a model or a log, which are copied about: choose another")
+        raise SecretError(f"{directory} is the directory of a model or a log, which is often copied: choose another")

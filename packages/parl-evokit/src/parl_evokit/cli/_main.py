@@ -195,7 +195,7 @@ def replay(
     summary = read_summary(updated_model_dir)
     wanted = summary["parameters_sha256"]
     if not read_history(updated_model_dir, summary):
-        raise SolverError(f"{updated_model_dir} has no history, to which an update adds a line: take it from a copy")
+        raise SolverError(f"{updated_model_dir} has no history, which an update writes: restore it from a copy")
     report, _ = agent.replay_log(log_paths, updated_model_dir, max_damage=max_damage)
     same = report.parameters_sha256 == wanted
     fields = {"same": same, "parameters_sha256": report.parameters_sha256, "expected_sha256": wanted}
@@ -270,7 +270,7 @@ def loop(
         raise EvolutionError("the picture needs matplotlib: pip install parl-evokit[loop], or give --picture=-")
     if drawing and (picture.is_dir() or not picture.parent.is_dir()):
         reason = "it is a directory" if picture.is_dir() else f"there is no directory {picture.parent}"
-        raise EvolutionError(f"{picture} cannot be the picture: {reason}")
+        raise EvolutionError(f"{picture} cannot be the file of the picture: {reason}")
     episode = NamedEpisode(env)
     episode.open()  # what is missing is said before anything is written
     with update_lock(warehouse, wait_s, _say):
@@ -485,7 +485,7 @@ def log_convert(source: Path, target: Path, as_json: bool) -> None:
     if raw and target.is_dir():
         raise LogError(f"{target} is a directory; the raw form is a file")
     if not raw and target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise LogError(f"{target} holds something already: its samples would be there twice")
+        raise LogError(f"{target} is not empty, so it could contain samples twice: choose another target")
     with write_samples(target, raw) as write:
         for info, reward in zip(contents.infos, contents.rewards, strict=True):
             write(info, reward)
@@ -595,7 +595,7 @@ def _newest(warehouse: Path, config_path: Path, model: str | None) -> ESAgent:
     if found is None:
         first = built_in(model or "cartpole")
         if first is None:
-            raise EvolutionError(f"{warehouse} is empty: put the first weights of your model into {directory}")
+            raise EvolutionError(f"{warehouse} is empty: put the initial weights of your model into {directory}")
         directory.mkdir(parents=True)
         first.save(directory)
     if (directory / "solver.json").exists():

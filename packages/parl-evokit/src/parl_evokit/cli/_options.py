@@ -253,7 +253,7 @@ def _model(directory: Path, name: str | None) -> ModelAdapter:
         return found
     if (directory / _solver_dir.SUMMARY).exists():
         raise SolverError(
-            f"the solver in {directory} belongs to a model of your own, and files never name code: "
+            f"the solver in {directory} belongs to a model of your own, and files contain no code: "
             "give --model package.module:function"
         )
     default = built_in("cartpole")

@@ -577,7 +577,7 @@ def compact(
     logs = [path_of(path, LogError) for path in paths]
     target = path_of(archive, StorageError)
     if any(os.path.realpath(log) == os.path.realpath(target) for log in logs):
-        raise LogError(f"{target} is the log itself: its records would be new again; choose another directory")
+        raise LogError(f"{target} is one of the logs, so its records would count again: choose another directory")
     result = Removed()
     for folder in logs:
         for staged in sorted(folder.glob(f"{STAGED}*")):
@@ -647,7 +647,7 @@ def _into_archive(staged: Path, target: Path, result: Removed) -> None:
                     file.rename(staged.parent / file.name)
                 staged.rmdir()
             if isinstance(error, OSError):
-                raise StorageError(f"{path} cannot be written: {error}; nothing has been removed for it") from error
+                raise StorageError(f"{path} cannot be written: {error}; no segment was removed") from error
             raise
         result.archives.append(path)
     for file in files:

@@ -73,7 +73,7 @@ class LogWriter:
         except OSError as error:
             raise LogError(f"{directory} cannot be made: {error}") from error
         if tokens is not None and tokens.file is not None and tokens.file.is_relative_to(os.path.realpath(directory)):
-            raise SecretError(f"{tokens.file} is in the log's directory, which is copied about: choose another")
+            raise SecretError(f"{tokens.file} is in the directory of the log, which is often copied: choose another")
         self._tokens = tokens
         self._refused: Counter[Refusal] = Counter()
         self._counting = os.getpid()  # the process whose tally this is
@@ -147,7 +147,7 @@ class LogWriter:
             except (RecordError, InvalidReward, OverflowError) as error:
                 self._refuse(Refusal.BAD_REWARD)
                 if isinstance(error, OverflowError):
-                    raise RecordError(f"a reward must fit a 32-bit float, which {number} is too large for") from error
+                    raise RecordError(f"a reward must be a float32 number, for which {number} is too large") from error
                 raise
         except InvalidToken as error:
             self._refuse(error.reason)
@@ -270,7 +270,7 @@ class LogWriter:
         try:
             written = os.write(self._descriptor, data)
         except OSError as error:
-            raise LogError(f"{self._directory} cannot be written to: {error}; the record is not in it") from error
+            raise LogError(f"{self._directory} cannot be written to: {error}; the record was not written") from error
         if written != len(data):  # the disk is full: the caller must know, readers need not see the torn frame
             try:
                 os.ftruncate(self._descriptor, self._size)
@@ -306,4 +306,4 @@ def _number(reward: Any) -> float:
     try:
         return float(reward)
     except (TypeError, ValueError, OverflowError) as error:
-        raise RecordError(f"a reward must be a number that 32 bits hold, not {_shown(reward)}: {error}") from error
+        raise RecordError(f"a reward must be a float32 number, not {_shown(reward)}: {error}") from error

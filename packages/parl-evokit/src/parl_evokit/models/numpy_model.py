@@ -144,9 +144,11 @@ def mlp(
         ValueError: `activation` has another value.
     """
     if len(sizes) < 2:
-        raise LayoutMismatch(f"a perceptron has inputs and outputs, so two sizes or more, not {list(sizes)}")
+        raise LayoutMismatch(
+            f"a perceptron needs two sizes or more, those of inputs and outputs included, not {list(sizes)}"
+        )
     if min(sizes) < 1:
-        raise LayoutMismatch(f"each layer has 1 unit or more, not {list(sizes)}")
+        raise LayoutMismatch(f"each layer must have 1 unit or more, not {list(sizes)}")
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
     noise = GaussianNoise(NoiseSpec(seed))

@@ -47,7 +47,8 @@ class PaddleModel:
         self._predict = predict
         chosen = {name: parameter for name, parameter in layer.named_parameters() if self._evolves(name, parameter)}
         if not chosen:
-            raise EvolutionError(f"{type(layer).__name__} has no trainable parameter: {parameters or 'none'}")
+            matching = "" if parameters is None else f" that matches {parameters}"
+            raise EvolutionError(f"{type(layer).__name__} has no trainable parameter{matching}")
         self._parameters = chosen
         self._layout = ParameterLayout(tuple(chosen), tuple(tuple(parameter.shape) for parameter in chosen.values()))
         self._views: dict[str, FlatVector] = {}

@@ -47,7 +47,8 @@ class TorchModel:
         self._predict = predict
         chosen = {name: parameter for name, parameter in module.named_parameters() if self._evolves(name, parameter)}
         if not chosen:
-            raise EvolutionError(f"{type(module).__name__} has no trainable parameter: {parameters or 'none'}")
+            matching = "" if parameters is None else f" that matches {parameters}"
+            raise EvolutionError(f"{type(module).__name__} has no trainable parameter{matching}")
         self._parameters = chosen
         self._layout = ParameterLayout(tuple(chosen), tuple(tuple(parameter.shape) for parameter in chosen.values()))
         self._views: dict[str, FlatVector] = {}
@@ -98,9 +99,13 @@ class TorchModel:
             return _arrays(self._module(self._input(x)))
 
     def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
-        """See `ModelAdapter`; predicts for all members as one batch by `torch.func.vmap`."""
+        """See `ModelAdapter`; predicts for all members as one batch by `torch.func.vmap`.
+
+        Raises:
+            EvolutionError: The model has its own `predict` function.
+        """
         if self._predict is not None:
-            raise EvolutionError("predict_many calls the module itself; this model has a predict function of its own")
+            raise EvolutionError("predict_many calls the module itself, but this model has its own predict function")
         stacked: dict[str, torch.Tensor] = {}
         rest = {name: tensor.detach() for name, tensor in self._module.state_dict(keep_vars=True).items()}
         start = 0

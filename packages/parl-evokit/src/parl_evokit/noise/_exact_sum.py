@@ -111,7 +111,7 @@ class ExactSum:
         """
         if self._upper is not None:
             if out is None or out.dtype != np.float64:
-                raise EvolutionError("these weights add up to more than 2**48: their sum goes into float64")
+                raise EvolutionError("the weights add up to more than 2**48: use a float64 array for their sum")
             out[...] = [float(number) for number in self._integers(start, count)]
             return out
         if out is not None and out.dtype == np.float64 and not self._fits_float64:

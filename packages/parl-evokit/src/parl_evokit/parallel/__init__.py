@@ -38,7 +38,7 @@ __all__ = ["ObservationStatistics", "Pool", "ProcessPool", "Sampled", "ThreadPoo
 
 def __getattr__(name: str) -> Any:
     if name == "ActorPool":
-        warnings.warn("ActorPool is called Pool now", DeprecationWarning, stacklevel=2)
+        warnings.warn("ActorPool is deprecated: use Pool", DeprecationWarning, stacklevel=2)
         name = "Pool"
     home = _HOMES.get(name)
     if home is None:

@@ -248,7 +248,7 @@ class Pool(ClosedByWith):
                 self._forget(work.slot)
                 yield EvolutionError(
                     f"this cannot be sent to a worker: {value}. Models and functions for a ProcessPool are defined at "
-                    "the top level of a module; threads and remote actors take any"
+                    "the top level of a module; threads and remote actors accept any"
                 )
             elif isinstance(value, Failure):  # it could not be made ready: next time anew
                 self._forget(work.slot)
@@ -260,8 +260,8 @@ class Pool(ClosedByWith):
                     continue
                 self._forget(work.slot)
                 yield EvolutionError(
-                    f"a worker answered {len(numbers)} samples with {len(value.rewards)} bytes of rewards: its version "
-                    "of parl-evokit is another; all machines need the same one"
+                    f"a worker answered {len(numbers)} samples with {len(value.rewards)} bytes of rewards: all "
+                    "machines need the same version of parl-evokit"
                 )
 
     def _take_reply(
@@ -296,7 +296,7 @@ class Pool(ClosedByWith):
                 yield WorkersLost(f"{MOST_DEATHS} workers ended while they evaluated the same sample, {reason}")
             if not isinstance(error, LostActor):
                 if not self._workers.is_alive:  # else fewer workers do it as well
-                    yield WorkersLost(f"no worker could be made: {error}")
+                    yield WorkersLost(f"no worker could be started: {error}")
                 continue
             if proved:
                 continue
@@ -439,7 +439,9 @@ def sample(
     if share is not None and not 0.0 < share <= 1.0:
         raise ValueError(f"share must be above 0 and at most 1, not {share}")
     if not hasattr(agent, "clone"):
-        raise EvolutionError(f"samples are drawn of an ESAgent, which has clones; {type(agent).__name__} has none")
+        raise EvolutionError(
+            f"sample() needs an agent with a method clone, such as an ESAgent; {type(agent).__name__} has none"
+        )
     drawing: SamplingAgent = agent.clone()
     if not isinstance(pool, Pool):
         with open_pool(pool or _default_kind(drawing)) as opened:
