@@ -304,8 +304,8 @@ if __name__ == "__main__":
 
 def evolution(traveller: Traveller) -> None:
     """Run evokit's loop of commands, with fewer rounds than the page's; its model and settings are the page's too."""
-    page = Page("packages/parl-evokit/README.md")
-    traveller.run(page.command(r"^pip install .*parl-evokit\[loop\]"))
+    traveller.run(Page("packages/parl-evokit/README.md").command(r"^pip install .*parl-evokit\[loop\]"))
+    page = Page("docs/reference/evokit/command_line.md")
     (made, *_) = re.findall(r"`(mlp\([^`]+\.save\(directory\))`", page.text) or [""]
     _expect(made, f"{page.path} says how the first model is saved")
     loop = page.command(r"evokit online-sampling")
