@@ -17,7 +17,7 @@ from conformance.reference_losses import q_learning
 from parl_core.contracts.batches import Transitions
 from parl_core.env.normalize import NormalizeVector, wrap_rms
 from parl_core.env.vector import make_vector_env
-from parl_core.errors import CheckpointError, DivergedError, ModelContractError
+from parl_core.errors import CheckpointError, DivergedError, HyperparameterError, ModelContractError
 from parl_core.model import Weights
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
 
@@ -34,6 +34,12 @@ class AgentConformance(Conformance):
         many = agent.predict(np.zeros((5, OBS_DIM), np.float32))
         np.testing.assert_array_equal(many, np.full(5, one))
         assert agent.sample(np.zeros((1, OBS_DIM), np.float32)).shape == (1,)
+
+    @pytest.mark.parametrize("seed", [-1, 1.5, "a"])
+    def test_a_seed_that_is_no_whole_number_of_at_least_0_is_refused_as_a_seed(self, seed: Any) -> None:
+        algorithm = self._agent().alg
+        with pytest.raises(HyperparameterError, match=r"^seed must be"):
+            self.backend.Agent(algorithm, seed=seed)
 
     def test_what_agents_and_algorithms_of_parl_1_had_names_its_successor(self) -> None:
         agent = self._agent()

@@ -116,6 +116,7 @@ def test_an_environment_that_does_not_exist_is_refused_in_one_line(
     result = run("train", "ppo", "NoSuchThing-v0", "--runs", str(tmp_path / "runs"))
     assert result.exit_code == 1
     assert result.output.startswith("Error: Environment `NoSuchThing` doesn't exist")
+    assert result.output.endswith("--env-module MODULE, or the name MODULE:NoSuchThing-v0\n")
     assert not (tmp_path / "runs").exists()
 
 

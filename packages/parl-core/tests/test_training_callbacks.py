@@ -181,7 +181,7 @@ def test_without_a_terminal_progress_is_occasional_plain_lines() -> None:
     progress.on_evaluation(evaluation(300, 40.0, 50.0))
     progress.on_end(ended())
     assert out.getvalue().splitlines() == [
-        "step 100/1000  no episode has ended yet  100 steps/s  0:09 left",
+        "step 100/1000  no return yet  100 steps/s  0:09 left",
         "step 300/1000  return 15.0  300 steps/s  0:03 left",
         "step 300/1000  return 15.0  evaluated 45.0  300 steps/s  0:03 left",
         "Stopped after 1000 steps and 9.0 s: in a test",

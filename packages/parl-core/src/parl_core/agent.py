@@ -37,6 +37,7 @@ from parl_core.errors import (
 )
 from parl_core.layers import NoisyFc
 from parl_core.model import Weights
+from parl_core.seeding import make_generator
 from parl_core.stats import statistics_of
 
 __all__ = ["Agent"]
@@ -64,6 +65,7 @@ class Agent:
     Raises:
         ModelContractError: `algorithm` is not an algorithm, or one of its models stores layers where the framework does
             not find them.
+        HyperparameterError: the seed is not a whole number of at least 0.
     """
 
     BACKEND: ClassVar[str] = ""
@@ -112,7 +114,7 @@ class Agent:
             obs_ndim = getattr(getattr(algorithm, "model", None), "obs_ndim", None)
         if obs_ndim is not None:
             self.obs_ndim = obs_ndim
-        self.rng = np.random.default_rng(seed)
+        self.rng = make_generator(seed)
         self._build()
 
     def _find_learn(self) -> None:

@@ -319,7 +319,7 @@ class Progress(Callback):
         parts = [f"return {sum(self._returns) / len(self._returns):.1f}"] if self._returns else []
         if self._evaluated is not None:
             parts.append(f"evaluated {self._evaluated:.1f}")
-        return "  ".join(parts) or "no episode has ended yet"
+        return "  ".join(parts) or "no return yet"
 
     def _pace(self) -> str:
         """Steps a second and time left; a bar shows them by itself."""

@@ -113,6 +113,9 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
         package = env_id.partition(":")[0].partition(".")[0]
         missing = isinstance(error, ModuleNotFoundError)
         is_game = ":" not in env_id and get_close_matches(env_id.lower(), GAMES, 1, 0.75)
+        if not is_game and ":" not in env_id and not missing:
+            hint = f"If a module of your own registers it: --env-module MODULE, or the name MODULE:{env_id}"
+            raise gymnasium.error.UnregisteredEnv(f"{error} {hint}") from None
         if not is_game and (":" not in env_id or (missing and find_spec(package) is not None)):
             raise
         raise misnamed(env_id) from None
