@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from parl_core._small_networks import HostActing
 from parl_core.errors import DivergedError
 from parl_torch import layers
-from parl_torch._host_acting import HostActing
 from parl_torch.agent import Agent
 from parl_torch.algorithms import A2C, DDPG, DDQN, DQN, IMPALA, PPO, TD3
 from parl_torch.model import Model
@@ -87,7 +87,7 @@ def observations(rows: int = 6) -> NDArray[np.float32]:
 
 def by_framework(agent: Any, monkeypatch: pytest.MonkeyPatch, call: Callable[[Any], Any]) -> Any:
     with monkeypatch.context() as patched:
-        patched.setattr(type(agent.alg), "ON_HOST", {})
+        patched.setattr(type(agent.alg), "FRAMEWORK", None)
         return call(agent)
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from parl_core import logger
 from parl_core._hanging import Holder, attributes, changed_values, decode, encode, holder_of, values_of
 from parl_core._nested import holds_tensors, map_nested, rows_of
+from parl_core._small_networks import Framework, HostActing, Way
 from parl_core.checks import check_non_negative
 from parl_core.deprecation import REMOVED_ATTRIBUTES, found_or_successor
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
@@ -315,8 +316,16 @@ class Algorithm:
     CHOOSES: ClassVar[bool] = False
     """True if losses take actions as int64 `[n]`; `learn` takes whole numbers of any dtype, `[n]` or `[n, 1]`."""
 
+    ON_HOST: ClassVar[Mapping[Any, Way]] = {}
+    """How methods of this class, but of none derived from it, act in numpy (`parl_core._small_networks`)."""
+
+    FRAMEWORK: ClassVar[Framework | None] = None
+    """What small networks of the backend's framework are; None where they do not act in numpy."""
+
     LOSSES_HIDE_NAN: ClassVar[bool] = False
     """True if a loss may be finite although observations are NaN, so that programs check observations first."""
+
+    _ways: ClassVar[Mapping[Any, Way]] = {}
 
     remembers: bool = False
     """True if the model has a memory (`parl_core.recurrent`)."""
@@ -326,6 +335,12 @@ class Algorithm:
     _reduces: bool = False
     _threads_settled: bool = False
     _figures: _Figures | None = None
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        is_ours = cls.FRAMEWORK is not None and cls.__module__.partition(".")[0] == cls.FRAMEWORK.backend
+        # Those of its own contract: any other class may change what the contract's methods call.
+        cls._ways = vars(cls.__bases__[0]).get("ON_HOST", {}) if is_ours else {}
 
     def __init__(
         self,
@@ -623,10 +638,6 @@ class Algorithm:
         """Return a numpy array that holds the tensor's values; what is not a tensor passes unchanged."""
         raise NotImplementedError
 
-    def _on_host(self, method: Callable[..., Any], obs: NDArray[Any], action_mask: NDArray[Any] | None = None) -> Any:  # noqa: ARG002
-        """Return what a method gives of observations, as arrays; None where the framework has to compute it."""
-        return None
-
     def _run(self, network: Callable[..., Any], *inputs: Any) -> Any:
         """Return what a network gives; where it computes in fewer bits, widened again."""
         return network(*inputs)
@@ -680,6 +691,24 @@ class Algorithm:
         return False
 
     # Shared
+
+    def _on_host(self, method: Callable[..., Any], obs: NDArray[Any], action_mask: NDArray[Any] | None = None) -> Any:
+        """Return what a method gives of observations, as arrays; None where the framework has to compute it."""
+        framework = self.FRAMEWORK
+        way_of = self._ways.get(getattr(method, "__func__", None))  # of the contract's method, unless it was replaced
+        if framework is None or way_of is None or self._reduces or obs.ndim != 2 or obs.dtype.kind != "f":
+            return None
+        known = self.__dict__.setdefault("_host_acting", {})
+        acting = known.get(method.__name__)
+        if acting is None or not acting.is_of(self.model):
+            way = way_of(self)
+            if way is None:
+                return None
+            try:
+                acting = known[method.__name__] = HostActing(framework, self.model, way, obs)
+            except Exception:  # any: of the model, which is run again and explained
+                return None
+        return acting(obs, action_mask)
 
     def _descend(self, optimizer: Any, loss: Callable[..., Any], *batch: Any, lr: Any = None) -> tuple[Any, Any]:
         """Take one step of an optimizer down the gradient of `loss(*batch)`, and return what the loss did, detached."""

@@ -760,8 +760,8 @@ def _sigmoid(x: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))  # of large numbers, too, without overflow
 
 
-def _elu(x: NDArray[Any]) -> NDArray[Any]:
-    return np.where(x > 0.0, x, np.expm1(np.minimum(x, 0.0)))
+def _elu(x: NDArray[Any], alpha: float = 1.0) -> NDArray[Any]:
+    return np.where(x > 0.0, x, alpha * np.expm1(np.minimum(x, 0.0)))
 
 
 def _leaky_relu(x: NDArray[Any]) -> NDArray[Any]:

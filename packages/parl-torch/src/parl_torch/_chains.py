@@ -3,9 +3,8 @@
     loss(batch) ─────> graph ────────> backward ────────┐
     slopes(batch) ──> Chain.forward ──> Chain.backward ─┴─> gradients ──> Adam's fused kernel
 
-For small networks, autograd takes as long to record and follow a graph as the arithmetic takes. This module finds the
-layers of a model once, from the graph of one pass, so it does not depend on how the model is written. Autograd is still
-used if the Python code of the model does, or may do, anything except such a pass, and for hooks, frozen or shared
+For small networks, autograd takes as long to record and follow a graph as the arithmetic takes. Which models are chains
+is decided in `parl_core._small_networks`. Autograd is still used for all others, and for hooks, frozen or shared
 parameters, and the losses and algorithms of users. The results are those of autograd up to rounding; parameters, their
 `grad` and the optimizer's state are the same tensors.
 """
@@ -19,18 +18,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from parl_torch._parts import Parts, only_passes
+from parl_core._small_networks import Layer, Output, Parts, common_layers, outputs_of
+from parl_torch._graphs import TORCH
 
 __all__ = [
     "Chain",
-    "Deviation",
     "Figures",
     "Fork",
     "Networks",
     "Plan",
     "Written",
     "chains_of",
-    "outputs_of",
     "written",
 ]
 
@@ -40,22 +38,10 @@ Networks = Sequence[tuple[Any, Sequence[str], bool]]
 """Models with methods of the same inputs, and whether they learn."""
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
-_ACTIVATIONS = {"ReluBackward0": "relu", "TanhBackward0": "tanh", "EluBackward0": "elu"}
-_SHAPING = ("SqueezeBackward", "ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward")
-
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 _elu_backward = torch.ops.aten.elu_backward.grad_input
 _attached = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks", "requires_grad")
-
-
-class Layer(NamedTuple):
-    """A linear layer and its activation: relu, tanh, elu (with `alpha`) or none."""
-
-    weight: Tensor
-    bias: Tensor
-    activation: str | None
-    alpha: float
 
 
 class Chain:
@@ -63,13 +49,11 @@ class Chain:
 
     Attributes:
         layers: the layers, with the model's parameters.
-        is_flat: True if the model's output is `[n]`, from a last layer of one number.
         gradients: the arrays for the gradients of a trained chain, weights and biases in turn.
     """
 
-    def __init__(self, layers: Sequence[Layer], *, is_flat: bool = False) -> None:
+    def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = tuple(layers)
-        self.is_flat = is_flat
         self.gradients: list[Tensor] = []
         self._steps = [(bias.detach(), weight.detach().t(), kind, alpha) for weight, bias, kind, alpha in layers]
         self._weights = [layer.weight.detach() for layer in layers]
@@ -132,9 +116,7 @@ class Fork:
 
     def __init__(self, chains: Sequence[Chain]) -> None:
         layers = [chain.layers for chain in chains]
-        shared = 0
-        while len(layers) > 1 and all(_shares(layers[0], each, shared) for each in layers):
-            shared += 1
+        shared = common_layers(layers)
         self.trunk = Chain(layers[0][:shared]) if shared else None
         self.heads = tuple(Chain(each[shared:]) for each in layers)
         self.chains = self.heads if self.trunk is None else (self.trunk, *self.heads)
@@ -157,13 +139,6 @@ class Fork:
         found = [head.backward(values, slope, onward=onward) for head, values, slope in parts]
         if self.trunk is not None:
             self.trunk.backward(trunk, sum(found[1:], start=found[0]))
-
-
-def _shares(one: Sequence[Layer], other: Sequence[Layer], at: int) -> bool:
-    """Return whether two chains have the same layer there, and more after it."""
-    if min(len(one), len(other)) <= at + 1:
-        return False
-    return all(part is same for part, same in zip(one[at][:3], other[at][:3], strict=True))
 
 
 class Written(NamedTuple):
@@ -212,7 +187,7 @@ class Plan:
         networks = loss.written.networks(self._algorithm) if is_ours else ()
         found = [chains_of(model, methods, batch.obs) for model, methods, _ in networks]
         looked_at = [(model, method) for model, methods, _ in networks for method in methods]
-        self.parts = Parts([model for model, *_ in networks], looked_at)
+        self.parts = Parts(TORCH, [model for model, *_ in networks], looked_at)
         if networks and None not in found:
             forks = [Fork(chains) for chains in found if chains is not None]
             self._lay_out(forks, [learns for *_, learns in networks], parameters())
@@ -254,79 +229,11 @@ class Plan:
         self._free = [(None, None, True)] * len(trained)
 
 
-class Deviation(NamedTuple):
-    """An output that is the exponential of a parameter, such as the standard deviation of a normal distribution."""
-
-    logarithm: Tensor
-
-
 def chains_of(model: Any, methods: Sequence[str], obs: Tensor) -> list[Chain] | None:
     """Return the chains that methods of a model compute from observations `[n, in]`; None if one is not a chain.
 
     A method may return several outputs, each a chain. Lazily shaped layers get their shapes.
     """
-    found = outputs_of(model, methods, obs)
-    chains = [output for output in found or () if isinstance(output, Chain)]
+    found = outputs_of(TORCH, model, methods, obs)
+    chains = [Chain(output.layers) for output in found or () if isinstance(output, Output)]
     return chains if found is not None and len(chains) == len(found) else None
-
-
-def outputs_of(model: Any, methods: Sequence[str], obs: Tensor) -> list[Chain | Deviation] | None:
-    """Return the chains as `chains_of`, and standard deviations among the outputs; nested tuples are flattened."""
-    found: list[Chain | Deviation] = []
-    for method in methods:
-        if not only_passes(model, method):
-            return None
-        with torch.enable_grad():
-            probe = torch.zeros_like(obs[:2]).requires_grad_()
-            for output in _flat(getattr(model, method)(probe)):
-                node = output.grad_fn if isinstance(output, Tensor) else None
-                deviation, chain = _deviation(node), _layers(node, probe)
-                if deviation is not None:
-                    found.append(deviation)
-                elif chain is not None and output.ndim <= 2:
-                    found.append(Chain(chain, is_flat=output.ndim == 1))
-                else:
-                    return None
-    return found
-
-
-def _flat(outputs: Any) -> list[Any]:
-    return [part for output in outputs for part in _flat(output)] if isinstance(outputs, tuple) else [outputs]
-
-
-def _deviation(node: Any) -> Deviation | None:
-    if node is None or node.name() != "ExpBackward0":
-        return None
-    logarithm = getattr(node.next_functions[0][0], "variable", None)
-    return None if logarithm is None or not _is_array(logarithm) else Deviation(logarithm)
-
-
-def _is_array(parameter: Tensor) -> bool:
-    return parameter.device.type == "cpu" and parameter.dtype in (torch.float32, torch.float64)
-
-
-def _layers(node: Any, probe: Tensor) -> list[Layer] | None:
-    """Return the layers whose graph ends in a node."""
-    shaped = False
-    while node is not None and node.name().startswith(_SHAPING):
-        node, shaped = node.next_functions[0][0], True
-    found: list[Layer] = []
-    while getattr(node, "variable", None) is not probe:
-        activation, alpha = None, 1.0
-        if node is not None and node.name() in _ACTIVATIONS:
-            activation = _ACTIVATIONS[node.name()]
-            if activation == "elu":
-                alpha = node._saved_alpha
-                if not (node._saved_scale == node._saved_input_scale == 1.0 and alpha >= 0.0):
-                    return None
-            node = node.next_functions[0][0]
-        if node is None or node.name() != "AddmmBackward0":
-            return None
-        bias, inputs, turned = (part for part, _ in node.next_functions)
-        weight = turned.next_functions[0][0] if turned is not None and turned.name() == "TBackward0" else None
-        parts = [getattr(part, "variable", None) for part in (weight, bias)]
-        if not all(part is not None and part.requires_grad and _is_array(part) for part in parts):
-            return None
-        found.insert(0, Layer(parts[0], parts[1], activation, alpha))  # type: ignore[arg-type]  # none is None
-        node = inputs
-    return None if not found or (shaped and len(found[-1].bias) != 1) else found

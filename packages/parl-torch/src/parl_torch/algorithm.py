@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from parl_core import algorithm as contract
 from parl_core._hanging import Holder
 from parl_core._nested import map_nested
+from parl_core._small_networks import Framework
 from parl_core.checks import first_method
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
 from parl_torch._compiled import require_compiler
-from parl_torch._host_acting import HostActing, OnHost
+from parl_torch._graphs import TORCH
 from parl_torch._tensors import keep_freed_memory, resolve_device, settle_threads, to_array, to_tensor
 from parl_torch.data_parallel import means, normalised
 from parl_torch.distributions import PolicyDistribution, policy_distribution
@@ -29,11 +30,9 @@ __all__ = ["Algorithm"]
 class Algorithm(contract.Algorithm):
     model: Any  # parl_torch.model.Model, whose policy() and value() only its author's class has
 
-    ON_HOST: ClassVar[Mapping[Any, Callable[[Any], OnHost | None]]] = {}
-    """Methods of exactly this class that can act in numpy; a function returns None if the settings prevent it."""
+    FRAMEWORK: ClassVar[Framework] = TORCH
 
     _found_parameter: Tensor | None = None
-    _host_acting: dict[str, HostActing | None]
 
     def _resolve_device(self, device: str) -> torch.device:
         found = resolve_device(device)
@@ -102,23 +101,6 @@ class Algorithm(contract.Algorithm):
         self, optimizer: Any, max_grad_norm: float | None, part: Iterable[Any] | None = None
     ) -> FrameworkOptimizer:
         return FrameworkOptimizer(optimizer, self.model.parameters(), max_grad_norm, part=part)
-
-    def _on_host(self, method: Callable[..., Any], obs: NDArray[Any], action_mask: NDArray[Any] | None = None) -> Any:
-        ways = vars(type(self)).get("ON_HOST", {})  # of this very class: others may have changed what the method calls
-        way_of = ways.get(getattr(method, "__func__", None))  # of the contract's method, unless it was replaced
-        if way_of is None or self._reduces or obs.ndim != 2 or obs.dtype.kind != "f":
-            return None
-        known = self.__dict__.setdefault("_host_acting", {})
-        acting = known.get(method.__name__)
-        if acting is None or not acting.is_of(self.model):
-            way = way_of(self)
-            if way is None:
-                return None
-            try:
-                acting = known[method.__name__] = HostActing(self.model, way, obs)
-            except Exception:  # any: of the model, which is run again and explained
-                return None
-        return acting(obs, action_mask)
 
     def _tensor(self, array: Any) -> Tensor:
         parameter = self._found_parameter

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from parl_core import model as contract
+from parl_core._small_networks import Parts
 from parl_core.model import Weights
-from parl_torch._parts import Parts
+from parl_torch._graphs import TORCH
 from parl_torch._tensors import to_array
 
 __all__ = ["Model"]
@@ -104,7 +105,7 @@ class Model(nn.Module, contract.Model):
         plain = nn.Module.state_dict
         if any(getattr(type(model), "state_dict", None) is not plain for model in (self, other)):
             return None
-        return Parts((self, other)).are_same
+        return Parts(TORCH, (self, other)).are_same
 
     def _waiting(self) -> list[str]:
         waiting = [name for name, parameter in self.named_parameters() if is_lazy(parameter)]

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parl_core._small_networks import EXPLORE, PREDICT, VALUE, of_actor_critic
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_non_negative, check_positive, check_real, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind, mask_of
@@ -167,6 +168,13 @@ class A2C(OnPolicy):
             )
             return value.reshape([-1])
 
+    ON_HOST: ClassVar = {
+        explore: EXPLORE,
+        predict: PREDICT,
+        OnPolicy.sample_actions: of_actor_critic(lambda policy, value: (policy.sample(), value), takes_mask=True),
+        value: VALUE,
+    }
+
     @learns_from(
         Rollout,
         names={"obs": "obs", "actions": "action", "advantages": "advantage", "target_values": "return_"},
@@ -260,6 +268,8 @@ class A3C(A2C):
     acts with the weights that it received last, and the learner takes batches as they arrive. PARL 1.x's form is
     `A3C(model, vf_loss_coeff=0.5)`.
     """
+
+    ON_HOST: ClassVar = A2C.ON_HOST
 
 
 def _one_dictionary(

@@ -1,10 +1,11 @@
 """The contracts of DDPG and of its ensemble with several heads."""
 
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._small_networks import of_method
 from parl_core.checks import check_non_negative
 from parl_core.contracts.base import Scheduled
 from parl_core.contracts.batches import Transitions, learns_from
@@ -49,6 +50,8 @@ class DDPG(NoisyActorCritic):
         HyperparameterError: a setting is out of range, unknown, or given twice.
         ModelContractError: the model lacks one of its methods.
     """
+
+    ON_HOST: ClassVar = {NoisyActorCritic.predict: of_method(lambda _: "policy")}
 
     def _check_model(self, obs: Any, action: NDArray[Any]) -> None:
         with self._trying_out(obs, action) as (rows, actions, count):

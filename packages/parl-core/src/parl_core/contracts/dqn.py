@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core._nested import rows_of
+from parl_core._small_networks import of_method
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_fraction, check_int, check_positive, first_method
 from parl_core.contracts.actions import check_mask, mask_of
@@ -178,6 +179,8 @@ class DQN(CountingUpdates):
     def predict(self, obs: Any) -> Any:
         """Return Q values `[batch, act_dim]`."""
         return self._values(self.model, obs)
+
+    ON_HOST: ClassVar = {predict: of_method(lambda algorithm: algorithm._value)}
 
     @learns_from(
         Transitions,
@@ -353,6 +356,8 @@ class DQN(CountingUpdates):
 class DDQN(DQN):
     """`DQN` with `double=True` (van Hasselt et al. 2016)."""
 
+    ON_HOST: ClassVar = DQN.ON_HOST
+
     def __init__(
         self,
         model: Model,
@@ -397,6 +402,7 @@ class ApeX(DQN):
     """
 
     LEARNS_SEQUENCES: ClassVar[bool] = False
+    ON_HOST: ClassVar = DQN.ON_HOST
     DEFAULTS: ClassVar[Mapping[str, Any]] = {**DQN.DEFAULTS, "lr": 6.25e-5}
 
     def __init__(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from parl_core._nested import leaves, rows_of
+from parl_core._small_networks import VALUE, of_actor_critic
 from parl_core.algorithm import Optimizer
 from parl_core.checks import (
     check_fraction,
@@ -189,6 +190,15 @@ class IMPALA(CountingUpdates):
         """Return values `[batch]`."""
         with self._no_gradients():
             return self._policy_and_value(obs)[1]
+
+    ON_HOST: ClassVar = {
+        logits: of_actor_critic(
+            lambda policy, _: policy.numbers, "policy", in_one_pass=lambda algorithm: not algorithm._policy_alone
+        ),
+        predict: of_actor_critic(lambda policy, _: policy.mode()),  # with the values, whose layers take shapes, too
+        CountingUpdates.sample_actions: of_actor_critic(lambda policy, _: (policy.sample(), policy.numbers)),
+        value: VALUE,
+    }
 
     @learns_from(
         Fragment,

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from parl_core._small_networks import EXPLORE, PREDICT_ALONE, VALUE_ALONE, of_actor_critic
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind, mask_of
@@ -96,6 +98,11 @@ def _of_the_other_form(method: str) -> NotImplementedError:
 
 
 EPOCHS, MINIBATCH_SIZE = 10, 64  # Schulman et al. 2017, table 3
+
+
+def _sampled(policy: Any, value: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    action = policy.sample()
+    return value, action, policy.logp(action), policy.entropy()
 
 
 class PPO(_SeparateMethods, OnPolicy):
@@ -253,6 +260,13 @@ class PPO(_SeparateMethods, OnPolicy):
         """Return values `[batch]`."""
         with self._no_gradients():
             return self._run(self.model.value, obs).reshape([-1])
+
+    ON_HOST: ClassVar = {
+        explore: EXPLORE,
+        predict: PREDICT_ALONE,
+        OnPolicy.sample_actions: of_actor_critic(_sampled, takes_mask=True),
+        value: VALUE_ALONE,
+    }
 
     @learns_from(
         Rollout,

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._small_networks import of_method
 from parl_core.checks import check_int, check_non_negative, check_positive
 from parl_core.contracts.base import Scheduled
 from parl_core.contracts.batches import Transitions, learns_from
@@ -56,6 +57,7 @@ class TD3(NoisyActorCritic):
 
     PAIRS: ClassVar[Mapping[str, str]] = {"value": "the pair (Q1, Q2)"}
     METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "Q1", "get_actor_params")
+    ON_HOST: ClassVar = {NoisyActorCritic.predict: of_method(lambda _: "policy")}
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """A2C and A3C on PyTorch."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +10,6 @@ from parl_core.contracts import a2c as contract
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
 from parl_torch._chains import Figures, Fork, Networks, written
-from parl_torch._host_acting import EXPLORE, PREDICT, VALUE, of_actor_critic
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution
@@ -47,13 +45,6 @@ def _slopes(algorithm: "A2C", networks: Sequence[Fork], batch: Rollout, entropy_
 
 
 class A2C(contract.A2C, Algorithm):
-    ON_HOST: ClassVar = {
-        contract.A2C.explore: EXPLORE,
-        contract.A2C.predict: PREDICT,
-        contract.A2C.sample_actions: of_actor_critic(lambda policy, value: (policy.sample(), value), takes_mask=True),
-        contract.A2C.value: VALUE,
-    }
-
     @written(_networks, _slopes)
     def loss(self, batch: Rollout, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
@@ -70,4 +61,4 @@ class A2C(contract.A2C, Algorithm):
 
 
 class A3C(contract.A3C, A2C):
-    ON_HOST: ClassVar = A2C.ON_HOST
+    pass

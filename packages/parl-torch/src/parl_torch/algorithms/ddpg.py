@@ -1,13 +1,12 @@
 """DDPG and bootstrapped DDPG on PyTorch."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from parl_core.contracts import ddpg as contract
 from parl_core.contracts.batches import Transitions
-from parl_torch._host_acting import OnHost, output
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.value import squared_error, td_error
 
@@ -15,8 +14,6 @@ __all__ = ["DDPG", "BootstrappedDDPG"]
 
 
 class DDPG(contract.DDPG, Algorithm):
-    ON_HOST: ClassVar = {contract.DDPG.predict: lambda _: OnHost(("policy",), output)}
-
     def critic_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         r_t, obs, next_obs = batch.reward, batch.obs, batch.next_obs
         with torch.no_grad():

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from parl_core.contracts import dqn as contract
 from parl_core.contracts.actions import mask_of
 from parl_core.contracts.batches import Transitions
 from parl_torch._chains import Figures, Fork, Networks, written
-from parl_torch._host_acting import OnHost, output
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.offline import huber
 from parl_torch.losses.value import double_q_learning, q_learning, squared_error
@@ -58,8 +57,6 @@ def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> F
 
 
 class DQN(contract.DQN, Algorithm):
-    ON_HOST: ClassVar = {contract.DQN.predict: lambda algorithm: OnHost((algorithm._value,), output)}
-
     @written(_networks, _slopes)
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         if self.remembers:
@@ -106,11 +103,11 @@ class DQN(contract.DQN, Algorithm):
 
 
 class DDQN(contract.DDQN, DQN):
-    ON_HOST: ClassVar = DQN.ON_HOST
+    pass
 
 
 class ApeX(contract.ApeX, DQN):
-    ON_HOST: ClassVar = DQN.ON_HOST
+    pass
 
 
 class OfflineQ(contract.OfflineQ, DQN):

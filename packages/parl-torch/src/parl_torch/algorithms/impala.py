@@ -1,7 +1,7 @@
 """IMPALA on PyTorch."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +10,6 @@ from parl_core.checks import check_real
 from parl_core.contracts import impala as contract
 from parl_core.contracts.batches import Fragment
 from parl_torch._chains import Figures, Fork, Networks, written
-from parl_torch._host_acting import VALUE, of_actor_critic
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
@@ -60,17 +59,6 @@ def _slopes(
 
 
 class IMPALA(contract.IMPALA, Algorithm):
-    ON_HOST: ClassVar = {
-        contract.IMPALA.logits: of_actor_critic(
-            lambda policy, _: policy.numbers, "policy", in_one_pass=lambda algorithm: not algorithm._policy_alone
-        ),
-        contract.IMPALA.predict: of_actor_critic(
-            lambda policy, _: policy.mode()
-        ),  # with the values, whose layers take shapes, too
-        contract.IMPALA.sample_actions: of_actor_critic(lambda policy, _: (policy.sample(), policy.numbers)),
-        contract.IMPALA.value: VALUE,
-    }
-
     @written(_networks, _slopes)
     def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)

@@ -1,17 +1,15 @@
 """PPO on PyTorch, in the forms of PARL 2.x and, below, of PARL 1.x."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from parl_core.contracts import ppo, separate_ppo
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
 from parl_torch._chains import Figures, Fork, Networks, written
-from parl_torch._host_acting import EXPLORE, PREDICT_ALONE, VALUE_ALONE, of_actor_critic
 from parl_torch.algorithm import Algorithm
 from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
 from parl_torch.losses._proximal import Behaviour, proximal_losses, proximal_slopes
@@ -58,19 +56,7 @@ def _slopes(
     return lambda: (loss.clone(), dict(zip(ppo.FIGURES, figures.clone().unbind(), strict=True)))
 
 
-def _sampled(policy: Any, value: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    action = policy.sample()
-    return value, action, policy.logp(action), policy.entropy()
-
-
 class PPO(ppo.PPO, Algorithm):
-    ON_HOST: ClassVar = {
-        ppo.PPO.explore: EXPLORE,
-        ppo.PPO.predict: PREDICT_ALONE,
-        ppo.PPO.sample_actions: of_actor_critic(_sampled, takes_mask=True),
-        ppo.PPO.value: VALUE_ALONE,
-    }
-
     @written(_networks, _slopes)
     def loss(
         self, batch: Rollout, clip: float | None = None, entropy_coef: float | None = None

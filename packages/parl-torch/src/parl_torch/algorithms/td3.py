@@ -1,13 +1,10 @@
 """TD3, TD3+BC and ReBRAC on PyTorch."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
 from parl_core.contracts import td3 as contract
 from parl_core.contracts.batches import Transitions
-from parl_torch._host_acting import OnHost, output
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.value import squared_error, td_error
 
@@ -15,8 +12,6 @@ __all__ = ["TD3", "TD3BC", "ReBRAC"]
 
 
 class TD3(contract.TD3, Algorithm):
-    ON_HOST: ClassVar = {contract.TD3.predict: lambda _: OnHost(("policy",), output)}
-
     def critic_loss(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         r_t, obs, next_obs = batch.reward, batch.obs, batch.next_obs
         with torch.no_grad():
