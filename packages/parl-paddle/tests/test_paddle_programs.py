@@ -338,3 +338,16 @@ def test_an_unpickled_model_works_beside_the_original_in_one_program() -> None:
     algorithm = DQN(pickle.loads(blob))
     algorithm.target_model = pickle.loads(blob)
     assert np.isfinite(Builder(algorithm, method, inputs).step()).all()
+
+
+def test_acting_in_numpy_follows_the_steps_of_a_program() -> None:
+    algorithm, method, inputs, constants = _dqn(DQN)
+    before = Agent(algorithm).alg.predict(paddle.to_tensor(OBS)).numpy()
+    agent = Builder(algorithm, method, inputs, **constants)
+    np.testing.assert_allclose(agent._forward(agent.alg.predict, OBS), before, rtol=0.0, atol=1e-6)
+    for _ in range(3):
+        agent.step()
+        found, expected = agent._forward(agent.alg.predict, OBS), agent.alg.predict(paddle.to_tensor(OBS)).numpy()
+        assert np.abs(found - before).max() > 1e-3
+        np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-6)
+    assert agent.alg.__dict__["_host_acting"]["predict"].is_chain

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from parl_core import algorithm as contract
 from parl_core._hanging import Holder
+from parl_core._small_networks import Framework
 from parl_core.checks import first_method
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
 from parl_paddle import _tensors
+from parl_paddle._graphs import PADDLE
 from parl_paddle._hooks import after_each_run, at_each_run, either, no_figure
 from parl_paddle._static_graphs import eager, in_program
 from parl_paddle.data_parallel import means, normalised
@@ -28,6 +30,8 @@ __all__ = ["Algorithm"]
 
 class Algorithm(contract.Algorithm):
     model: Any  # parl_paddle.model.Model, whose policy() and value() only its author's class has
+
+    FRAMEWORK: ClassVar[Framework] = PADDLE
 
     def _resolve_device(self, device: str) -> str:
         return _tensors.resolve_device(device)

@@ -34,8 +34,10 @@ __all__ = [
 ]
 
 _LOG_SQRT_2_PI = 0.5 * math.log(2.0 * math.pi)
-_IMPOSSIBLE = -1e9  # Paddle's exp() of less is not quite 0, and times the smallest number there is more than 1
-_SMALLEST = 1e-20  # keeps log(-log(u)) finite
+IMPOSSIBLE = -1e9
+"""Logit of what a mask excludes: Paddle's exp() of less is not quite 0, times the smallest number there more than 1."""
+SMALLEST = 1e-20
+"""Keeps log(-log(u)) finite."""
 
 
 class PolicyDistribution(Protocol):
@@ -77,7 +79,7 @@ class CategoricalDistribution:
     def __init__(self, logits: Tensor, mask: Tensor | None = None) -> None:
         if mask is not None:
             same_shape(logits=logits, mask=mask)
-            impossible = paddle.full_like(logits, max(_IMPOSSIBLE, float(paddle.finfo(logits.dtype).min)))
+            impossible = paddle.full_like(logits, max(IMPOSSIBLE, float(paddle.finfo(logits.dtype).min)))
             logits = paddle.where(mask.astype("bool"), logits, impossible)
         self.logits = logits
 
@@ -316,5 +318,5 @@ def _check_finite(logits: Tensor) -> None:
 
 
 def _gumbel_noise_like(logits: Tensor) -> Tensor:
-    uniform = paddle.uniform(paddle.shape(logits), dtype=logits.dtype, min=_SMALLEST, max=1.0)
-    return -paddle.log(-paddle.log(uniform) + _SMALLEST)
+    uniform = paddle.uniform(paddle.shape(logits), dtype=logits.dtype, min=SMALLEST, max=1.0)
+    return -paddle.log(-paddle.log(uniform) + SMALLEST)

@@ -4,55 +4,74 @@ import copy
 import pickle
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
+import parl
+from parl.algorithms import A2C, DDPG, DDQN, DQN, IMPALA, PPO, TD3
+from parl.networks import ActorCritic, DeterministicActorCritic, QNetwork, SharedActorCritic, TwinActorCritic
+from parl_core import backends
 from parl_core._small_networks import HostActing
 from parl_core.errors import DivergedError
-from parl_torch import layers
-from parl_torch.agent import Agent
-from parl_torch.algorithms import A2C, DDPG, DDQN, DQN, IMPALA, PPO, TD3
-from parl_torch.model import Model
-from parl_torch.networks import ActorCritic, DeterministicActorCritic, QNetwork, SharedActorCritic, TwinActorCritic
+from parl_core.seeding import seed_everything
+
+NAME = backends.current().name
+framework: Any = import_module(NAME)
+nn: Any = framework.nn
+functional: Any = nn.functional
 
 OBS_DIM, ACT_DIM, SIZES = 5, 3, (3, 2, 4)
 CONTINUOUS, FRAGMENTS = {"continuous_action": True}, {"sample_batch_steps": 4}
 
 
-class Elu(Model):
+class Elu(parl.Model):
     def __init__(self) -> None:
-        self.net = nn.Sequential(nn.Linear(OBS_DIM, 32), nn.ELU(0.7), nn.Linear(32, ACT_DIM), nn.Tanh())
+        self.net = nn.Sequential(nn.Linear(OBS_DIM, 32), nn.ELU(), nn.Linear(32, ACT_DIM), nn.Tanh())
 
-    def value(self, obs: Tensor) -> Tensor:
+    def value(self, obs: Any) -> Any:
         return self.net(obs)
 
 
-class Trunk(Model):
+class Trunk(parl.Model):
     """Policy and value over common layers, in one pass."""
 
     def __init__(self) -> None:
         self.trunk = nn.Sequential(nn.Linear(OBS_DIM, 32), nn.ELU())
         self.pi, self.v = nn.Linear(32, ACT_DIM), nn.Linear(32, 1)
 
-    def policy(self, obs: Tensor) -> Tensor:
+    def policy(self, obs: Any) -> Any:
         return self.pi(self.trunk(obs))
 
-    def value(self, obs: Tensor) -> Tensor:
+    def value(self, obs: Any) -> Any:
         return self.v(self.trunk(obs))
 
-    def policy_and_value(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def policy_and_value(self, obs: Any) -> tuple[Any, Any]:
         features = self.trunk(obs)
         return self.pi(features), self.v(features)
 
 
 def an_agent(kind: type[Any], make: Callable[[], Any], **settings: Any) -> Any:
-    torch.manual_seed(4)
-    return Agent(kind(make(), device="cpu", **settings), seed=1)
+    seed_everything(4)
+    return parl.Agent(kind(make(), device="cpu", **settings), seed=1)
+
+
+def assign(parameter: Any, values: Any) -> None:
+    """Give a parameter other values, in its own memory."""
+    values = tensor(np.broadcast_to(np.asarray(values, np.float32), tuple(parameter.shape)).copy())
+    with framework.no_grad():
+        parameter.copy_(values) if NAME == "torch" else framework.assign(values, parameter)
+
+
+def tensor(array: NDArray[Any]) -> Any:
+    return framework.as_tensor(array) if NAME == "torch" else framework.to_tensor(array)
+
+
+def layers_of(model: Any) -> list[Any]:
+    return list(model.modules() if NAME == "torch" else model.sublayers(include_self=True))
 
 
 def actor_critic() -> Any:
@@ -69,7 +88,7 @@ def shared_gaussian() -> Any:
 
 def moved(model: Any) -> Any:
     """Return a model whose standard deviations are not 1."""
-    model.log_std.data.copy_(torch.linspace(-0.7, 0.4, ACT_DIM))
+    assign(model.log_std, np.linspace(-0.7, 0.4, ACT_DIM))
     return model
 
 
@@ -148,17 +167,17 @@ DRAWING: list[tuple[type[Any], Callable[[], Any], str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "make", "method", "settings"), DRAWING)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("rows", [1, 7, 40])
 def test_draws_are_those_of_the_framework(
     kind: Any, make: Any, method: str, settings: Any, dtype: Any, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = an_agent(kind, make, **settings)
-    getattr(agent, method)(observations())
-    agent.alg.model.to(dtype)
+    getattr(agent, method)(observations())  # which gives layers their shapes
+    agent = parl.Agent(kind(agent.alg.model.to(dtype=getattr(framework, dtype)), device="cpu", **settings))
 
     def draw(agent: Any) -> Any:
-        torch.manual_seed(8)
+        seed_everything(8)
         return [getattr(agent, method)(observations(rows)) for _ in range(20)]
 
     found, expected = draw(agent), by_framework(agent, monkeypatch, draw)
@@ -166,7 +185,7 @@ def test_draws_are_those_of_the_framework(
     for one, other in zip(found, expected, strict=True):
         for part, wanted in zip(one, other, strict=True):
             assert (part.shape, part.dtype) == (wanted.shape, wanted.dtype)
-            tolerance = 1e-6 if dtype is torch.float32 else 1e-12
+            tolerance = 1e-6 if dtype == "float32" else 1e-12
             np.testing.assert_allclose(part, wanted, rtol=tolerance, atol=tolerance)
 
 
@@ -182,7 +201,7 @@ def test_masks_are_those_of_the_framework(
     mask[4, 0] = True
 
     def act(agent: Any) -> Any:
-        torch.manual_seed(8)
+        seed_everything(8)
         return [getattr(agent, method)(observations(), action_mask=mask) for _ in range(20)]
 
     found, expected = act(agent), by_framework(agent, monkeypatch, act)
@@ -195,8 +214,8 @@ def test_masks_are_those_of_the_framework(
 def test_frequencies_of_draws_are_the_probabilities() -> None:
     agent = an_agent(PPO, actor_critic)
     agent.explore(observations())
-    torch.manual_seed(3)
-    agent.alg.model.policy_head.bias.data.copy_(torch.tensor([0.0, 1.0, -1.0]))
+    seed_everything(3)
+    assign(agent.alg.model.policy_head.bias, [0.0, 1.0, -1.0])
     drawn = np.concatenate([agent.explore(np.zeros((50, OBS_DIM), np.float32))[1] for _ in range(200)])
     shares = np.bincount(drawn, minlength=ACT_DIM) / len(drawn)
     powers = np.exp([0.0, 1.0, -1.0])
@@ -220,11 +239,11 @@ class Wrong(ActorCritic):
 
     def __init__(self, means: int, deviations: int) -> None:
         super().__init__(means, (32, 32))
-        self.deviations = nn.Parameter(torch.zeros(deviations))
+        self.deviations = parl.layers.create_parameter([deviations], default_initializer=0.0) if deviations else None
 
-    def policy(self, obs: Tensor) -> Any:
+    def policy(self, obs: Any) -> Any:
         means = super().policy(obs)
-        return (means, self.deviations.exp()) if len(self.deviations) else means
+        return means if self.deviations is None else (means, self.deviations.exp())
 
 
 Wrong.__module__ = ActorCritic.__module__
@@ -278,15 +297,18 @@ def test_what_is_returned_is_not_changed_by_later_calls() -> None:
 def test_models_that_change_are_looked_at_again() -> None:
     agent, obs = an_agent(DQN, q_network), observations()
     before = agent._forward(agent.alg.predict, obs)
-    agent.alg.model.head.weight.data = 2.0 * agent.alg.model.head.weight.data
-    agent.alg.model.head.bias.data = 2.0 * agent.alg.model.head.bias.data
+    for name in ("weight", "bias"):
+        parameter = getattr(agent.alg.model.head, name)
+        parameter.data = (2.0 * parameter).detach()
     np.testing.assert_allclose(agent._forward(agent.alg.predict, obs), 2.0 * before, rtol=1e-5, atol=1e-6)
 
 
 def test_hooks_are_called() -> None:
     agent, heard = an_agent(DQN, q_network), []
     agent.predict(observations())
-    agent.alg.model.head.register_forward_hook(lambda *_: heard.append(1))
+    head = agent.alg.model.head
+    hooked = head.register_forward_hook if NAME == "torch" else head.register_forward_post_hook
+    hooked(lambda *_: heard.append(1))
     agent.predict(observations())
     assert heard
 
@@ -295,7 +317,7 @@ def test_many_rows_and_other_kinds_of_observations_go_to_the_framework() -> None
     agent = an_agent(DQN, lambda: QNetwork(ACT_DIM, (128, 128)))
     assert agent.predict(observations(4000)).shape == (4000,)
     assert agent.predict(np.ones((2, OBS_DIM), np.int64)).shape == (2,)
-    assert agent.predict(torch.ones(2, OBS_DIM)).shape == (2,)
+    assert agent.predict(framework.ones([2, OBS_DIM])).shape == (2,)
 
 
 def test_observations_of_another_size_are_explained() -> None:
@@ -308,8 +330,7 @@ def test_observations_of_another_size_are_explained() -> None:
 def test_a_policy_that_diverged_is_named() -> None:
     agent = an_agent(PPO, actor_critic)
     agent.explore(observations())
-    with torch.no_grad():
-        agent.alg.model.policy_head.bias.fill_(torch.nan)
+    assign(agent.alg.model.policy_head.bias, np.nan)
     with pytest.raises(DivergedError):
         agent.explore(observations())
 
@@ -317,47 +338,46 @@ def test_a_policy_that_diverged_is_named() -> None:
 def test_copies_act_with_their_own_weights() -> None:
     agent, obs = an_agent(DQN, Elu), observations()
     before = agent._forward(agent.alg.predict, obs)
-    pickled = Agent(pickle.loads(pickle.dumps(agent.alg)))
+    pickled = parl.Agent(pickle.loads(pickle.dumps(agent.alg)))
     for other in (copy.deepcopy(agent), pickled):
-        with torch.no_grad():
-            for parameter in other.alg.model.parameters():
-                parameter.zero_()
+        for parameter in other.alg.model.parameters():
+            assign(parameter, 0.0)
         assert not np.any(other._forward(other.alg.predict, obs))
     np.testing.assert_array_equal(agent._forward(agent.alg.predict, obs), before)
 
 
-class Normed(Model):
+class Normed(parl.Model):
     def __init__(self) -> None:
-        self.first, self.norm, self.last = layers.fc(8), layers.batch_norm(), layers.fc(ACT_DIM)
+        self.first, self.norm, self.last = parl.layers.fc(8), parl.layers.batch_norm(), parl.layers.fc(ACT_DIM)
 
-    def policy(self, obs: Tensor) -> Tensor:
+    def policy(self, obs: Any) -> Any:
         return self.last(self.norm(self.first(obs)))
 
-    def value(self, obs: Tensor) -> Tensor:
+    def value(self, obs: Any) -> Any:
         return self.policy(obs)[:, :1]
 
 
 class Opposite(Trunk):
     """A policy and a value that are not those of the common pass."""
 
-    def policy(self, obs: Tensor) -> Tensor:
-        return self.v(self.trunk(obs)).repeat(1, ACT_DIM) - super().policy(obs)
+    def policy(self, obs: Any) -> Any:
+        return self.v(self.trunk(obs)) - super().policy(obs)
 
-    def value(self, obs: Tensor) -> Tensor:
+    def value(self, obs: Any) -> Any:
         return self.pi(self.trunk(obs))[:, :1]
 
 
-class OneNumber(Model):
+class OneNumber(parl.Model):
     """A deterministic policy of one number, as `[n]`."""
 
     def __init__(self) -> None:
         self.mean, self.worth = nn.Linear(OBS_DIM, 1), nn.Linear(OBS_DIM + 1, 1)
 
-    def policy(self, obs: Tensor) -> Tensor:
-        return torch.tanh(self.mean(obs)).squeeze(-1)
+    def policy(self, obs: Any) -> Any:
+        return self.mean(obs).tanh().squeeze(-1)
 
-    def value(self, obs: Tensor, action: Tensor) -> Tensor:
-        return self.worth(torch.cat([obs, action.reshape(-1, 1)], 1))
+    def value(self, obs: Any, action: Any) -> Any:
+        return self.worth(parl.layers.concat([obs, action.reshape([-1, 1])], 1))
 
     def get_actor_params(self) -> list[Any]:
         return list(self.mean.parameters())
@@ -369,10 +389,10 @@ class OneNumber(Model):
 @pytest.mark.parametrize(("kind", "method"), [(PPO, "predict"), (PPO, "explore"), (A2C, "sample"), (IMPALA, "sample")])
 def test_acting_leaves_the_statistics_of_batches_as_they_are(kind: Any, method: str) -> None:
     agent = an_agent(kind, Normed, **FRAGMENTS if kind is IMPALA else {})
-    agent.alg.model.policy(torch.from_numpy(observations()))  # which gives the layers their shapes
-    before = copy.deepcopy(agent.alg.model.state_dict())
+    agent.alg.model.policy(tensor(observations()))  # which gives the layers their shapes
+    before = agent.alg.model.get_weights()
     getattr(agent, method)(observations())
-    assert all(torch.equal(value, before[name]) for name, value in agent.alg.model.state_dict().items())
+    assert all(np.array_equal(value, before[name]) for name, value in agent.alg.model.get_weights().items())
 
 
 @pytest.mark.parametrize(("kind", "method"), [(PPO, "predict"), (PPO, "value"), (IMPALA, "logits")])
@@ -399,20 +419,19 @@ def test_another_model_method_or_activation_is_used_from_then_on(monkeypatch: py
     agent, obs = an_agent(TD3, lambda: TwinActorCritic(ACT_DIM, (32, 32))), observations()
     assert agent.predict(obs).any()
     other = copy.deepcopy(agent.alg.model)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.zero_()
+    for parameter in other.parameters():
+        assign(parameter, 0.0)
     agent.alg.model = other
     assert not agent.predict(obs).any()
-    agent.alg.predict = lambda obs: torch.full((len(obs), ACT_DIM), 0.5)
+    agent.alg.predict = lambda obs: framework.full([len(obs), ACT_DIM], 0.5)
     assert (agent.predict(obs) == 0.5).all()
     del agent.alg.predict
-    monkeypatch.setattr(TD3, "predict", lambda self, obs: torch.full((len(obs), ACT_DIM), 0.25))
+    monkeypatch.setattr(TD3, "predict", lambda self, obs: framework.full([len(obs), ACT_DIM], 0.25))
     assert (agent.predict(obs) == 0.25).all()
     agent = an_agent(DQN, q_network)
     agent.predict(obs)
-    layer = next(layer for layer in agent.alg.model.modules() if getattr(layer, "act", None) is not None)
-    layer.act = torch.sigmoid
+    layer = next(layer for layer in layers_of(agent.alg.model) if getattr(layer, "act", None) is not None)
+    layer.act = functional.sigmoid
     found = agent._forward(agent.alg.predict, obs)
     expected = by_framework(agent, monkeypatch, lambda agent: agent._forward(agent.alg.predict, obs))
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-6)
@@ -423,26 +442,26 @@ class Given(Elu):
 
     def __init__(self) -> None:
         super().__init__()
-        self.square, self.squash = nn.Linear(OBS_DIM, OBS_DIM), torch.tanh
+        self.square, self.squash = nn.Linear(OBS_DIM, OBS_DIM), framework.tanh
 
-    def value(self, obs: Tensor) -> Tensor:
+    def value(self, obs: Any) -> Any:
         return self.net(self.squash(self.square(obs)))
 
 
 def turned(model: Any) -> None:
-    model.square.weight.data = model.square.weight.data.t()
+    model.square.weight.data = model.square.weight.detach().t()
 
 
 def cut(model: Any) -> None:
-    model.squash = torch.relu
+    model.squash = functional.relu
 
 
 def steepened(model: Any) -> None:
-    model.net[1].alpha = 5.0
+    setattr(model.net[1], "alpha" if NAME == "torch" else "_alpha", 5.0)
 
 
 def patched(model: Any) -> None:
-    model.square.forward = torch.neg
+    model.square.forward = framework.abs
 
 
 @pytest.mark.parametrize("change", [turned, cut, steepened, patched])
@@ -494,3 +513,107 @@ def test_observations_beyond_the_range_of_the_weights_are_infinite() -> None:
     with warnings.catch_warnings(action="error"):
         assert agent.predict(np.full((2, OBS_DIM), 1e300)).shape == (2,)
     assert acts_on_host(agent, "predict")
+
+
+class Code(Elu):
+    """ELU as a function, with a slope below 0 of its own."""
+
+    def value(self, obs: Any) -> Any:
+        return self.net[2](functional.elu(self.net[0](obs), 0.7))
+
+
+class Slope(Elu):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[1] = nn.ELU(0.7)
+
+
+class Act(parl.Model):
+    """A layer of ours with an activation that a user wrote."""
+
+    def __init__(self) -> None:
+        self.first, self.last = parl.layers.fc(8, act="elu"), parl.layers.fc(ACT_DIM)
+        self.first.act = lambda rows: functional.elu(rows, 0.7)
+
+    def value(self, obs: Any) -> Any:
+        return self.last(self.first(obs))
+
+
+class Turned(parl.Model):
+    """A layer of ours that computes something else."""
+
+    def __init__(self) -> None:
+        self.first, self.last = parl.layers.fc(OBS_DIM, act="tanh"), parl.layers.fc(ACT_DIM)
+        options = {} if NAME == "torch" else {"transpose_y": True}
+        self.first.compute = lambda rows: framework.matmul(rows, self.first.weight, **options) + self.first.bias
+
+    def value(self, obs: Any) -> Any:
+        return self.last(self.first(obs))
+
+
+class Dropping(parl.Model):
+    def __init__(self) -> None:
+        self.first, self.dropout, self.last = nn.Linear(OBS_DIM, 64), nn.Dropout(0.5), nn.Linear(64, ACT_DIM)
+
+    def value(self, obs: Any) -> Any:
+        return self.last(self.dropout(self.first(obs)))
+
+
+@pytest.mark.parametrize("make", [Code, Slope, Act, Turned, Dropping])
+def test_what_a_graph_may_not_tell_counts(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, obs = an_agent(DQN, make), observations()
+    for _ in range(2):
+        found = agent._forward(agent.alg.predict, obs)
+        expected = by_framework(agent, monkeypatch, lambda agent: agent._forward(agent.alg.predict, obs))
+        np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-6)
+
+
+def by_name(model: Any, other: Any) -> None:
+    model.set_weights(other.get_weights())
+
+
+def by_state(model: Any, other: Any) -> None:
+    (model.load_state_dict if NAME == "torch" else model.set_state_dict)(other.state_dict())
+
+
+def by_blending(model: Any, other: Any) -> None:
+    other.sync_weights_to(model, 0.0)
+
+
+def in_place(model: Any, other: Any) -> None:
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assign(mine, theirs.detach().numpy())
+
+
+def in_numpy(model: Any, other: Any) -> None:
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        mine.detach().copy_(theirs) if NAME == "torch" else mine.set_value(theirs.numpy())
+
+
+def in_another_dtype_and_back(model: Any, other: Any) -> None:
+    model.to(dtype=framework.float64)
+    by_name(model, other)
+    model.to(dtype=framework.float32)
+
+
+@pytest.mark.parametrize("give", [by_name, by_state, by_blending, in_place, in_numpy, in_another_dtype_and_back])
+def test_weights_count_from_when_they_are_given(give: Callable[[Any, Any], None]) -> None:
+    agent, other, obs = an_agent(DQN, q_network), parl.Agent(DQN(q_network(), device="cpu")), observations()
+    wanted = other._forward(other.alg.predict, obs)
+    assert not np.allclose(agent._forward(agent.alg.predict, obs), wanted)
+    give(agent.alg.model, other.alg.model)
+    assert acts_on_host(agent, "predict")
+    np.testing.assert_array_equal(agent._forward(agent.alg.predict, obs), wanted)
+
+
+class Boastful(PPO):
+    """A subclass with another helper, and the same methods."""
+
+    def _policy_and_value(self, obs: Any) -> Any:
+        output, value = super()._policy_and_value(obs)
+        return output, value + 1.0
+
+
+def test_subclasses_with_another_helper_act_by_it() -> None:
+    plain, other = an_agent(PPO, actor_critic), an_agent(Boastful, actor_critic)
+    np.testing.assert_allclose(other.explore(observations())[0], plain.explore(observations())[0] + 1.0, atol=1e-6)
