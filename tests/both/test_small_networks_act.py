@@ -617,3 +617,27 @@ class Boastful(PPO):
 def test_subclasses_with_another_helper_act_by_it() -> None:
     plain, other = an_agent(PPO, actor_critic), an_agent(Boastful, actor_critic)
     np.testing.assert_allclose(other.explore(observations())[0], plain.explore(observations())[0] + 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("place", ["first", "head"])
+def test_weights_that_are_not_numbers_act_as_in_the_framework(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, obs = an_agent(PPO, Ramps), observations()
+    agent.predict(obs)
+    agent.value(obs)
+    assign(getattr(agent.alg.model, place).bias, [np.nan, *[0.0] * (ACT_DIM - 1)])
+    for method in ("predict", "value"):
+        expected = by_framework(agent, monkeypatch, lambda agent: getattr(agent, method)(obs))  # noqa: B023 - at once
+        np.testing.assert_allclose(getattr(agent, method)(obs), expected, rtol=0.0, atol=1e-6)
+    assert acts_on_host(agent, "predict")
+
+
+class Ramps(parl.Model):
+    def __init__(self) -> None:
+        self.first, self.head = parl.layers.fc(ACT_DIM, act="relu"), parl.layers.fc(ACT_DIM)
+        self.worth = parl.layers.fc(1)
+
+    def policy(self, obs: Any) -> Any:
+        return self.head(self.first(obs))
+
+    def value(self, obs: Any) -> Any:
+        return self.worth(self.first(obs))

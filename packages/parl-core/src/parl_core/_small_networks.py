@@ -142,14 +142,6 @@ class Framework:
         """Return a choice for each row, int64 `[n]`, the one that the framework's distribution would draw."""
         raise NotImplementedError
 
-    def chosen(self, logits: NDArray[Any]) -> NDArray[Any]:
-        """Return a choice of each row that the framework's distribution itself draws.
-
-        Raises:
-            DivergedError: as that does.
-        """
-        raise NotImplementedError
-
     def normal(self, like: NDArray[Any]) -> NDArray[Any]:
         """Return draws from N(0, 1) of the framework's generator, in the shape and dtype of an array."""
         raise NotImplementedError
@@ -481,6 +473,9 @@ class HostActing:
                 obs = obs.astype(self._dtype)
             common = _run(self._trunk, False, obs)
             outputs = [np.exp(part) if isinstance(part, np.ndarray) else _run(*part, common) for part in self._outputs]
+            for output in outputs:
+                if not math.isfinite(np.add.reduce(output, None)):
+                    return None  # what becomes of NaN in activations and choices, and how it is explained, differs
             return self._way.finish(self._framework, outputs, mask)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -555,8 +550,6 @@ class _Categorical:
         return shifted
 
     def sample(self) -> NDArray[Any]:
-        if math.isnan(np.add.reduce(self._log_probabilities, None)):
-            return self._framework.chosen(self.numbers)  # which explains it
         return self._framework.choose(self.numbers, self._log_probabilities)
 
     def mode(self) -> NDArray[Any]:

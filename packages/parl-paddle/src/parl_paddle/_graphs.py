@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from paddle import Tensor, nn
 
 from parl_core._small_networks import Deviation, Framework, Layer, Output, flat
-from parl_paddle.distributions import IMPOSSIBLE, SMALLEST, CategoricalDistribution
+from parl_paddle.distributions import IMPOSSIBLE, SMALLEST
 
 __all__ = ["PADDLE"]
 
@@ -74,9 +74,6 @@ class _Paddle(Framework):
     def choose(self, logits: NDArray[Any], log_probabilities: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002
         uniform = paddle.uniform(logits.shape, _DTYPES[logits.dtype], SMALLEST, 1.0).numpy()
         return np.asarray((logits - np.log(-np.log(uniform) + logits.dtype.type(SMALLEST))).argmax(1))
-
-    def chosen(self, logits: NDArray[Any]) -> NDArray[Any]:
-        return CategoricalDistribution(paddle.to_tensor(logits)).sample().numpy()
 
     def normal(self, like: NDArray[Any]) -> NDArray[Any]:
         return paddle.randn(like.shape, _DTYPES[like.dtype]).numpy()

@@ -78,7 +78,10 @@ def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> pa
             array = array.astype(_WIDER[array.dtype])
         return paddle.to_tensor(array, place=place_of(device))
     if float_dtype in _NUMPY_DTYPES:  # numpy converts in a third of the time, most often it need not
-        return paddle.to_tensor(array.astype(_NUMPY_DTYPES[float_dtype], copy=False), place=place_of(device))
+        if array.dtype != _NUMPY_DTYPES[float_dtype]:
+            with np.errstate(over="ignore"):  # infinite, as paddle converts them
+                array = array.astype(_NUMPY_DTYPES[float_dtype])
+        return paddle.to_tensor(array, place=place_of(device))
     return paddle.to_tensor(array, dtype=float_dtype, place=place_of(device))
 
 

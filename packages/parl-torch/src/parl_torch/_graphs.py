@@ -12,7 +12,6 @@ from torch.nn.modules import module as every_module
 from torch.nn.parameter import is_lazy
 
 from parl_core._small_networks import Deviation, Framework, Layer, Output, flat
-from parl_torch.distributions import CategoricalDistribution
 
 __all__ = ["TORCH"]
 
@@ -63,9 +62,6 @@ class _Torch(Framework):
         waiting = np.empty_like(probabilities)
         torch.from_numpy(waiting).exponential_()
         return np.asarray((probabilities / waiting).argmax(1))
-
-    def chosen(self, logits: NDArray[Any]) -> NDArray[Any]:
-        return CategoricalDistribution(torch.from_numpy(logits)).sample().numpy()
 
     def normal(self, like: NDArray[Any]) -> NDArray[Any]:
         drawn = np.empty(like.shape, like.dtype)
