@@ -10,9 +10,9 @@ evaluated by the same function.
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import gymnasium
@@ -24,20 +24,32 @@ from parl_core import training
 
 SEED_AFTER = 10_000  # of the episodes that evaluate, which no training has seen
 
-VISIBLE = {"CartPole-v1": [0, 2], "Pendulum-v1": [0, 1]}
-"""The entries of an observation that are left: positions and angles."""
 
-SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "CartPole-v1": {"n_steps": 32, "epochs": 20, "gamma": 0.98, "gae_lambda": 0.8},
-    "Pendulum-v1": {"n_steps": 128, "epochs": 10, "gamma": 0.9, "gae_lambda": 0.95},
+class Task(NamedTuple):
+    """A task, the entries of its observations that are left (positions and angles), and how it is trained."""
+
+    kept: Sequence[int]
+    envs: int
+    steps: int
+    settings: Mapping[str, Any]
+
+
+TASKS = {
+    "CartPole-v1": Task(
+        [0, 2], 8, 100_000, {"n_steps": 32, "epochs": 20, "minibatch_size": 256, "gamma": 0.98, "gae_lambda": 0.8}
+    ),
+    "Pendulum-v1": Task(
+        [0, 1], 4, 300_000, {"n_steps": 1024, "epochs": 10, "minibatch_size": 128, "gamma": 0.9, "gae_lambda": 0.95}
+    ),
 }
-COMMON: Mapping[str, Any] = {"minibatch_size": 256, "lr": 1e-3, "clip": 0.2, "entropy_coef": 0.0}
-ENVS, WIDTH = 8, 64
+COMMON: Mapping[str, Any] = {"lr": 1e-3, "clip": 0.2, "entropy_coef": 0.0}
+SEQUENCE = 32  # steps of a sequence that PARL learns from; sb3-contrib cuts rollouts where a minibatch begins or ends
+WIDTH = 64
 
 
 def masked(env_id: str) -> gymnasium.Env[Any, Any]:
     env = gymnasium.make(env_id)
-    space, kept = env.observation_space, VISIBLE[env_id]
+    space, kept = env.observation_space, TASKS[env_id].kept
     assert isinstance(space, gymnasium.spaces.Box)
     left = gymnasium.spaces.Box(space.low[kept], space.high[kept], dtype=np.float32)
     return TransformObservation(env, lambda obs: obs[kept], left)
@@ -45,15 +57,20 @@ def masked(env_id: str) -> gymnasium.Env[Any, Any]:
 
 def ours(env_id: str, steps: int, seed: int, memory: str | None) -> tuple[Any, Callable[[], Any]]:
     training.seed_everything(seed)
-    options: dict[str, Any] = {"hidden": (WIDTH, WIDTH)} if memory is None else {"memory": memory, "memory_size": WIDTH}
+    options: dict[str, Any] = {"hidden": (WIDTH, WIDTH)}
+    settings = {**TASKS[env_id].settings, **COMMON}
+    if memory is not None:
+        options = {"memory": memory, "memory_size": WIDTH, "shared": False}
+        settings["sequence_length"] = SEQUENCE
     make = lambda: masked(env_id)  # noqa: E731
-    with training.make_vector_env(make, ENVS) as envs:
+    with training.make_vector_env(make, TASKS[env_id].envs) as envs:
         spaces = envs.single_observation_space, envs.single_action_space
         model = parl.networks.for_spaces(*spaces, "actor-critic", **options)
         algorithm = parl.algorithms.PPO(model, value_loss_coef=1.0, use_clipped_value_loss=False, device="cpu")
         agent = parl.Agent(algorithm, seed=seed)
-        settings = training.OnPolicySettings(total_steps=steps, decay=True, **SETTINGS[env_id], **COMMON)
-        training.train_on_policy(agent, envs, settings, seed=seed)
+        training.train_on_policy(
+            agent, envs, training.OnPolicySettings(total_steps=steps, decay=True, **settings), seed=seed
+        )
     return agent, make
 
 
@@ -63,13 +80,13 @@ def sb3(env_id: str, steps: int, seed: int) -> tuple[Any, Callable[[], Any]]:
     from stable_baselines3.common.env_util import make_vec_env
 
     torch.set_num_threads(1)
-    own, make = SETTINGS[env_id], lambda: masked(env_id)
+    own, make = TASKS[env_id].settings, lambda: masked(env_id)
     model = RecurrentPPO(
         "MlpLstmPolicy",
-        make_vec_env(make, ENVS, seed=seed),
+        make_vec_env(make, TASKS[env_id].envs, seed=seed),
         n_steps=own["n_steps"],
         n_epochs=own["epochs"],
-        batch_size=COMMON["minibatch_size"],
+        batch_size=own["minibatch_size"],
         gamma=own["gamma"],
         gae_lambda=own["gae_lambda"],
         learning_rate=lambda left: COMMON["lr"] * left,
@@ -110,9 +127,9 @@ CONTENDERS = {"lstm": "PARL, LSTM", "sb3": "sb3-contrib, LSTM", "gru": "PARL, GR
 
 
 @click.command()
-@click.option("--env", "envs", multiple=True, default=tuple(VISIBLE), type=click.Choice(tuple(VISIBLE)))
+@click.option("--env", "envs", multiple=True, default=tuple(TASKS), type=click.Choice(tuple(TASKS)))
 @click.option("--only", multiple=True, default=tuple(CONTENDERS), type=click.Choice(tuple(CONTENDERS)))
-@click.option("--steps", default=100_000)
+@click.option("--steps", type=int, help="Default: those of the task.")
 @click.option("--seeds", default=5)
 @click.option("--first", default=0, help="The first seed.")
 @click.option("--episodes", default=50)
@@ -120,7 +137,7 @@ CONTENDERS = {"lstm": "PARL, LSTM", "sb3": "sb3-contrib, LSTM", "gru": "PARL, GR
 def main(
     envs: tuple[str, ...],
     only: tuple[str, ...],
-    steps: int,
+    steps: int | None,
     seeds: int,
     first: int,
     episodes: int,
@@ -132,13 +149,14 @@ def main(
         return
     for seed in range(first, first + seeds):
         for env_id in envs:
+            total = steps or TASKS[env_id].steps
             for name in only:
                 began = time.process_time()
                 memory = None if name == "none" else name
-                made = sb3(env_id, steps, seed) if name == "sb3" else ours(env_id, steps, seed, memory)
+                made = sb3(env_id, total, seed) if name == "sb3" else ours(env_id, total, seed, memory)
                 seconds = time.process_time() - began
                 found = returns(*made, episodes, is_sb3=name == "sb3")
-                row = {"env": env_id, "contender": name, "seed": seed, "steps": steps, "cpu_s": round(seconds, 1)}
+                row = {"env": env_id, "contender": name, "seed": seed, "steps": total, "cpu_s": round(seconds, 1)}
                 print(json.dumps({**row, "mean": round(float(np.mean(found)), 1)}), flush=True)
 
 
