@@ -347,12 +347,12 @@ def test_a_result_that_comes_too_late_can_be_waited_for_again(shared_cluster: No
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
-        (lambda: ActorPool(Worker), ValueError, "how many"),
+        (lambda: ActorPool(Worker), ValueError, "needs the number of its actors"),
         (lambda: ActorPool([]), ValueError, "at least one"),
         (lambda: ActorPool([1, 2]), TypeError, "not 1"),
         (lambda: ActorPool(cast(Any, 5)), TypeError, "not of 5"),
         (lambda: ActorPool(Worker, 0), ValueError, "size"),
-        (lambda: ActorPool([Worker()], 2), ValueError, "make their actors"),
+        (lambda: ActorPool([Worker()], 2), ValueError, "a pool that makes its actors itself"),
         (lambda: ActorPool(cast(Any, Worker())), TypeError, "list of remote objects"),
         (lambda: ActorPool([Worker()], per_actor=0), ValueError, "per_actor"),
         (lambda: ActorPool([Worker()], retries=-1), ValueError, "retries"),

@@ -80,7 +80,7 @@ def test_a_file_names_hosts_and_what_each_of_them_gives(tmp_path: Path) -> None:
         ("[master]\nhost = 'a'\ncpus = 3", "has no 'cpus'; there are .*cpu_num"),
         ("[master]\nhost = 'a'\n[workers]\nhost = 'b'", "\\[\\[workers\\]\\]"),
         ("[cluster]\nport = 99999\n[master]\nhost = 'a'", "whole number from 1 to 65535"),
-        ("[master]\nhost = 'a'\nenvironment = {'A B' = 1}", "no name of a variable"),
+        ("[master]\nhost = 'a'\nenvironment = {'A B' = 1}", "not the name of a variable"),
         ("[master\n", "hosts.toml"),
     ],
 )
