@@ -327,6 +327,23 @@ class TestExecutor:
         held.result(PATIENCE_S)
         assert there not in {future.result(PATIENCE_S) for future in later}  # it is not a CPU more for the others
 
+    def test_functions_have_a_worker_although_only_one_of_an_executor_is_left(
+        self, connect: Callable[..., None], tmp_path: Path
+    ) -> None:
+        connect(cpu_num=1)
+        gates = [str(tmp_path / name) for name in ("function", "executor")]
+        for gate in gates:
+            os.mkfifo(gate)
+        held = parl_remote.remote_function(hold).submit(gates[0])
+        with Executor(1) as executor, contextlib.ExitStack() as opened:
+            with open(gates[0], "w"):  # once it waits there
+                executor.submit(hold, gates[1])
+                opened.enter_context(open(gates[1], "w"))
+            held.result(PATIENCE_S)
+            counter: Any = Counter()  # ends the worker that has the CPU
+            assert parl_remote.remote_function(square).submit(3).result(PATIENCE_S) == 9
+            assert counter.add(1) == 1
+
     def test_waiting_calls_can_be_cancelled(self, shared_cluster: None, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "gate")
         with Executor(max_workers=1) as executor:

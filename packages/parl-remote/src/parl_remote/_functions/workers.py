@@ -419,12 +419,12 @@ class Workers:
         promised = sum(quota.most or 0 for quota in quotas)  # to all executors that have something to do
         others = sum(not quota.is_promised for quota in working.values())  # workers that executors would wait for
         while self._making < wanted:
-            there = len(self._workers) + self._making
-            insist = there - others < promised
+            is_first = not self._making and all(worker.is_extra for worker in self._workers)
+            insist = len(self._workers) + self._making - others < promised
             self._making += 1
             self._yields = False
             self._makers.append(
-                threading.Thread(target=self._make, args=(there == 0, insist), name="parl-worker", daemon=True)
+                threading.Thread(target=self._make, args=(is_first, insist), name="parl-worker", daemon=True)
             )
 
     # -- making workers, each in a thread of its own -----------------------------------------------------------------
