@@ -317,6 +317,27 @@ def test_a_task_learns_of_an_end_that_came_while_another_was_reading(monkeypatch
     background.stop()
 
 
+def test_awaiting_a_call_on_a_connection_that_is_just_closed_tells_of_its_end() -> None:
+    background = Loop()
+    near, far = (UnixChannel(end) for end in socket.socketpair())
+    lost = ActorLost("closed")
+    connection = Connection(near, background=lambda: background, lost=lambda _: lost, on_names=lambda _: None)
+    threading.Thread(target=background.run, daemon=True).start()
+
+    async def main() -> None:
+        future = connection.submit(Call(Kind.CALL, 0, 0))
+        await asyncio.wrap_future(threads.submit(connection.lead))  # so that it does not notice the end itself
+        connection.hang_up()
+        with pytest.raises(ActorLost):
+            await asyncio.wait_for(future_of(future), PATIENCE_S)
+        threads.submit(connection.leave)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        asyncio.run(main())
+    far.close()
+    background.stop()
+
+
 async def future_of(future: RemoteFuture[Any]) -> Any:
     return await future
 

@@ -248,8 +248,8 @@ class AnswerReader(ABC):
         """See `Carrier.await_in`."""
         event_loop = self._event_loop
         if event_loop is None and not self._is_lost:
-            reader = EventLoopReader(loop, self._channel.fileno(), self._read_in_event_loop)
             with contextlib.suppress(OSError, ValueError, NotImplementedError):  # closed, or a loop that cannot do it
+                reader = EventLoopReader(loop, self._channel.fileno(), self._read_in_event_loop)
                 reader.resume()
                 if self._event_loop is None:
                     self._event_loop = reader
