@@ -345,6 +345,29 @@ def test_killing_it_while_it_is_made_again_is_final(connect: Callable[..., None]
     assert with_options(Counter, lease_timeout_s=PATIENCE_S)().add() == 1
 
 
+def test_killing_it_before_its_process_is_there_is_final(
+    connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(cpu_num=1)
+    client: Any = _current.client()
+    places, of = client.making._places, client.making._places.of
+
+    def killed_meanwhile(*args: Any) -> Any:
+        monkeypatch.setattr(places, "of", of)
+        parl_remote.kill("early")
+        return of(*args)
+
+    monkeypatch.setattr(places, "of", killed_meanwhile)
+    with pytest.raises(ActorLost, match="it was destroyed"):
+        with_options(Counter, name="early")()
+    counter: Any = with_options(Counter, name="early")()
+    pid = counter.pid()
+    monkeypatch.setattr(places, "of", killed_meanwhile)
+    kill(counter, pid)
+    with pytest.raises(ActorLost, match="it was being made again, and then it was destroyed"):
+        submit(counter.pid).result(PATIENCE_S)
+
+
 def test_dropping_the_handle_ends_the_actor_that_was_made_again(connect: Callable[..., None]) -> None:
     connect(cpu_num=1)
     counter = Counter()

@@ -1,7 +1,7 @@
 """Creation of an actor by a client, first or on restart.
 
 lease from the master --> a process from the worker --> Connection --CREATE--> the constructor has run
-     `--- node lost before the constructor was requested? tried elsewhere, three times
+     `--- lost, not killed, before the constructor was requested? tried elsewhere, three times
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.interrupts import interruptible
 from parl_remote._transport import Buffer, Channel
-from parl_remote.errors import ChannelClosed, ClusterUnreachable, DeathCause, DeathKind, NameTaken
+from parl_remote.errors import ActorLost, ChannelClosed, ClusterUnreachable, DeathCause, DeathKind, NameTaken
 
 if TYPE_CHECKING:
     from parl_remote._program.log_forwarding import LogForwarder
@@ -177,7 +177,8 @@ class Making:
             except (ChannelClosed, ClusterUnreachable) as gone:
                 error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
                 self.release(record, replaces=replaces)
-                if not left:
+                is_killed = isinstance(error, ActorLost) and error.cause.kind is DeathKind.KILLED_BY_USER
+                if is_killed or not left:
                     raise error from None
                 with interruptible:
                     time.sleep(self._limits.rejoin_interval_s)  # the master has to learn of it as well
