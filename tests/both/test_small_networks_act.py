@@ -438,14 +438,14 @@ def test_another_model_method_or_activation_is_used_from_then_on(monkeypatch: py
 
 
 class Given(Elu):
-    """A network that is told its activation."""
+    """A network that is told its activation, and may get more layers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.square, self.squash = nn.Linear(OBS_DIM, OBS_DIM), framework.tanh
+        self.square, self.squash, self.more = nn.Linear(OBS_DIM, OBS_DIM), framework.tanh, nn.Sequential()
 
     def value(self, obs: Any) -> Any:
-        return self.net(self.squash(self.square(obs)))
+        return self.net(self.more(self.squash(self.square(obs))))
 
 
 def turned(model: Any) -> None:
@@ -464,7 +464,11 @@ def patched(model: Any) -> None:
     model.square.forward = framework.abs
 
 
-@pytest.mark.parametrize("change", [turned, cut, steepened, patched])
+def grown(model: Any) -> None:
+    setattr(model.more, "0", nn.Linear(OBS_DIM, OBS_DIM))
+
+
+@pytest.mark.parametrize("change", [turned, cut, steepened, patched, grown])
 def test_changes_of_a_layer_are_followed(change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
     agent, obs = an_agent(DQN, Given), observations()
     before = agent._forward(agent.alg.predict, obs)

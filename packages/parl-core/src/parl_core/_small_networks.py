@@ -208,15 +208,16 @@ class Parts:
 
     def __init__(self, framework: Framework, models: Sequence[Any], methods: Sequence[tuple[Any, str]] = ()) -> None:
         layers = {id(layer): layer for model in models for layer in framework.modules(model)}.values()
-        listed = (framework.children, "_parameters", "_buffers")
-        self._holders = [vars(layer)[name] for layer in layers for name in listed if vars(layer)[name]]
+        children = [vars(layer)[framework.children] for layer in layers]  # empty ones, too, which may get layers
+        tensors = [vars(layer)[name] for layer in layers for name in ("_parameters", "_buffers")]
+        self._holders = [*children, *filter(None, tensors)]
         places = [(part, name) for part in self._holders for name in part]
         places += [(vars(layer), name) for layer in layers for name in _doing(framework, layer)]
         self._owners, self._names = [part for part, _ in places], [name for _, name in places]
         self._found = list(map(dict.get, self._owners, self._names))
         self._sizes = list(map(len, self._holders))
-        tensors = [value for value in self._found if isinstance(value, framework.tensor)]
-        self._tensors = [tensor for tensor in tensors if not framework.is_waiting(tensor)]
+        found = [value for value in self._found if isinstance(value, framework.tensor)]
+        self._tensors = [tensor for tensor in found if not framework.is_waiting(tensor)]
         self._address, self._strides = framework.address, framework.strides
         self._memory = list(map(self._address, self._tensors))
         self._matrices = [tensor for tensor in self._tensors if tensor.ndim > 1]
