@@ -303,14 +303,36 @@ def test_models_that_change_are_looked_at_again() -> None:
     np.testing.assert_allclose(agent._forward(agent.alg.predict, obs), 2.0 * before, rtol=1e-5, atol=1e-6)
 
 
-def test_hooks_are_called() -> None:
-    agent, heard = an_agent(DQN, q_network), []
+def test_hooks_are_called_with_what_the_agent_was_given() -> None:
+    agent, seen = an_agent(DQN, q_network), []
     agent.predict(observations())
-    head = agent.alg.model.head
-    hooked = head.register_forward_hook if NAME == "torch" else head.register_forward_post_hook
-    hooked(lambda *_: heard.append(1))
+    for _ in range(2):
+        head = agent.alg.model.head
+        hooked = head.register_forward_hook if NAME == "torch" else head.register_forward_post_hook
+        hook = hooked(lambda _layer, _inputs, output: seen.append(len(output)))  # noqa: B023 - of this run
+        agent.predict(observations())
+        agent.predict(observations())
+        hook.remove()
+        agent.predict(observations())
+        assert seen == [6, 6]
+        assert acts_on_host(agent, "predict")
+        agent, seen = an_agent(DQN, q_network), []
+        agent.alg.model.value(tensor(observations()))  # so that it is there, and hooks are before the first action
+
+
+def test_forward_methods_put_into_a_layer_are_called() -> None:
+    agent, seen = an_agent(DQN, Elu), []
+    layer = agent.alg.model.net[0]
+    forward = layer.forward
+
+    def counted(rows: Any) -> Any:
+        seen.append(len(rows))
+        return forward(rows)
+
+    layer.forward = counted
     agent.predict(observations())
-    assert heard
+    agent.predict(observations())
+    assert seen == [6, 6]
 
 
 def test_many_rows_and_other_kinds_of_observations_go_to_the_framework() -> None:

@@ -414,6 +414,16 @@ def test_hooks_are_called_from_the_moment_they_are_attached(attach: Any) -> None
     assert heard
 
 
+def test_hooks_see_the_rows_of_batches_alone() -> None:
+    agent, rng, seen = Agent(DQN(a_model(Plain), device="cpu")), np.random.default_rng(8), set[int]()
+    batch = transitions(rng, np.float32)
+    agent.learn(batch)  # which tries the model out
+    agent.alg.optimizer = agent.alg._adam(agent.alg.model, lr=1e-3)
+    agent.alg.model.fc2.register_forward_hook(lambda _layer, _inputs, output: seen.add(len(output)))
+    agent.learn(batch)
+    assert seen == {len(batch)}
+
+
 def test_what_is_frozen_stays_and_what_is_thawed_learns() -> None:
     agent, rng = Agent(DQN(a_model(Plain), lr=1e-2, device="cpu")), np.random.default_rng(9)
     agent.learn(transitions(rng, np.float32))

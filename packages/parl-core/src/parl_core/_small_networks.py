@@ -39,6 +39,7 @@ __all__ = [
     "Way",
     "common_layers",
     "flat",
+    "has_hooks",
     "of_actor_critic",
     "of_method",
     "outputs_of",
@@ -224,7 +225,7 @@ class Parts:
         self._steps = list(map(self._strides, self._matrices))
         self._models, self._named = [model for model, _ in methods], [name for _, name in methods]
         self._methods = list(map(getattr, self._models, self._named))
-        self.hooks = [getattr(layer, name) for layer in layers for name in framework.hooks] + [*framework.global_hooks]
+        self.hooks = _hooks(framework, layers)
 
     def are_same(self) -> bool:
         """Return whether all layers, tensors, activations and methods are the same, at the same addresses."""
@@ -235,6 +236,15 @@ class Parts:
             and list(map(self._strides, self._matrices)) == self._steps
             and list(map(getattr, self._models, self._named)) == self._methods
         )
+
+
+def has_hooks(framework: Framework, model: Any) -> bool:
+    """Return whether a pass of a model would call hooks, which are not to see rows that nobody gave."""
+    return any(_hooks(framework, framework.modules(model)))
+
+
+def _hooks(framework: Framework, layers: Iterable[Any]) -> list[Any]:
+    return [getattr(layer, name) for layer in layers for name in framework.hooks] + [*framework.global_hooks]
 
 
 def _doing(framework: Framework, layer: Any) -> list[str]:
@@ -275,10 +285,14 @@ def _only_passes(framework: Framework, model: Any, method: str) -> bool:
 
     Each call then uses the same ones, without side effects.
     """
-    layers = [layer for layer in framework.modules(model) if type(layer) not in framework.layers]
+    layers = [layer for layer in framework.modules(model) if not _is_known_layer(framework, layer)]
     if any(isinstance(layer, NoisyFc) or layer._buffers for layer in layers):
         return False  # each pass draws, or changes what it keeps, as statistics of batches
     return all(_is_plain(framework, getattr(layer, method if layer is model else "forward"), layer) for layer in layers)
+
+
+def _is_known_layer(framework: Framework, layer: Any) -> bool:
+    return type(layer) in framework.layers and "forward" not in vars(layer)
 
 
 def _is_plain(framework: Framework, method: Any, layer: Any) -> bool:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from parl_core import logger
 from parl_core._hanging import Holder, attributes, changed_values, decode, encode, holder_of, values_of
 from parl_core._nested import holds_tensors, map_nested, rows_of
-from parl_core._small_networks import Framework, HostActing, Way
+from parl_core._small_networks import Framework, HostActing, Way, has_hooks
 from parl_core.checks import check_non_negative
 from parl_core.deprecation import REMOVED_ATTRIBUTES, found_or_successor
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
@@ -702,7 +702,7 @@ class Algorithm:
         acting = known.get(method.__name__)
         if acting is None or not acting.is_of(self.model):
             way = way_of(self)
-            if way is None:
+            if way is None or has_hooks(framework, self.model):
                 return None
             try:
                 acting = known[method.__name__] = HostActing(framework, self.model, way, obs)

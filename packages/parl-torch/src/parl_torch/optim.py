@@ -13,10 +13,12 @@ from torch._utils import _flatten_dense_tensors
 from torch.nn.parameter import is_lazy
 
 from parl_core import algorithm as contract
+from parl_core._small_networks import has_hooks
 from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
 from parl_torch._chains import Plan
 from parl_torch._compiled import CompiledGradients, Loss
+from parl_torch._graphs import TORCH
 from parl_torch._tensors import to_array
 from parl_torch.data_parallel import SharedGradients, learners
 from parl_torch.model import Model
@@ -143,7 +145,7 @@ class Adam(contract.Optimizer):
         obs = batch[0].obs
         if not (isinstance(obs, Tensor) and obs.dim() == 2 and obs.is_floating_point()):
             return None
-        if type(self) is not Adam or learners().size > 1:
+        if type(self) is not Adam or learners().size > 1 or has_hooks(TORCH, self._model):
             return None
         plan = self._plans[loss] = Plan(loss, self._listed, batch[0])
         return plan
