@@ -27,6 +27,7 @@ from parl_evokit import (
     LogError,
     LogWriter,
     NothingToUpdate,
+    NumpyModel,
     RecordError,
     SamplingInfo,
     SepCMAES,
@@ -103,8 +104,14 @@ def test_limits_that_an_algorithm_would_ignore_are_refused(name: str, limit: dic
 @every
 def test_a_start_beyond_float32_is_refused_without_a_warning(name: str) -> None:
     for start in ([1e300, 0.0], {"x": np.array([1e300, 0.0])}):
-        with pytest.raises(LayoutMismatch, match="must have finite float32 numbers"):
+        with pytest.raises(LayoutMismatch, match="the initial parameters must be finite float32 numbers"):
             KINDS[name](start, settings(name))
+
+
+def test_weights_of_a_model_that_are_no_numbers_are_refused_as_the_start() -> None:
+    model = NumpyModel({"w": np.full((2, 2), np.nan, np.float32)}, lambda weights, x: x @ weights["w"])
+    with pytest.raises(LayoutMismatch, match="the initial parameters must be finite float32 numbers"):
+        ESAgent({}, model)
 
 
 @pytest.mark.parametrize("keys", ["COUNTER", "SECRETS"])
@@ -182,7 +189,7 @@ def test_memory_of_another_shape_is_refused(name: str) -> None:
 
 @every
 def test_a_search_for_nothing_is_refused(name: str) -> None:
-    with pytest.raises(LayoutMismatch, match="mean0 has no parameters"):
+    with pytest.raises(LayoutMismatch, match="there are no initial parameters"):
         KINDS[name]([], settings(name))
 
 

@@ -87,9 +87,9 @@ class Strategy(ABC):
             parameters = arrays["x"].copy()
             layout.require_vector(parameters)
         if not parameters.size:
-            raise LayoutMismatch("mean0 has no parameters")
+            raise LayoutMismatch("there are no initial parameters")
         if not np.isfinite(parameters).all():
-            raise LayoutMismatch("mean0 must have finite float32 numbers")
+            raise LayoutMismatch("the initial parameters must be finite float32 numbers")
         parameters.flags.writeable = False
         gaussian = self.config.solver.sampling.gaussian_sampling
         self._sampler = Sampler(
