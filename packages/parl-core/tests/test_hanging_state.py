@@ -2,6 +2,7 @@
 
 import random
 from collections import OrderedDict
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -63,3 +64,12 @@ def test_attributes_in_collections_have_names() -> None:
             self.plain, self.pair, self.by_name = 1, (2, [3]), {"a": 4}
 
     assert dict(attributes(Owner())) == {"plain": 1, "pair.0": 2, "pair.1.0": 3, "by_name.a": 4}
+
+
+def test_attributes_that_come_meanwhile_are_left_out() -> None:
+    owner = SimpleNamespace(found={"first": 1})
+    seen = []
+    for name, value in attributes(owner):
+        owner.later = owner.found["later"] = 2
+        seen.append((name, value))
+    assert seen == [("found.first", 1)]

@@ -34,7 +34,7 @@ class Holder:
 
 def attributes(owner: object) -> Iterator[tuple[str, Any]]:
     """Yield what an object's attributes hold, by name; what lists, tuples and dictionaries hold as `heads.0`."""
-    for name, value in vars(owner).items():
+    for name, value in list(vars(owner).items()):  # a copy: another thread may act for the first time meanwhile
         yield from _held(name, value)
 
 
@@ -43,7 +43,7 @@ def _held(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         for index, part in enumerate(value):
             yield from _held(f"{name}.{index}", part)
     elif type(value) is dict:
-        for key, part in value.items():
+        for key, part in list(value.items()):
             yield from _held(f"{name}.{str(key).replace('/', '|')}", part)
     else:
         yield name, value
