@@ -134,7 +134,8 @@ class PPO(_SeparateMethods, OnPolicy):
         initial_lr: learning rate of Adam; default 2.5e-4 (paper, table 5).
         eps: Adam's epsilon; default 1e-5 (baselines).
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 0.5 (baselines).
-        use_clipped_value_loss: clip the value's step; default True.
+        use_clipped_value_loss: clip the value's step, in units of returns; default True (baselines). It suits scaled
+            rewards: where returns are far larger than the clip range, values hardly learn, and False is better.
         norm_adv: normalise advantages in each minibatch; default True.
         continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
         nvec: actions are multi-discrete, with this number of choices in each part.
