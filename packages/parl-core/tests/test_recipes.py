@@ -51,6 +51,19 @@ def test_algorithms_for_choices_and_numbers_have_a_recipe_of_both_kinds(algorith
     assert find_recipe(algorithm, "Unknown-v0", lambda: kind).source
 
 
+def test_recipes_of_ppo_clip_values_only_where_rewards_are_scaled() -> None:
+    clip = {
+        name: recipe
+        for (algorithm, name), recipe in RECIPES.items()
+        if algorithm == "PPO" and recipe.algorithm.get("use_clipped_value_loss", True)
+    }
+    assert {name for name, recipe in clip.items() if not recipe.normalize} == {
+        "atari",
+        "ALE/Pong-v5",
+        "ALE/Breakout-v5",
+    }
+
+
 @pytest.mark.parametrize(
     ("observation", "normalized"),
     [

@@ -966,7 +966,8 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         **{("PPO", f"MinAtar/{game}-v1"): _MINATAR_PPO for game in _MINATAR_GAMES},
         ("PPO", "discrete"): Recipe(
             OnPolicySettings(gae_lambda=0.95, lr=3e-4, clip=0.2, entropy_coef=0.0),
-            sizes=_PPO_SIZES,
+            _PPO,
+            _PPO_SIZES,
             num_envs=8,
             source="Schulman et al. 2017, table 3",
         ),
