@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parl_torch import _chains, algorithms, networks
+from parl_torch import _graphs, algorithms, networks
 from parl_torch.losses import vtrace
 from parl_torch.transformer import TrajectoryTransformer
 
@@ -84,7 +84,7 @@ def test_an_update_on_cuda_does_not_wait_for_the_device(name: str, compiled: boo
 @pytest.mark.parametrize("name", ALL)
 def test_an_update_asks_for_no_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vtrace, "_is_of_the_host", lambda tensor: False)
-    monkeypatch.setattr(_chains, "_is_array", lambda parameter: False)  # as on a device
+    monkeypatch.setattr(_graphs, "_is_array", lambda parameter: False)  # as on a device
     learn = _learner(name, "cpu")
     learn()
     with NoWaiting(), NoReading():
