@@ -62,8 +62,8 @@ def ours(env_id: str, steps: int, seed: int, memory: str | None) -> tuple[Any, C
     if memory is not None:
         options = {"memory": memory, "memory_size": WIDTH, "shared": False}
         settings["sequence_length"] = SEQUENCE
-    make = lambda: masked(env_id)  # noqa: E731
-    with training.make_vector_env(make, TASKS[env_id].envs) as envs:
+    made = training.make_vector_env(lambda: masked(env_id), TASKS[env_id].envs)
+    with training.NormalizeVector(made, gamma=settings["gamma"]) as envs:
         spaces = envs.single_observation_space, envs.single_action_space
         model = parl.networks.for_spaces(*spaces, "actor-critic", **options)
         algorithm = parl.algorithms.PPO(model, value_loss_coef=1.0, use_clipped_value_loss=False, device="cpu")
@@ -71,19 +71,22 @@ def ours(env_id: str, steps: int, seed: int, memory: str | None) -> tuple[Any, C
         training.train_on_policy(
             agent, envs, training.OnPolicySettings(total_steps=steps, decay=True, **settings), seed=seed
         )
-    return agent, make
+        return agent, lambda: envs.as_seen(masked(env_id))
 
 
 def sb3(env_id: str, steps: int, seed: int) -> tuple[Any, Callable[[], Any]]:
     import torch
     from sb3_contrib import RecurrentPPO
     from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
 
     torch.set_num_threads(1)
-    own, make = TASKS[env_id].settings, lambda: masked(env_id)
+    own = TASKS[env_id].settings
+    made = make_vec_env(lambda: masked(env_id), TASKS[env_id].envs, seed=seed)
+    envs = VecNormalize(made, gamma=own["gamma"])
     model = RecurrentPPO(
         "MlpLstmPolicy",
-        make_vec_env(make, TASKS[env_id].envs, seed=seed),
+        envs,
         n_steps=own["n_steps"],
         n_epochs=own["epochs"],
         batch_size=own["minibatch_size"],
@@ -104,7 +107,8 @@ def sb3(env_id: str, steps: int, seed: int) -> tuple[Any, Callable[[], Any]]:
         device="cpu",
     )
     model.learn(steps)
-    return model, make
+    envs.training = False
+    return model, lambda: TransformObservation(masked(env_id), envs.normalize_obs, None)
 
 
 def returns(agent: Any, make: Callable[[], Any], episodes: int, *, is_sb3: bool) -> list[float]:
