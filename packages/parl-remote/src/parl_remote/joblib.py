@@ -95,8 +95,6 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
             future.add_done_callback(callback)
         return future
 
-    apply_async = submit  # its name before joblib 1.4
-
     def retrieve_result_callback(self, out: Any) -> Any:
         """Return the results of a batch."""
         return out.result()
