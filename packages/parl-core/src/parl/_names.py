@@ -73,7 +73,6 @@ _PATHS: dict[str, tuple[str, ...]] = {
 """The modules that an old path stands for; one with several has the public names of all of them."""
 
 OLD_PACKAGES = ("parl.core", "parl.remote")
-_GONE = re.compile(r"parl\.(core|env|remote|utils)\.")
 
 _OF_A_BACKEND = re.compile(r"parl\.(algorithms|core)\.(fluid|paddle|torch)")
 _OF_CLASSES = {
@@ -160,17 +159,15 @@ def of_old_package(package: str, name: str) -> Any:
     """Return a module that importing a package loads in PARL 2.x: `parl.utils.rl_utils` after `import parl.utils`.
 
     Raises:
-        ImportError: PARL 2.x had something of this name there; the message says what took its place.
-        AttributeError: nothing has this name, or a module of this name is gone, which the message tells.
+        AttributeError: nothing has this name; where PARL 2.x had something of this name there, the message says what
+            took its place, and `from package import name` raises it as `ImportError`.
     """
     path, missing = f"{package}.{name}", f"module {package!r} has no attribute {name!r}"
     if name.startswith("__"):
         raise AttributeError(missing)
-    if instead := import_module("parl_core.migration").replacement_of(path):
-        raise _gone(name, package, instead)
     try:
         return import_module(path)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if error.name != path:
             raise
         raise AttributeError(missing if str(error).startswith("No module named") else str(error)) from None
@@ -217,7 +214,7 @@ class _OldPaths(MetaPathFinder, Loader):
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if fullname not in _PATHS and not _OF_A_BACKEND.fullmatch(fullname):
-            if _GONE.match(fullname):
+            if fullname.startswith("parl."):
                 _tell_what_took_its_place(fullname)
             return None
         is_package = fullname in OLD_PACKAGES or _OF_A_BACKEND.fullmatch(fullname) is not None
@@ -254,11 +251,17 @@ def _tell_of(path: str, gone: dict[str, str], name: str) -> Any:
 
 
 def _tell_what_took_its_place(path: str) -> None:
-    """Raise `ModuleNotFoundError` for a module that PARL 2.x had and this project does not."""
-    removed = import_module("parl_core.migration").REMOVED_MODULES
-    for gone, instead in removed.items():
+    """Raise `ImportError` for a module, or a name of a package, that PARL 2.x had and this project does not.
+
+    It is not `ModuleNotFoundError`, whose message `from package import module` replaces by one of its own.
+    """
+    migration = import_module("parl_core.migration")
+    for gone, instead in migration.REMOVED_MODULES.items():
         if path == gone or path.startswith(f"{gone}."):
-            raise ModuleNotFoundError(f"no module {path!r}, which PARL 2.x had: {instead}", name=path)
+            raise ImportError(f"no module {path!r}, which PARL 2.x had: {instead}", name=path)
+    if instead := migration.replacement_of(path):
+        package, _, name = path.rpartition(".")
+        raise _gone(name, package, instead)
 
 
 def offer_to_joblib() -> None:
