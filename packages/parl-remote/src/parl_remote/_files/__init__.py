@@ -1,7 +1,7 @@
 """Transfer of a program's files and code to the hosts of its actors.
 
     in the program   selection (what distributed_files names), program (the own code and what it imports)
-                       -> layout (where it lies in the job's folder) -> manifest
+                       -> manifest (where it lies in the job's folder)
                        -> sending (sends the contents that the worker lacks)
     at the worker    worker.files: contents by their hash, kept for the next program, and the job's own copy
 

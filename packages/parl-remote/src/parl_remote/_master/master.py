@@ -316,7 +316,7 @@ class MasterOverview:
         self._own_node_id = own_node_id
 
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:  # noqa: ARG002
-        """Answer a query or carry out a request; see `parts.Part`."""
+        """Answer a query or carry out a request; see `handshake.Part`."""
         peer = link.hello.id
         if isinstance(message, NodeNumbers):
             if link.hello.role is not Role.WORKER:

@@ -30,7 +30,7 @@ _LOOK_AGAIN_S = 0.05  # whether a busy actor has read what it was sent; until th
 
 
 class Borrowers:
-    """The borrowers of a worker's actors; implements `parts.Part`.
+    """The borrowers of a worker's actors; implements `handshake.Part`.
 
     Args:
         find: Returns the socket's path and the worker's connection of the actor on a lease, while it lives.

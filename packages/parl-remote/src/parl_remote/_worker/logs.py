@@ -368,7 +368,7 @@ class _Follower:
 
 
 class WorkerLogs:
-    """Answers log requests; see `parts.Part`.
+    """Answers log requests; see `handshake.Part`.
 
     Args:
         loop: The node's loop.

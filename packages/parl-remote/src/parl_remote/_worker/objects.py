@@ -54,7 +54,7 @@ class WorkerObjects:
         self._tidying = False
 
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:
-        """Process a message of `messages.objects`; see `parts.Part`."""
+        """Process a message about a value; see `handshake.Part`."""
         object_id = getattr(message, "object_id", "")
         if not object_memory.is_id(object_id):
             raise RemoteProtocolError(f"{object_id[:80]!r} is not an id of a value")
