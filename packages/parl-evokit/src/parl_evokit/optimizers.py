@@ -173,9 +173,9 @@ class Momentum(Optimizer):
         self.momentum = _decay("momentum", momentum)
 
     def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
-        room = np.empty_like(gradient)
-        _decay_towards(moments["m"], self.momentum, gradient, room)
-        return np.multiply(moments["m"], rate, out=room)
+        scratch = np.empty_like(gradient)
+        _decay_towards(moments["m"], self.momentum, gradient, scratch)
+        return np.multiply(moments["m"], rate, out=scratch)
 
 
 class Adam(Optimizer):
@@ -212,21 +212,21 @@ class Adam(Optimizer):
         return np.float32(self._base_rate() * correction)
 
     def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
-        m, v, room = moments["m"], moments["v"], np.empty_like(gradient)  # one array for all that is in between
-        _decay_towards(m, self.beta1, gradient, room)
-        _decay_towards(v, self.beta2, np.multiply(gradient, gradient, out=room), room)
-        np.sqrt(v, out=room)
-        room += np.float32(self.epsilon)
-        np.divide(m, room, out=room)
-        room *= rate
-        return room
+        m, v, scratch = moments["m"], moments["v"], np.empty_like(gradient)  # one array for all that is in between
+        _decay_towards(m, self.beta1, gradient, scratch)
+        _decay_towards(v, self.beta2, np.multiply(gradient, gradient, out=scratch), scratch)
+        np.sqrt(v, out=scratch)
+        scratch += np.float32(self.epsilon)
+        np.divide(m, scratch, out=scratch)
+        scratch *= rate
+        return scratch
 
 
-def _decay_towards(moment: FlatVector, decay: float, target: FlatVector, room: FlatVector) -> None:
-    """Move `moment` to `target`, which may be `room`, by `1 - decay` of the way; `room` is overwritten."""
-    np.multiply(target, np.float32(1.0 - decay), out=room)
+def _decay_towards(moment: FlatVector, decay: float, target: FlatVector, scratch: FlatVector) -> None:
+    """Move `moment` to `target`, which may be `scratch`, by `1 - decay` of the way; `scratch` is overwritten."""
+    np.multiply(target, np.float32(1.0 - decay), out=scratch)
     moment *= np.float32(decay)
-    moment += room
+    moment += scratch
 
 
 def _decay(name: str, value: float) -> float:
