@@ -172,7 +172,7 @@ class CmaFamily(Strategy):
         return self._restarts.count
 
     def should_stop(self) -> str:
-        """See `Strategy.should_stop`; a further reason is that the search has converged and has no restart left."""
+        """Return why the search should stop, for example because it has converged and has no restart left."""
         return self._converged() or super().should_stop()
 
     def _own_state(self) -> dict[str, NDArray[Any]]:

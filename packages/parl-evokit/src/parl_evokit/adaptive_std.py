@@ -83,7 +83,7 @@ class AdaptiveStd(Strategy):
         return self._std.copy()
 
     def should_stop(self) -> str:
-        """See `Strategy.should_stop`; a further reason is that no deviation is large enough to change a parameter."""
+        """Return why the search should stop, for example because no deviation is large enough to change a parameter."""
         largest = float(self._std.max())
         if largest < SMALLEST_STD:
             return f"the largest standard deviation is {largest:.3g}: the search has converged"

@@ -328,17 +328,17 @@ class _Newest:
 
     @property
     def sampler(self) -> Sampler:
-        """See `SamplerSource`."""
+        """The present model."""
         return self._agent._ready("clone")[0].sampler
 
     @property
     def keys(self) -> KeySource:
-        """See `SamplerSource`."""
+        """The source of samples' keys."""
         return self._agent._ready("clone")[0].keys
 
     @property
     def takes_stale_samples(self) -> bool:
-        """See `SamplerSource`."""
+        """True if samples of older models can be used."""
         return self._agent._ready("clone")[0].takes_stale_samples
 
 

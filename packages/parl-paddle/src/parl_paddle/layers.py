@@ -100,7 +100,7 @@ _ACTIVATIONS = {"swish": F.silu}
 
 
 class LazyLayer(paddle.nn.Layer, contract.LazyLayer):
-    """See `parl_core.layers.LazyLayer`.
+    """Base of the lazily shaped layers on paddle.
 
     Attributes:
         device: the device of the parameters, in paddle's spelling; None is paddle's current device.

@@ -132,7 +132,7 @@ class Commands(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """See click; errors of usage are printed in one line, too."""
+        """Run the command; errors of usage are printed in one line, too."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
         try:

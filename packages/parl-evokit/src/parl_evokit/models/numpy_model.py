@@ -55,27 +55,27 @@ class NumpyModel:
 
     @property
     def layout(self) -> ParameterLayout:
-        """See `ModelAdapter`."""
+        """Names, shapes and order of the parameters that evolve."""
         return self._layout
 
     def parameters(self) -> FlatVector:
-        """See `ModelAdapter`."""
+        """Return a copy of the present parameters `[n]`."""
         return self._flat.copy()
 
     def bind(self, flat: FlatVector) -> None:
-        """See `ModelAdapter`; the arrays become views of `flat`."""
+        """Use `flat`, float32 `[n]`, as parameters from now on; the arrays become views of it."""
         self._views = self._layout.views(flat)
         self._flat = flat
 
     def predict(self, x: Any) -> Any:
-        """See `ModelAdapter`."""
+        """Return the model's output for the input `x`."""
         return self._predict(self._views, x)
 
     def refresh(self) -> None:
-        """See `ModelAdapter`; nothing was copied."""
+        """Do nothing: the arrays are views of the bound vector."""
 
     def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> NDArray[Any]:
-        """See `ModelAdapter`."""
+        """Return the outputs of a whole population, `[k, ...]`."""
         if self._predict_many is None:
             rows = (self._layout.views(flat) for flat in flats)
             return np.stack([self._predict(views, x[k] if each else x) for k, views in enumerate(rows)])
@@ -90,11 +90,11 @@ class NumpyModel:
         return result
 
     def clone(self) -> "NumpyModel":
-        """See `ModelAdapter`."""
+        """Return a copy of the model, which can be bound to another vector."""
         return NumpyModel(self._views, self._predict, self._predict_many)
 
     def save(self, directory: str | PathLike[str]) -> None:
-        """See `ModelAdapter`; the file is `params.npz`, and the directory is made if necessary.
+        """Write the parameters as `params.npz` into a directory, which is made if necessary.
 
         Raises:
             StorageError: The file cannot be written.
@@ -107,7 +107,7 @@ class NumpyModel:
             raise StorageError(f"{directory} cannot be written: {error}") from error
 
     def load(self, directory: str | PathLike[str]) -> None:
-        """See `ModelAdapter`."""
+        """Use the parameters that `save` wrote from now on."""
         path = path_of(directory, SolverError) / WEIGHTS
         try:
             self.bind(self._layout.flatten(read_arrays(path)))

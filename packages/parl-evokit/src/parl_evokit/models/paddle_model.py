@@ -61,15 +61,15 @@ class PaddleModel:
 
     @property
     def layout(self) -> ParameterLayout:
-        """See `ModelAdapter`."""
+        """Names, shapes and order of the parameters that evolve."""
         return self._layout
 
     def parameters(self) -> FlatVector:
-        """See `ModelAdapter`."""
+        """Return a copy of the present parameters `[n]`."""
         return self._layout.flatten({name: _array(parameter) for name, parameter in self._parameters.items()})
 
     def bind(self, flat: FlatVector) -> None:
-        """See `ModelAdapter`; parameters become views of `flat` if paddle can use its memory."""
+        """Use `flat`, float32 `[n]`, as parameters from now on, without a copy if paddle can use its memory."""
         if not flat.flags.writeable:  # paddle knows no memory that must not be written to
             flat = flat.copy()
         self._views = self._layout.views(flat)
@@ -77,13 +77,13 @@ class PaddleModel:
         self.refresh()
 
     def refresh(self) -> None:
-        """See `ModelAdapter`; copies parameters that cannot share the memory of the vector."""
+        """Copy the bound vector to the parameters that cannot share its memory."""
         for name in self._copied:
             parameter = self._parameters[name]
             parameter.set_value(paddle.to_tensor(self._views[name], place=parameter.place).astype(parameter.dtype))
 
     def predict(self, x: Any) -> Any:
-        """See `ModelAdapter`; without gradients."""
+        """Return the model's output for the input `x`, without gradients."""
         with paddle.no_grad():
             if self._predict is not None:
                 return self._predict(self._layer, x)
@@ -92,7 +92,7 @@ class PaddleModel:
             return _arrays(self._layer(self._input(x)))
 
     def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
-        """See `ModelAdapter`; predicts for one member after the other, since paddle has no vmap."""
+        """Return the outputs of a whole population, `[k, ...]`, one by one, since paddle has no vmap."""
         model = self.clone()
         buffer = np.empty(flats.shape[1], np.float32)
         model.bind(buffer)
@@ -104,11 +104,11 @@ class PaddleModel:
         return paddle.stack(outputs) if isinstance(outputs[0], paddle.Tensor) else np.stack(outputs)
 
     def clone(self) -> "PaddleModel":
-        """See `ModelAdapter`."""
+        """Return a copy of the model, which can be bound to another vector."""
         return PaddleModel(copy.deepcopy(self._layer), parameters=self._patterns, predict=self._predict)
 
     def save(self, directory: Path) -> None:
-        """See `ModelAdapter`; the file is `params.safetensors`, with the buffers.
+        """Write parameters and buffers as `params.safetensors` into an existing directory.
 
         Raises:
             StorageError: The file cannot be written.
@@ -125,7 +125,7 @@ class PaddleModel:
             raise StorageError(f"{path} cannot be written: {error}") from error
 
     def load(self, directory: Path) -> None:
-        """See `ModelAdapter`."""
+        """Use the parameters that `save` wrote from now on."""
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 

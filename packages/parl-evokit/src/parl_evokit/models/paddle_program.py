@@ -55,25 +55,25 @@ class PaddleProgram:
 
     @property
     def layout(self) -> ParameterLayout:
-        """See `ModelAdapter`; the parameters are in the order of their names."""
+        """Names and shapes of the parameters that evolve, in the order of their names."""
         return self._layout
 
     def parameters(self) -> FlatVector:
-        """See `ModelAdapter`."""
+        """Return a copy of the present parameters `[n]`."""
         return self._layout.flatten({name: np.array(self._tensor(name)) for name in self._layout.names})
 
     def bind(self, flat: FlatVector) -> None:
-        """See `ModelAdapter`."""
+        """Use `flat`, float32 `[n]`, as parameters from now on."""
         self._views = self._layout.views(flat)
         self.refresh()
 
     def refresh(self) -> None:
-        """See `ModelAdapter`; copies the vector."""
+        """Copy the bound vector to the program's parameters."""
         for name, view in self._views.items():
             self._tensor(name).set(np.ascontiguousarray(view), paddle.CPUPlace())
 
     def predict(self, x: Any) -> Any:
-        """See `ModelAdapter`; `x` is the only input of the program, or a dictionary with all inputs by name.
+        """Return the output for `x`, the only input of the program or a dictionary with all inputs by name.
 
         Returns:
             The only output of the program, or a list of all outputs; numpy arrays.
@@ -85,7 +85,7 @@ class PaddleProgram:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
-        """See `ModelAdapter`; predicts for one member after the other."""
+        """Return the outputs of a whole population, `[k, ...]`, computed one by one."""
         model = self.clone()
         outputs = []
         for k, flat in enumerate(flats):
@@ -94,7 +94,7 @@ class PaddleProgram:
         return np.stack(outputs)
 
     def clone(self) -> "PaddleProgram":
-        """See `ModelAdapter`; the program is shared, its parameters are not."""
+        """Return a model with the same program and parameters of its own, which can be bound to another vector."""
         other = PaddleProgram.__new__(PaddleProgram)
         other.__dict__.update(self.__dict__)
         other._scope = paddle.static.Scope()
@@ -103,7 +103,7 @@ class PaddleProgram:
         return other
 
     def save(self, directory: Path) -> None:
-        """See `ModelAdapter`; writes the same two files, which any program with paddle can load.
+        """Write the program's two files, which any program with paddle can load, into an existing directory.
 
         Raises:
             StorageError: The files cannot be written.
@@ -133,7 +133,7 @@ class PaddleProgram:
             raise OSError(f"paddle has not written all of {self._weights.name}; is the disk full?")
 
     def load(self, directory: Path) -> None:
-        """See `ModelAdapter`."""
+        """Use the parameters that `save` wrote from now on."""
         other = PaddleProgram(directory, self._name())
         if other.layout != self.layout:
             raise LayoutMismatch(f"{directory} is of another model: it has {other.layout}, this one {self.layout}")

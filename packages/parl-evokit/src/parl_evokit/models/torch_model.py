@@ -61,16 +61,16 @@ class TorchModel:
 
     @property
     def layout(self) -> ParameterLayout:
-        """See `ModelAdapter`."""
+        """Names, shapes and order of the parameters that evolve."""
         return self._layout
 
     def parameters(self) -> FlatVector:
-        """See `ModelAdapter`."""
+        """Return a copy of the present parameters `[n]`."""
         arrays = {name: _array(parameter) for name, parameter in self._parameters.items()}
         return self._layout.flatten(arrays)
 
     def bind(self, flat: FlatVector) -> None:
-        """See `ModelAdapter`; parameters on the CPU in float32 become views of `flat`."""
+        """Use `flat`, float32 `[n]`, as parameters from now on; those on the CPU in float32 become views of it."""
         if not flat.flags.writeable:  # torch knows no memory that must not be written to
             flat = flat.copy()
         self._views = self._layout.views(flat)
@@ -84,13 +84,13 @@ class TorchModel:
         self.refresh()
 
     def refresh(self) -> None:
-        """See `ModelAdapter`; copies parameters that are not on the CPU or not in float32."""
+        """Copy the bound vector to the parameters that are not on the CPU or not in float32."""
         with torch.no_grad():
             for parameter, source in self._copied:
                 parameter.copy_(source)
 
     def predict(self, x: Any) -> Any:
-        """See `ModelAdapter`; without gradients."""
+        """Return the model's output for the input `x`, without gradients."""
         with torch.no_grad():
             if self._predict is not None:
                 return self._predict(self._module, x)
@@ -99,7 +99,7 @@ class TorchModel:
             return _arrays(self._module(self._input(x)))
 
     def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
-        """See `ModelAdapter`; predicts for all members as one batch by `torch.func.vmap`.
+        """Return the outputs of a whole population, `[k, ...]`, as one batch by `torch.func.vmap`.
 
         Raises:
             EvolutionError: The model has its own `predict` function.
@@ -126,11 +126,11 @@ class TorchModel:
         return outputs if isinstance(x, torch.Tensor) else _arrays(outputs)
 
     def clone(self) -> "TorchModel":
-        """See `ModelAdapter`."""
+        """Return a copy of the model, which can be bound to another vector."""
         return TorchModel(copy.deepcopy(self._module), parameters=self._patterns, predict=self._predict)
 
     def save(self, directory: Path) -> None:
-        """See `ModelAdapter`; the file is `params.safetensors`, with the buffers.
+        """Write parameters and buffers as `params.safetensors` into an existing directory.
 
         Raises:
             StorageError: The file cannot be written.
@@ -147,7 +147,7 @@ class TorchModel:
             raise StorageError(f"{path} cannot be written: {error}") from error
 
     def load(self, directory: Path) -> None:
-        """See `ModelAdapter`."""
+        """Use the parameters that `save` wrote from now on."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 

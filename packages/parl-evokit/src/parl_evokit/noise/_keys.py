@@ -123,7 +123,7 @@ class RandomKeys:
         self._waiting: deque[tuple[int, int]] = deque()
 
     def draw(self) -> int:
-        """See `KeySource`."""
+        """Return a key that was not drawn before."""
         if (waiting := self._waiting_half()) is not None:
             return waiting
         pair = 0
@@ -134,7 +134,7 @@ class RandomKeys:
         return 2 * pair
 
     def draw_many(self, n: int) -> NDArray[np.uint64]:
-        """See `KeySource`; one call of the system draws all keys. They are ascending, as updates sort them."""
+        """Return `n` new keys, `[n]`, drawn by one call of the system and ascending, as updates sort them."""
         _require_count(n)
         waiting = self._waiting_half() if n > 0 else None
         wanted = max(0, n - (waiting is not None))
@@ -164,7 +164,7 @@ class RandomKeys:
         return None
 
     def start_pair(self) -> None:
-        """See `KeySource`."""
+        """Drop a waiting half, so that the next draw starts a new pair."""
         self._waiting.clear()
 
     def __reduce__(self) -> tuple[type["RandomKeys"], tuple[bool]]:
@@ -192,7 +192,7 @@ class CounterKeys:
         self._counts = itertools.count(max(first, 2))  # next() on it is atomic
 
     def draw(self) -> int:
-        """See `KeySource`."""
+        """Return a key that was not drawn before."""
         count = next(self._counts)
         low = count if self._mirrored else 2 * count
         self._require_room(low)
@@ -203,7 +203,7 @@ class CounterKeys:
             raise EvolutionError(f"worker {self._worker} has used all its keys: give it another number")
 
     def draw_many(self, n: int) -> NDArray[np.uint64]:
-        """See `KeySource`."""
+        """Return the keys of `n` calls of `draw`, `[n]`."""
         _require_count(n)
         counts = np.array(list(itertools.islice(self._counts, n)), np.uint64)  # taken in one go, which is atomic too
         lows = counts if self._mirrored else counts << np.uint64(1)
@@ -211,7 +211,7 @@ class CounterKeys:
         return lows | np.uint64(self._worker << HALF_BITS)
 
     def start_pair(self) -> None:
-        """See `KeySource`."""
+        """Drop a waiting half, so that the next draw starts a new pair."""
         if self._mirrored:
             self._counts = itertools.count(self.next_count + self.next_count % 2)
 
