@@ -37,6 +37,7 @@ from parl_remote._resources import Resources
 from parl_remote._streams import close_unwanted
 from parl_remote._transport import Buffer
 from parl_remote.errors import (
+    CONNECTION_CLOSED,
     ActorLost,
     DeathCause,
     DeathKind,
@@ -44,7 +45,6 @@ from parl_remote.errors import (
     NoResources,
     NoSuchActor,
     NotConnected,
-    disconnected,
 )
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ class DebugClient(ConnectionDisplay):
     ) -> ActorRef:
         """Make an actor; see `Client.create`. It does not wait for a slot, because none can be freed meanwhile."""
         if self._closed:
-            raise disconnected()
+            raise NotConnected(CONNECTION_CLOSED)
         if options.detached:
             raise ValueError(
                 f"a detached {spec.name} would outlive this program, but with debug=True it is in this process; leave "

@@ -29,13 +29,14 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar, cast
 
 from parl_remote import _display
+from parl_remote._data.answers import unraised
 from parl_remote._data.serialize import FutureTravels
 from parl_remote._links.loop import is_serving
 from parl_remote._options import deadline_of
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.facilities import wait_for_input
 from parl_remote._system.interrupts import Condition, interruptible, is_by_handler, uninterrupted
-from parl_remote.errors import ActorLost, ResultTimeout, unraised
+from parl_remote.errors import ActorLost, ResultTimeout
 
 if TYPE_CHECKING:
     import asyncio

@@ -34,8 +34,6 @@ All errors keep their attributes when they are pickled, because an actor may cal
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import functools
 import signal as signals
 from collections.abc import Callable
@@ -80,14 +78,15 @@ __all__ = [
     "SerializationError",
     "TooManyPendingCalls",
     "VersionMismatch",
-    "assign",
-    "disconnected",
-    "from_parts",
-    "missing",
-    "unraised",
-    "waits_for_itself",
 ]
 
+
+# Messages of errors that are raised in several places.
+CONNECTION_CLOSED = "the connection is closed; call parl.connect() again"
+WAITS_FOR_ITSELF = (
+    "a signal handler cannot wait for an actor while the code that it interrupted waits for the same one: "
+    "make the call without waiting, or set a flag that the program looks at"
+)
 
 _MIB = 2**20
 
@@ -465,70 +464,3 @@ FutureObjectEmpty = ResultTimeout
 
 class FutureGetRepeatedlyError(RemoteError):
     """PARL's error for a second `get` of a future; it is never raised, because `get` returns the result again."""
-
-
-def missing(message: str, name: str) -> RemoteAttributeError:
-    """Return the error for an attribute that an actor does not have."""
-    error = RemoteAttributeError(message, type_name="AttributeError")
-    error.name = name
-    return error
-
-
-def from_parts(kind: type[BaseException], args: tuple[object, ...], attributes: dict[str, object]) -> BaseException:
-    """Return an exception built from its parts, even if its constructor takes other arguments than it stores.
-
-    Args:
-        kind: Its class.
-        args: Its stored arguments; for a class that customizes pickling, the arguments of its constructor.
-        attributes: Its other attributes.
-    """
-    try:
-        error = kind(*args)
-        if kind.__reduce__ is BaseException.__reduce__:
-            assign(error, "args", args)
-    except Exception:
-        error = kind.__new__(kind, *args)
-        assign(error, "args", args)
-    for name, value in attributes.items():
-        if name in error.__dict__ or not hasattr(kind, name):
-            error.__dict__[name] = value
-        else:  # a slot
-            with contextlib.suppress(Exception):
-                assign(error, name, value)
-    return error
-
-
-def assign(error: BaseException, name: str, value: object) -> None:
-    """Set an attribute of an exception, even if its class forbids that, such as a frozen dataclass."""
-    object.__setattr__(error, name, value)
-
-
-def disconnected() -> NotConnected:
-    """Return the error for an operation that needs a connection which this program has closed."""
-    return NotConnected("the connection is closed; call parl.connect() again")
-
-
-def waits_for_itself() -> RemoteError:
-    """Return the error for a signal handler that waits for the code that it interrupted."""
-    return RemoteError(
-        "a signal handler cannot wait for an actor while the code that it interrupted waits for the same one: "
-        "make the call without waiting, or set a flag that the program looks at"
-    )
-
-
-def unraised(error: BaseException) -> BaseException:
-    """Return a copy of the exception without traceback and context, or itself if its class cannot be copied."""
-    try:
-        other: BaseException = copy.copy(error)
-    except Exception:
-        if not isinstance(error, Exception):
-            return error
-        try:
-            other = from_parts(type(error), error.args, error.__dict__)
-        except Exception:
-            return error
-    if type(other) is not type(error):
-        return error
-    assign(other, "__cause__", error.__cause__)
-    assign(other, "__suppress_context__", error.__suppress_context__)
-    return other

@@ -11,6 +11,7 @@ rebuilt, the caller gets the RemoteCallError; if its class cannot have a subclas
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import sys
 import traceback
@@ -26,8 +27,6 @@ from parl_remote.errors import (
     RemoteCallError,
     RemoteProtocolError,
     SerializationError,
-    assign,
-    from_parts,
 )
 
 __all__ = [
@@ -39,6 +38,7 @@ __all__ = [
     "read_answer",
     "rebuild",
     "slots_of",
+    "unraised",
     "unreadable",
 ]
 
@@ -108,7 +108,7 @@ def rebuild(failure: Failure, where: str = "actor") -> BaseException:
     error = both(error, remote)
     if not isinstance(error, Exception):  # it would end threads of ours that carry it to its waiter
         return remote
-    assign(error, "__cause__", remote)
+    _assign(error, "__cause__", remote)
     return error
 
 
@@ -180,7 +180,7 @@ def both(error: BaseException, remote: RemoteCallError) -> BaseException:
 
 def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
     try:
-        assign(error, "__class__", cls)  # a subclass without slots of its own
+        _assign(error, "__class__", cls)  # a subclass without slots of its own
     except TypeError:  # of a built-in class, or one with slots
         kind = type(error)
         reduced: Any = error.__reduce__()
@@ -188,15 +188,15 @@ def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
         if isinstance(reduced, tuple) and reduced[0] is kind:
             args = reduced[1]
             state = reduced[2] if len(reduced) > 2 and isinstance(reduced[2], dict) else {}
-        made = from_parts(cls, args, {**state, **error.__dict__})
-        assign(made, "args", error.args)
+        made = _from_parts(cls, args, {**state, **error.__dict__})
+        _assign(made, "args", error.args)
         kept = _outside_dict(error, kind)
         # Beside it is a third argument of BlockingIOError that was taken for a file's name, or the like.
         for name in _outside_dict(made, kind).keys() - kept:
             object.__delattr__(made, name)
         for name, value in kept.items():
-            assign(made, name, value)
-        assign(made, "__suppress_context__", error.__suppress_context__)
+            _assign(made, name, value)
+        _assign(made, "__suppress_context__", error.__suppress_context__)
         return made
     return error
 
@@ -221,7 +221,7 @@ def _reduce_both(self: Any, protocol: Any) -> Any:
 
 def _both_again(make: Any, args: tuple[Any, ...], kept: dict[str, Any], told: tuple[str, str, str]) -> BaseException:
     if isinstance(make, type) and issubclass(make, BaseException):
-        error = from_parts(make, args, kept)
+        error = _from_parts(make, args, kept)
     else:
         error = make(*args)
     method, remote_traceback, type_name = told
@@ -323,8 +323,8 @@ def _put_together(parts: object) -> object:
     if issubclass(kind, BaseExceptionGroup):
         message, inner = args
         args = (message, [_put_together(one) for one in inner])
-    error = from_parts(kind, args, attributes)
-    assign(error, "args", args)
+    error = _from_parts(kind, args, attributes)
+    _assign(error, "args", args)
     urllib = sys.modules.get("urllib.error")
     if urllib is not None and isinstance(error, urllib.HTTPError) and error.__dict__.get("fp") is None:
         # Its file stays in the actor; what it lacks itself it asks its file for, so it gets an empty one.
@@ -454,3 +454,50 @@ def unreadable(error: BaseException, method: str) -> SerializationError:
     failure = SerializationError(f"{what} cannot be read here: {described(error)}", what=what)
     failure.__cause__ = error
     return failure
+
+
+def _from_parts(kind: type[BaseException], args: tuple[object, ...], attributes: dict[str, object]) -> BaseException:
+    """Return an exception built from its parts, even if its constructor takes other arguments than it stores.
+
+    Args:
+        kind: Its class.
+        args: Its stored arguments; for a class that customizes pickling, the arguments of its constructor.
+        attributes: Its other attributes.
+    """
+    try:
+        error = kind(*args)
+        if kind.__reduce__ is BaseException.__reduce__:
+            _assign(error, "args", args)
+    except Exception:
+        error = kind.__new__(kind, *args)
+        _assign(error, "args", args)
+    for name, value in attributes.items():
+        if name in error.__dict__ or not hasattr(kind, name):
+            error.__dict__[name] = value
+        else:  # a slot
+            with contextlib.suppress(Exception):
+                _assign(error, name, value)
+    return error
+
+
+def _assign(error: BaseException, name: str, value: object) -> None:
+    """Set an attribute of an exception, even if its class forbids that, such as a frozen dataclass."""
+    object.__setattr__(error, name, value)
+
+
+def unraised(error: BaseException) -> BaseException:
+    """Return a copy of the exception without traceback and context, or itself if its class cannot be copied."""
+    try:
+        other: BaseException = copy.copy(error)
+    except Exception:
+        if not isinstance(error, Exception):
+            return error
+        try:
+            other = _from_parts(type(error), error.args, error.__dict__)
+        except Exception:
+            return error
+    if type(other) is not type(error):
+        return error
+    _assign(other, "__cause__", error.__cause__)
+    _assign(other, "__suppress_context__", error.__suppress_context__)
+    return other

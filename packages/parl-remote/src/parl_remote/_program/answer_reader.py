@@ -27,7 +27,7 @@ from parl_remote._links.loop import EventLoopReader, Loop
 from parl_remote._system.facilities import wait_for_input, waiting_bytes
 from parl_remote._system.interrupts import uninterrupted
 from parl_remote._transport import Channel
-from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout, waits_for_itself
+from parl_remote.errors import WAITS_FOR_ITSELF, ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
 
 if TYPE_CHECKING:
     import asyncio
@@ -161,7 +161,7 @@ class AnswerReader(ABC):
         arrived = self._arrived
         if not arrived:
             if self._is_receiving:
-                raise waits_for_itself()
+                raise RemoteError(WAITS_FOR_ITSELF)
             self._is_receiving = True
             try:
                 self._receive_all(arrived, timeout_s)

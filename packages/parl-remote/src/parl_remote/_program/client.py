@@ -57,13 +57,13 @@ from parl_remote._system.interrupts import interruptible, uninterrupted
 from parl_remote._system.processes import VARIABLES
 from parl_remote._transport import Channel
 from parl_remote.errors import (
+    CONNECTION_CLOSED,
     ActorLost,
     ChannelClosed,
     DeathCause,
     DeathKind,
     NotConnected,
     RemoteError,
-    disconnected,
 )
 
 if TYPE_CHECKING:
@@ -422,7 +422,7 @@ class Client(ConnectionDisplay):
         if os.getpid() != self._pid:
             raise NotConnected("this process was forked from the one that connected; call parl.connect() here as well")
         if self._closed:
-            raise disconnected()
+            raise NotConnected(CONNECTION_CLOSED)
 
     def close(self) -> None:
         """End all actors of this client and the connection; a second call does nothing."""

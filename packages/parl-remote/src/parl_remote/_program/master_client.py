@@ -50,6 +50,7 @@ from parl_remote._resources import Placement, Resources
 from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Channel
 from parl_remote.errors import (
+    CONNECTION_CLOSED,
     ChannelClosed,
     ClusterUnreachable,
     DeathCause,
@@ -58,7 +59,6 @@ from parl_remote.errors import (
     NotConnected,
     RemoteError,
     ResultTimeout,
-    disconnected,
 )
 
 __all__ = ["MasterClient"]
@@ -269,9 +269,9 @@ class MasterClient:
         """Close the link, once the loop has stopped; who waits for an answer gets an error."""
         if self._channel is not None:
             self._channel.close()
-        self._requests.lose_all(disconnected())
+        self._requests.lose_all(NotConnected(CONNECTION_CLOSED))
         for number in list(self._answers):
-            self._answer(number, disconnected())
+            self._answer(number, NotConnected(CONNECTION_CLOSED))
 
     # -- inner steps ---------------------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class MasterClient:
             if not reason:
                 return  # another thread was quicker
             if self._closed:
-                raise disconnected()
+                raise NotConnected(CONNECTION_CLOSED)
             if self._away_since is not None:
                 away = f"the master at {self._address} is away ({reason}); reconnecting"
                 raise ClusterUnreachable(away, address=self._address)

@@ -27,7 +27,7 @@ from parl_remote._data.calls import Call
 from parl_remote._future import RemoteFuture, Waiter, leave_to_parent
 from parl_remote._links.call_messages import Kind
 from parl_remote._program.outbox_state import OutboxEvent, OutboxMachine, OutboxState
-from parl_remote.errors import ChannelClosed, TooManyPendingCalls, waits_for_itself
+from parl_remote.errors import WAITS_FOR_ITSELF, ChannelClosed, RemoteError, TooManyPendingCalls
 
 if TYPE_CHECKING:
     import asyncio
@@ -285,7 +285,7 @@ class Outbox:
             ):  # looked at now that the thread that moves it can see us
                 live = self._live
                 if self._sender == get_ident() or (live is not None and live.is_sending_here()):
-                    raise waits_for_itself()
+                    raise RemoteError(WAITS_FOR_ITSELF)
                 waiter.sleep(timeout_s)
         finally:
             future._unblock(waiter)

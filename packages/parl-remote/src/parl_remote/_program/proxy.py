@@ -21,7 +21,7 @@ from parl_remote._data.class_spec import ClassSpec, ShippedSpec
 from parl_remote._data.serialize import Reference
 from parl_remote._future import RemoteFuture
 from parl_remote._program.actor_ref import ActorPlace, ActorRef, unreached_reference
-from parl_remote.errors import NotConnected, RemoteError, SerializationError, missing
+from parl_remote.errors import NotConnected, RemoteAttributeError, RemoteError, SerializationError
 
 __all__ = [
     "RemoteMethod",
@@ -163,7 +163,9 @@ class RemoteObject(Reference):
             return self._parl_read(name)
         if ref.refresh() and name in ref.attributes:  # another caller's call has made it
             return self._parl_read(name)
-        raise missing(spec.unknown(name, ref.attributes.names), name)
+        missing = RemoteAttributeError(spec.unknown(name, ref.attributes.names), type_name="AttributeError")
+        missing.name = name
+        raise missing
 
     def _parl_read(self, name: str) -> Any:
         ref: ActorRef = _get(self, "_parl_ref")

@@ -41,14 +41,15 @@ from parl_remote._program.relayed_channel import RelayedChannel
 from parl_remote._transport import Buffer, Channel
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
+    CONNECTION_CLOSED,
     ChannelClosed,
     ClusterUnreachable,
     DeathCause,
     DeathKind,
+    NotConnected,
     RemoteError,
     RemoteProtocolError,
     ResultTimeout,
-    disconnected,
 )
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ class WorkerClients:
         for link in list(self._links.values()):  # another thread may just have made one
             link.close()
         self._links.clear()
-        self._requests.lose_all(disconnected())
+        self._requests.lose_all(NotConnected(CONNECTION_CLOSED))
         for started in list(self._starts.values()):
             if not started.done():
                 started.set_exception(ChannelClosed("the program has disconnected"))
@@ -219,7 +220,7 @@ class WorkerClients:
             self._links[node_id] = link
             if self._closed:  # looked at after the link can be seen: one of both closes it
                 link.close()
-                raise disconnected()
+                raise NotConnected(CONNECTION_CLOSED)
             self._reached[node_id] = granted
             if isinstance(link, UnixChannel) and can_share(link.peer_pid):
                 self.sharing.add(node_id)

@@ -47,6 +47,7 @@ from parl_remote._ray.path import (
     ray,
 )
 from parl_remote.errors import (
+    CONNECTION_CLOSED,
     ClusterUnreachable,
     DeathCause,
     DeathKind,
@@ -56,7 +57,6 @@ from parl_remote.errors import (
     NotConnected,
     RemoteError,
     ResultTimeout,
-    disconnected,
 )
 
 __all__ = ["open_ray"]
@@ -397,7 +397,7 @@ class RayClient(ConnectionDisplay):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise disconnected()
+            raise NotConnected(CONNECTION_CLOSED)
 
 
 def _fetched(value: Any) -> memoryview:
