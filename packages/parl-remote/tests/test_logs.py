@@ -624,7 +624,7 @@ def test_lines_appear_below_the_cell_of_a_notebook(tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat")
     cells = [
         CLASS + "\nparl.connect(cpu_num=1, logs=True)\na = Talker()",
-        "a.say('from a notebook'); time.sleep(1.0)",
+        "a.say('from a notebook')",
         "parl.disconnect()",
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
