@@ -6,6 +6,7 @@ Nothing is read at import: `environment()` reads when it is called, so that a pr
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -164,8 +165,6 @@ def _run_dir(read: Mapping[str, str]) -> Path:
 def _command(read: Mapping[str, str], name: str) -> tuple[str, ...]:
     if not read.get(name):
         return ()
-    import shlex  # here, because most programs never need it
-
     try:
         return tuple(shlex.split(read[name]))
     except ValueError as error:

@@ -159,7 +159,7 @@ def _explaining(address: str, found: Environment) -> Iterator[None]:
     try:
         yield
     except RemoteError as error:
-        from parl_remote._doctor.reach import explained  # only where something is wrong
+        from parl_remote._doctor.reach import explained  # 8 ms, only where something is wrong
 
         explained(error, address, found)
         raise

@@ -125,7 +125,7 @@ class ActorOptions:
         known = [field.name for field in dataclasses.fields(self)]
         for name in given:
             if name not in known:
-                import difflib  # here, because most programs never need it
+                import difflib  # 1 ms, for errors alone
 
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "."

