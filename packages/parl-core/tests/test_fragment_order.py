@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from parl_core.training._fragment_source import AsTheyCome, InRounds
+from parl_core.training._fragment_source import ArrivalOrder, RoundOrder
 from parl_core.training.fragment import FragmentSteps, Task
 
 
@@ -19,7 +19,7 @@ def tasks(fragments: list[FragmentSteps] | None) -> list[Task]:
 
 
 def test_the_first_arrival_is_learned_from_first() -> None:
-    order = AsTheyCome([[0], [1]], per_batch=2, max_lag=1)
+    order = ArrivalOrder([[0], [1]], per_batch=2, max_lag=1)
     assert order.due(0) == [(0, 0), (1, 0), (0, 1), (1, 1)]
     order.arrived(fragment(Task(1, 0)))
     assert order.take(0) is None
@@ -29,7 +29,7 @@ def test_the_first_arrival_is_learned_from_first() -> None:
 
 
 def test_no_more_is_under_way_or_waits_than_the_lag_allows() -> None:
-    order = AsTheyCome([[0], [1], [2]], per_batch=2, max_lag=1)
+    order = ArrivalOrder([[0], [1], [2]], per_batch=2, max_lag=1)
     assert len(order.due(0)) == 4
     assert order.due(0) == []
     order.arrived(fragment(Task(0, 0)))
@@ -40,16 +40,16 @@ def test_no_more_is_under_way_or_waits_than_the_lag_allows() -> None:
 
 
 def test_an_actor_has_one_call_to_go_on_with_and_not_more() -> None:
-    assert AsTheyCome([[0], [1]], per_batch=2, max_lag=9).due(0) == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert ArrivalOrder([[0], [1]], per_batch=2, max_lag=9).due(0) == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
 def test_an_actor_takes_turns_with_its_groups() -> None:
-    order = AsTheyCome([[0, 2], [1, 3]], per_batch=4, max_lag=0)
+    order = ArrivalOrder([[0, 2], [1, 3]], per_batch=4, max_lag=0)
     assert order.due(0) == [(0, 0), (1, 0), (2, 0), (3, 0)]
 
 
 def test_what_is_older_than_the_lag_allows_is_dropped_and_counted() -> None:
-    order = AsTheyCome([[0], [1]], per_batch=1, max_lag=1)
+    order = ArrivalOrder([[0], [1]], per_batch=1, max_lag=1)
     order.due(0)
     order.arrived(fragment(Task(0, 0), version=0))
     order.arrived(fragment(Task(1, 0), version=1))
@@ -58,7 +58,7 @@ def test_what_is_older_than_the_lag_allows_is_dropped_and_counted() -> None:
 
 
 def test_rounds_keep_their_order_whatever_arrives_first() -> None:
-    order = InRounds(groups=3, per_batch=2, max_lag=1)
+    order = RoundOrder(groups=3, per_batch=2, max_lag=1)
     assert order.due(0) == [(0, 0), (1, 0), (2, 0), (0, 1)]
     for task in (Task(0, 1), Task(2, 0), Task(1, 0)):
         order.arrived(fragment(task))
@@ -69,14 +69,14 @@ def test_rounds_keep_their_order_whatever_arrives_first() -> None:
 
 
 def test_in_rounds_the_lag_is_the_same_for_every_batch() -> None:
-    order = InRounds(groups=2, per_batch=2, max_lag=2)
+    order = RoundOrder(groups=2, per_batch=2, max_lag=2)
     asked = [len(order.due(version)) for version in range(4)]
     assert asked == [6, 2, 2, 2]  # batches 0 to 2 at once, then one batch an update
     assert order.due(3) == []
 
 
 def test_without_lag_a_round_is_asked_for_when_the_one_before_was_learned_from() -> None:
-    order = InRounds(groups=2, per_batch=2, max_lag=0)
+    order = RoundOrder(groups=2, per_batch=2, max_lag=0)
     assert order.due(0) == [(0, 0), (1, 0)]
     assert order.due(0) == []
     assert order.due(1) == [(0, 1), (1, 1)]

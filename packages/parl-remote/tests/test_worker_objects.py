@@ -62,7 +62,7 @@ def test_a_stored_value_is_noted_and_can_be_read(
     peer: Any = Peer()
     store(part, peer, image)
     assert peer.last() == Done(1)
-    monkeypatch.setattr(object_memory._Surroundings, "directory", None)  # so that it is so again for other tests
+    monkeypatch.setattr(object_memory._PerThread, "directory", None)  # so that it is so again for other tests
     object_memory.look_in(str(tmp_path))
     place = object_memory.brought(ID)
     assert place is not None

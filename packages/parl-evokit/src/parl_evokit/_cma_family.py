@@ -47,7 +47,7 @@ __all__ = [
     "LEAST_INTEGER_STD",
     "SMALLEST_STEP",
     "CmaFamily",
-    "Promising",
+    "InitialDistribution",
     "Rates",
     "Recombination",
     "Restarts",
@@ -376,7 +376,7 @@ class Restarts:
         self._evaluations, self._large = [small, large], bool(is_large)
 
 
-class Promising(NamedTuple):
+class InitialDistribution(NamedTuple):
     """The initial normal distribution of a search: mean `[n]`, step size, covariance of determinant 1.
 
     The covariance is `[n, n]`, or its diagonal `[n]` for a separable one.
@@ -422,7 +422,7 @@ def checked_solutions(
 
 def promising_region(
     solutions: ArrayLike, rewards: ArrayLike, *, best: float = 0.1, spread: float = 0.1, separable: bool = False
-) -> Promising:
+) -> InitialDistribution:
     """Return the distribution that known solutions suggest.
 
     Args:
@@ -448,11 +448,11 @@ def promising_region(
     if separable:
         variances = np.square(deviations).mean(axis=0) + spread**2
         sigma = float(np.exp(np.log(variances).mean() / 2))
-        return Promising(mean, sigma, variances / sigma**2)
+        return InitialDistribution(mean, sigma, variances / sigma**2)
     covariance = deviations.T @ deviations / len(chosen) + spread**2 * np.eye(table.shape[1])
     log_determinant = float(np.linalg.slogdet(covariance)[1])
     sigma = float(np.exp(log_determinant / (2 * table.shape[1])))
-    return Promising(mean, sigma, covariance / sigma**2)
+    return InitialDistribution(mean, sigma, covariance / sigma**2)
 
 
 @dataclass(frozen=True)

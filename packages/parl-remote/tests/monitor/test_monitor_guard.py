@@ -14,7 +14,7 @@ import pytest
 
 from parl_remote._monitor import guard
 from parl_remote._monitor.guard import Peers, allowed_target
-from parl_remote._monitor.sessions import Sessions, Tries, token_of
+from parl_remote._monitor.sessions import AttemptLimit, Sessions, token_of
 from parl_remote.errors import AuthenticationFailed
 
 KILL = "/api/v1/actors/lease-1/kill"
@@ -304,7 +304,7 @@ def test_the_number_of_sessions_is_bounded() -> None:
 
 def test_tries_are_counted_for_each_visitor_apart() -> None:
     clock = [0.0]
-    tries = Tries(lambda: clock[0], burst=2, every_s=10.0)
+    tries = AttemptLimit(lambda: clock[0], burst=2, every_s=10.0)
     assert [tries.wait_s("a") for _ in range(3)] == [0.0, 0.0, 10.0]
     assert tries.wait_s("b") == 0.0
     clock[0] = 10.0

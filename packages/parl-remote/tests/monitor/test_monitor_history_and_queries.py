@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from parl_remote._monitor.api import BadQuery, Listing, Wish, wish_of
-from parl_remote._monitor.store import History, Keep
+from parl_remote._monitor.api import BadQuery, Listing, RowQuery, query_of
+from parl_remote._monitor.store import History, Retention
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ LISTING: Listing[Row] = Listing(
 )
 
 
-def names(**wish: object) -> list[str]:
-    return [row.name for row in LISTING.pick(ROWS, Wish(**wish)).rows]  # type: ignore[arg-type]
+def names(**query: object) -> list[str]:
+    return [row.name for row in LISTING.pick(ROWS, RowQuery(**query)).rows]  # type: ignore[arg-type]
 
 
 def test_rows_come_in_the_default_order() -> None:
@@ -59,18 +59,18 @@ def test_pages_do_not_overlap_and_cover_everything() -> None:
 
 
 def test_a_page_behind_the_last_is_the_last() -> None:
-    page = LISTING.pick(ROWS, Wish(page=99, per_page=3))
+    page = LISTING.pick(ROWS, RowQuery(page=99, per_page=3))
     assert (page.page, page.pages, page.total, page.all) == (2, 2, 4, 4)
 
 
 def test_of_nothing_there_is_one_empty_page() -> None:
-    page = LISTING.pick([], Wish())
+    page = LISTING.pick([], RowQuery())
     assert (page.rows, page.page, page.pages, page.total) == ([], 1, 1, 0)
 
 
 def test_a_field_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(BadQuery, match="cannot sort by 'colour'; there are name, size"):
-        LISTING.pick(ROWS, Wish(sort="colour"))
+        LISTING.pick(ROWS, RowQuery(sort="colour"))
 
 
 @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ def test_a_field_that_is_not_there_is_refused_with_those_that_are() -> None:
 )
 def test_queries_out_of_their_range_are_refused(query: dict[str, str]) -> None:
     with pytest.raises(BadQuery):
-        wish_of(query, ())
+        query_of(query, ())
 
 
 def test_a_query_is_read() -> None:
-    wish = wish_of({"q": "x", "sort": "size", "order": "desc", "page": "2", "kind": "b", "other": "c"}, ("kind",))
-    assert wish == Wish("x", "size", True, 2, 50, {"kind": "b"})
+    query = query_of({"q": "x", "sort": "size", "order": "desc", "page": "2", "kind": "b", "other": "c"}, ("kind",))
+    assert query == RowQuery("x", "size", True, 2, 50, {"kind": "b"})
 
 
 def test_history_gives_back_what_was_added() -> None:
-    history = History(("cpu", "memory"), Keep(fine=10, coarse=10, every=60))
+    history = History(("cpu", "memory"), Retention(fine=10, coarse=10, every=60))
     history.add(1.0, (0.5, None))
     history.add(3.0, (0.25, 7.0))
     assert history.read(0.0) == {"t": [1.0, 3.0], "cpu": [0.5, 0.25], "memory": [None, 7.0]}
@@ -104,7 +104,7 @@ def test_history_gives_back_what_was_added() -> None:
 
 
 def test_history_forgets_the_oldest_and_keeps_means_of_them() -> None:
-    history = History(("x",), Keep(fine=5, coarse=100, every=10.0))
+    history = History(("x",), Retention(fine=5, coarse=100, every=10.0))
     for second in range(100):
         history.add(float(second), (float(second),))
     fine = history.read(95.0)
@@ -120,7 +120,7 @@ def test_history_forgets_the_oldest_and_keeps_means_of_them() -> None:
 
 
 def test_long_histories_are_thinned_out_by_averaging() -> None:
-    history = History(("x",), Keep(fine=1000, coarse=1, every=1e9))
+    history = History(("x",), Retention(fine=1000, coarse=1, every=1e9))
     for second in range(1000):
         history.add(float(second), (float(second % 2),))
     read = history.read(0.0, most=100)
@@ -129,7 +129,7 @@ def test_long_histories_are_thinned_out_by_averaging() -> None:
 
 
 def test_entries_out_of_order_are_dropped() -> None:
-    history = History(("x",), Keep(fine=5, coarse=5, every=60))
+    history = History(("x",), Retention(fine=5, coarse=5, every=60))
     history.add(5.0, (1.0,))
     history.add(4.0, (2.0,))
     history.add(5.0, (3.0,))
@@ -137,7 +137,7 @@ def test_entries_out_of_order_are_dropped() -> None:
 
 
 def test_a_full_history_takes_little_memory() -> None:
-    history = History(("a", "b", "c", "d", "e"), Keep(fine=360, coarse=180, every=120.0))
+    history = History(("a", "b", "c", "d", "e"), Retention(fine=360, coarse=180, every=120.0))
     for second in range(2000):
         history.add(2.0 * second, (1.0,) * 5)
     assert len(history.read(0.0, most=10_000)["t"]) <= 360 + 180

@@ -5,13 +5,13 @@ publish(version): the weights are stored once a host, and an actor gets them wit
 
 An order knows no actor and no clock, it only counts:
 
-    AsTheyCome   in the order of arrival; an actor has its next call before it has ended the last
-    InRounds     fragment i = round * groups + group is learned from in update i // per_batch, of any actor, with the
-                 weights of `max_lag` updates before: the same numbers, however many actors there are
+    ArrivalOrder   in the order of arrival; an actor has its next call before it has ended the last
+    RoundOrder     fragment i = round * groups + group is learned from in update i // per_batch, of any actor, with the
+                   weights of `max_lag` updates before: the same numbers, however many actors there are
 
 Both keep the policy lag, the updates between acting and learning, within `max_lag`: so many fragments and no more are
 under way or wait to be learned from, (max_lag + 1) * per_batch. That is the back-pressure: actors that are faster than
-the learner wait. `AsTheyCome` drops what comes from an actor so slow that it is older all the same.
+the learner wait. `ArrivalOrder` drops what comes from an actor so slow that it is older all the same.
 
 Checkpoints see the environments of all actors, and what is in progress there, through `ActorEnvironments`:
 
@@ -45,15 +45,15 @@ from parl_core.worker_pool import Work, WorkerPool
 __all__ = [
     "ActorEnvironments",
     "Arrival",
-    "AsTheyCome",
+    "ArrivalOrder",
     "Call",
     "CollectedByActors",
     "EnvironmentWorkers",
     "FragmentCollector",
     "FragmentOrder",
     "FragmentSource",
-    "InRounds",
     "LooseCollector",
+    "RoundOrder",
 ]
 
 
@@ -247,7 +247,7 @@ class FragmentOrder(Protocol):
         """Continue from what `get_state` returned."""
 
 
-class AsTheyCome:
+class ArrivalOrder:
     """First come, first learned.
 
     Args:
@@ -305,7 +305,7 @@ class AsTheyCome:
         raise NotImplementedError("the order of arrival cannot be reproduced")
 
 
-class InRounds:
+class RoundOrder:
     """Always the same order.
 
     Args:

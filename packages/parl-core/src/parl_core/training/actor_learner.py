@@ -49,14 +49,14 @@ from parl_core.spaces import blank_observations
 from parl_core.training._central_inference import CentralInference
 from parl_core.training._fragment_source import (
     ActorEnvironments,
-    AsTheyCome,
+    ArrivalOrder,
     CollectedByActors,
     EnvironmentWorkers,
     FragmentCollector,
     FragmentOrder,
     FragmentSource,
-    InRounds,
     LooseCollector,
+    RoundOrder,
 )
 from parl_core.training._group_actor import CollectingActor, Experience, GroupActor, experience_of
 from parl_core.training._requirements import require_agents, require_kinds, require_rates
@@ -363,8 +363,8 @@ def train_actor_learner(
 def order_of(settings: ActorLearnerSettings) -> FragmentOrder:
     """Return the order in which fragments are learned from."""
     if settings.deterministic or settings.max_lag == 0:  # rounds wait for all groups anyway
-        return InRounds(settings.n_groups, settings.fragments_per_batch, settings.max_lag)
-    return AsTheyCome(shares_of(settings), settings.fragments_per_batch, settings.max_lag)
+        return RoundOrder(settings.n_groups, settings.fragments_per_batch, settings.max_lag)
+    return ArrivalOrder(shares_of(settings), settings.fragments_per_batch, settings.max_lag)
 
 
 def shares_of(settings: ActorLearnerSettings) -> list[list[int]]:

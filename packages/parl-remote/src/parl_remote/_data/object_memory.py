@@ -390,22 +390,22 @@ class Source(Protocol):
         """
 
 
-class _Surroundings(threading.local):
+class _PerThread(threading.local):
     directory: Path | None = None  # the same for all threads: set on the class
     sender: Source | None = None
 
 
-_here = _Surroundings()
+_here = _PerThread()
 
 
 def look_in(socket_directory: str) -> None:
     """Set the directory in which to look for values sent to the node; called once in an actor's process."""
-    _Surroundings.directory = Path(socket_directory)
+    _PerThread.directory = Path(socket_directory)
 
 
 def has_place() -> bool:
     """Return whether `look_in` was called, here or before the fork that made this process."""
-    return _Surroundings.directory is not None
+    return _PerThread.directory is not None
 
 
 def brought(object_id: str) -> Place | None:

@@ -17,7 +17,7 @@ from parl_remote._node.run_files import ClusterRecord, RunFiles
 from parl_remote._transport.addresses import Address, address_here, is_loopback, is_this_host
 from parl_remote.errors import AuthenticationFailed, ClusterUnreachable, RemoteError, VersionMismatch
 
-__all__ = ["Seen", "check_reach", "explained", "explained_here", "probe", "why"]
+__all__ = ["ProbeResult", "check_reach", "explained", "explained_here", "probe", "why"]
 
 
 _SILENCE_S = 1.0  # a PARL node speaks first and at once; a line that takes longer takes longer for everything
@@ -28,7 +28,7 @@ _ANSWER_S = 0.5
 _GREETING = 10  # bytes of ZMTP's signature, which zmq sends to a peer that connects
 
 
-class Seen(Enum):
+class ProbeResult(Enum):
     """The result of a probe.
 
     UNKNOWN_NAME: the host's name cannot be resolved here. NO_ROUTE: there is no route to it. NO_ANSWER: nothing came
@@ -55,7 +55,7 @@ class Probe:
         took_s: How long the connection took.
     """
 
-    seen: Seen
+    seen: ProbeResult
     detail: str = ""
     took_s: float = 0.0
 
@@ -65,16 +65,16 @@ def probe(address: Address, timeout_s: float) -> Probe:
     try:
         socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        return Probe(Seen.UNKNOWN_NAME, error.strerror or str(error))
+        return Probe(ProbeResult.UNKNOWN_NAME, error.strerror or str(error))
     began = time.monotonic()
     try:
         with socket.create_connection((address.host, address.port), timeout_s) as connection:
             took_s = time.monotonic() - began
             return _by_its_words(_first_bytes(connection), took_s)
     except TimeoutError:
-        return Probe(Seen.NO_ANSWER, f"no answer within {timeout_s:g} s")
+        return Probe(ProbeResult.NO_ANSWER, f"no answer within {timeout_s:g} s")
     except OSError as error:
-        seen = Seen.REFUSED if error.errno == errno.ECONNREFUSED else Seen.NO_ROUTE
+        seen = ProbeResult.REFUSED if error.errno == errno.ECONNREFUSED else ProbeResult.NO_ROUTE
         return Probe(seen, error.strerror or str(error))
 
 
@@ -101,10 +101,10 @@ def _answer(connection: socket.socket) -> bytes:
 
 def _by_its_words(data: bytes, took_s: float) -> Probe:
     if data[:1] == b"\xff" and data[_GREETING - 1 : _GREETING] == b"\x7f":
-        return Probe(Seen.NODE, "", took_s)
+        return Probe(ProbeResult.NODE, "", took_s)
     if data:
-        return Probe(Seen.OTHER_PROGRAM, data[:40].decode("ascii", "replace").splitlines()[0], took_s)
-    return Probe(Seen.SILENT, "", took_s)
+        return Probe(ProbeResult.OTHER_PROGRAM, data[:40].decode("ascii", "replace").splitlines()[0], took_s)
+    return Probe(ProbeResult.SILENT, "", took_s)
 
 
 def check_reach(address: Address, found: Environment, timeout_s: float) -> Finding:
@@ -118,36 +118,36 @@ def check_reach(address: Address, found: Environment, timeout_s: float) -> Findi
     look = probe(address, timeout_s)
     host, port = address.host, address.port
     match look.seen:
-        case Seen.NODE:
+        case ProbeResult.NODE:
             return fine("port", f"{address} can be reached ({look.took_s * 1000:.1f} ms)")
-        case Seen.UNKNOWN_NAME:
+        case ProbeResult.UNKNOWN_NAME:
             return problem(
                 "address",
                 f"the name {host!r} is not known on this host ({look.detail})",
                 f"check the spelling, or use an IP address that `hostname -I` prints there, as in 10.0.0.5:{port}",
             )
-        case Seen.NO_ROUTE:
+        case ProbeResult.NO_ROUTE:
             return problem(
                 "address",
                 f"there is no route from here to {host} ({look.detail})",
                 f"check the address, the network and its routes (ip route get {host})",
             )
-        case Seen.NO_ANSWER:
+        case ProbeResult.NO_ANSWER:
             return problem(
                 "port",
                 f"{address} does not answer at all within {timeout_s:g} s: the host is down, or a firewall swallows "
                 "packets",
                 f"check that {host} is up (ping {host}), and open TCP port {port} in its firewall",
             )
-        case Seen.REFUSED:
+        case ProbeResult.REFUSED:
             return _refused(address, found)
-        case Seen.OTHER_PROGRAM:
+        case ProbeResult.OTHER_PROGRAM:
             return problem(
                 "port",
                 f"another program answers at {address}; it says {look.detail!r}",
                 "use the port that `xparl start` printed on that host (xparl status shows it there)",
             )
-        case Seen.SILENT:
+        case ProbeResult.SILENT:
             return problem(
                 "port",
                 f"something at {address} takes connections and says nothing: another program, a firewall or a tunnel "

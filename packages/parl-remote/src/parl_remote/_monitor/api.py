@@ -38,7 +38,7 @@ from parl_remote._monitor.model import (
 )
 from parl_remote._monitor.store import Store, View
 
-__all__ = ["BadQuery", "Listing", "Wish", "make_api", "wish_of"]
+__all__ = ["BadQuery", "Listing", "RowQuery", "make_api", "query_of"]
 
 Row = TypeVar("Row")
 
@@ -50,7 +50,7 @@ class BadQuery(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RowQuery:
     """A parsed query.
 
     Attributes:
@@ -99,36 +99,36 @@ class Listing(Generic[Row]):
     exact: Mapping[str, Callable[[Row], str]]
     default: tuple[str, bool]
 
-    def pick(self, rows: Sequence[Row], wish: Wish) -> Page[Row]:
+    def pick(self, rows: Sequence[Row], query: RowQuery) -> Page[Row]:
         """Return the requested page; the last one if it is beyond the end.
 
         Raises:
             BadQuery: There is no such field.
         """
-        name, descending = (wish.sort, wish.descending) if wish.sort else self.default
+        name, descending = (query.sort, query.descending) if query.sort else self.default
         if name not in self.keys:
             raise BadQuery(f"cannot sort by {name!r}; there are {', '.join(self.keys)}")
-        matching = self._matching(rows, wish)
+        matching = self._matching(rows, query)
         values = list(map(self.keys[name], matching))
         known = [i for i, value in enumerate(values) if value is not None]
         known.sort(key=values.__getitem__, reverse=descending)
         unknown = [i for i, value in enumerate(values) if value is None]  # come last in either order
         ordered = [matching[i] for i in known + unknown]
-        pages = max(1, -(-len(ordered) // wish.per_page))
-        page = min(wish.page, pages)
-        start = (page - 1) * wish.per_page
-        return Page(ordered[start : start + wish.per_page], len(ordered), len(rows), page, pages)
+        pages = max(1, -(-len(ordered) // query.per_page))
+        page = min(query.page, pages)
+        start = (page - 1) * query.per_page
+        return Page(ordered[start : start + query.per_page], len(ordered), len(rows), page, pages)
 
-    def _matching(self, rows: Sequence[Row], wish: Wish) -> list[Row]:
+    def _matching(self, rows: Sequence[Row], query: RowQuery) -> list[Row]:
         matching = list(rows)
-        for name, value in wish.exact.items():
+        for name, value in query.exact.items():
             matching = [row for row in matching if self.exact[name](row) == value]
-        for word in wish.text.casefold().split():
+        for word in query.text.casefold().split():
             matching = [row for row in matching if any(word in text.casefold() for text in self.texts(row))]
         return matching
 
 
-def wish_of(arguments: Mapping[str, str], exact: Sequence[str]) -> Wish:
+def query_of(arguments: Mapping[str, str], exact: Sequence[str]) -> RowQuery:
     """Return the parsed query string.
 
     Args:
@@ -141,7 +141,7 @@ def wish_of(arguments: Mapping[str, str], exact: Sequence[str]) -> Wish:
     order = arguments.get("order", "asc")
     if order not in {"asc", "desc"}:
         raise BadQuery(f"order is 'asc' or 'desc', not {order[:40]!r}")
-    return Wish(
+    return RowQuery(
         text=arguments.get("q", "")[:200],
         sort=arguments.get("sort", ""),
         descending=order == "desc",
@@ -415,7 +415,7 @@ def make_api(store: Store, source: Source) -> Blueprint:
 
 def _pick(listing: Listing[Row], rows: Any) -> Page[Row]:
     try:
-        return listing.pick(rows, wish_of(request.args, tuple(listing.exact)))
+        return listing.pick(rows, query_of(request.args, tuple(listing.exact)))
     except BadQuery as error:
         abort(400, str(error))
 

@@ -24,7 +24,7 @@ from parl_remote._messages.overview import EventKind
 from parl_remote._monitor.api import make_api
 from parl_remote._monitor.guard import Guard, allowed_target
 from parl_remote._monitor.model import NodeInfo, Source
-from parl_remote._monitor.sessions import Sessions, Tries
+from parl_remote._monitor.sessions import AttemptLimit, Sessions
 from parl_remote._monitor.store import Store, View, hosts_of
 from parl_remote._version import __version__
 
@@ -111,7 +111,7 @@ def _page(template: str, here: str, one: str = "") -> ResponseReturnValue:
     return render_template(template, here=here, one=one)
 
 
-def make_pages(guard: Guard, tries: Tries) -> Blueprint:
+def make_pages(guard: Guard, tries: AttemptLimit) -> Blueprint:
     """Return the pages as a blueprint.
 
     Args:
@@ -193,7 +193,7 @@ def create_app(
     app.json.compact = True  # type: ignore[attr-defined]
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     guard = Guard(app, Sessions(token, clock), host, port, uid_of)
-    app.register_blueprint(make_pages(guard, Tries(clock)))
+    app.register_blueprint(make_pages(guard, AttemptLimit(clock)))
     app.register_blueprint(make_api(store, source))
     app.register_blueprint(_probes(store))
     app.register_blueprint(make_legacy(store))

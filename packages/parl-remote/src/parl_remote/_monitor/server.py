@@ -244,7 +244,7 @@ def share_fairly(servers: Iterable[Any], peers: Peers, most: int) -> None:
     """
     from waitress.channel import HTTPChannel
 
-    class Fair(HTTPChannel):
+    class FairChannel(HTTPChannel):
         def __init__(self, server: Any, sock: Any, addr: Any, adj: Any, map: Any = None) -> None:
             super().__init__(server, sock, addr, adj, map)
             asks = {"REMOTE_ADDR": addr[0], "REMOTE_PORT": addr[1], "SERVER_PORT": _port_of(server)}
@@ -255,7 +255,7 @@ def share_fairly(servers: Iterable[Any], peers: Peers, most: int) -> None:
                 open_now[crowded_out({key: one.visitor for key, one in open_now.items()})].handle_close()
 
     for server in servers:
-        server.channel_class = Fair
+        server.channel_class = FairChannel
 
 
 def _url(settings: MonitorSettings, server: Any) -> str:

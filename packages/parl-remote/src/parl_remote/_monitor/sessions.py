@@ -17,7 +17,7 @@ from pathlib import Path
 from parl_remote._security import read_private_file, write_private_file
 from parl_remote.errors import AuthenticationFailed
 
-__all__ = ["Session", "Sessions", "Tries", "token_of"]
+__all__ = ["AttemptLimit", "Session", "Sessions", "token_of"]
 
 _TOKEN_BYTES = 32
 _SHORTEST_TOKEN = 16
@@ -78,7 +78,7 @@ class Sessions:
             self._open.pop(_digest(cookie), None)
 
 
-class Tries:
+class AttemptLimit:
     """A limit on answers to wrong tokens: some at once, then one every few seconds. The right one is never delayed.
 
     Args:

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 from parl_remote._monitor.model import ActorInfo, DeathInfo, EventInfo, NodeInfo, Snapshot
 
-__all__ = ["History", "Keep", "Store", "View", "hosts_of", "totals_of"]
+__all__ = ["History", "Retention", "Store", "View", "hosts_of", "totals_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Retention:
     """The size of a history.
 
     Attributes:
@@ -36,9 +36,9 @@ class Keep:
     every: float
 
 
-CLUSTER = Keep(fine=1800, coarse=1440, every=60.0)  # an hour at two seconds each, then a day
-NODES = Keep(fine=720, coarse=720, every=120.0)
-ACTORS = Keep(fine=360, coarse=180, every=120.0)
+CLUSTER = Retention(fine=1800, coarse=1440, every=60.0)  # an hour at two seconds each, then a day
+NODES = Retention(fine=720, coarse=720, every=120.0)
+ACTORS = Retention(fine=360, coarse=180, every=120.0)
 
 _GAP_S = 1e-3  # two entries of one moment are one
 
@@ -84,7 +84,7 @@ class History:
 
     __slots__ = ("_coarse", "_count", "_fine", "_keep", "_last", "_names", "_since", "_sums")
 
-    def __init__(self, names: tuple[str, ...], keep: Keep) -> None:
+    def __init__(self, names: tuple[str, ...], keep: Retention) -> None:
         self._names = names
         self._keep = keep
         self._fine = _Ring(len(names), keep.fine)
@@ -414,7 +414,7 @@ def totals_of(snapshot: Snapshot) -> Totals:
     )
 
 
-def _history(known: dict[str, History], name: str, numbers: tuple[str, ...], keep: Keep) -> History:
+def _history(known: dict[str, History], name: str, numbers: tuple[str, ...], keep: Retention) -> History:
     history = known.get(name)
     if history is None:
         history = known[name] = History(numbers, keep)

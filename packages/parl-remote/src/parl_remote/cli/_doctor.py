@@ -22,7 +22,7 @@ import click
 
 from parl_remote._config import Environment, Limits, environment
 from parl_remote._doctor.here import Finding, Severity, check_here, fine, imports_of, note, problem
-from parl_remote._doctor.reach import Seen, check_reach, probe, why
+from parl_remote._doctor.reach import ProbeResult, check_reach, probe, why
 from parl_remote._links.requests import Inquiry
 from parl_remote._messages import NodeStatus, Role, Status, StatusRequest
 from parl_remote._messages.parts import CheckHost, HostReport, NodeReached, ReachNode
@@ -41,7 +41,7 @@ _PATIENCE_S = 3.0  # the time limit for each of them
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class _WorkerCheck:
     """The result of checking a worker from here: findings, or why it cannot be reached."""
 
     findings: tuple[Finding, ...] = ()
@@ -67,22 +67,22 @@ def check_workers(
         yield from sight.findings
 
 
-def _look(cluster: ClusterAddress, node: NodeStatus, modules: Sequence[str]) -> _Sight:
+def _look(cluster: ClusterAddress, node: NodeStatus, modules: Sequence[str]) -> _WorkerCheck:
     name, where = _name(node), _where(cluster, node)
     limits = Limits(connect_timeout_s=_PATIENCE_S)
     try:
         worker = Inquiry(cluster.within(_PATIENCE_S).connect_node(node.addresses), Role.WORKER, limits, "xparl doctor")
     except AuthenticationFailed:
-        return _Sight((_wrong_address(cluster, node, "the peer there does not have the cluster's key"),))
+        return _WorkerCheck((_wrong_address(cluster, node, "the peer there does not have the cluster's key"),))
     except VersionMismatch as error:
-        return _Sight((_other_version(node, str(error)),))
+        return _WorkerCheck((_other_version(node, str(error)),))
     except RemoteProtocolError as error:
-        return _Sight((_wrong_address(cluster, node, f"the peer there is no worker ({error})"),))
+        return _WorkerCheck((_wrong_address(cluster, node, f"the peer there is no worker ({error})"),))
     except (RemoteError, OSError):
         return _not_reached(cluster, node)
     with worker:
         if worker.welcome.id != node.node_id:
-            return _Sight((_wrong_address(cluster, node, f"another node answers there ({worker.welcome.id})"),))
+            return _WorkerCheck((_wrong_address(cluster, node, f"another node answers there ({worker.welcome.id})"),))
         heard = report_of_host(worker, modules, [path for path in sys.path if path])
     findings = [fine("worker", f"worker {name} can be reached at {where}")]
     who = f"worker {name}"
@@ -93,27 +93,27 @@ def _look(cluster: ClusterAddress, node: NodeStatus, modules: Sequence[str]) -> 
         findings += check_disk(who, heard.report)
         findings += _versions(who, heard.report)
         findings += _modules(who, heard.report, modules)
-    return _Sight(tuple(findings))
+    return _WorkerCheck(tuple(findings))
 
 
-def _not_reached(cluster: ClusterAddress, node: NodeStatus) -> _Sight:
+def _not_reached(cluster: ClusterAddress, node: NodeStatus) -> _WorkerCheck:
     """Check an address that leads to no worker, without a key."""
     if not node.addresses:
-        return _Sight(unreachable="it has no address for other hosts")
+        return _WorkerCheck(unreachable="it has no address for other hosts")
     address = advertised_by(node.addresses[0], cluster.address)
     look = probe(address, _PATIENCE_S)
     match look.seen:
-        case Seen.OTHER_PROGRAM:
-            return _Sight((_wrong_address(cluster, node, f"another program answers there ({look.detail!r})"),))
-        case Seen.SILENT | Seen.NODE:
+        case ProbeResult.OTHER_PROGRAM:
+            return _WorkerCheck((_wrong_address(cluster, node, f"another program answers there ({look.detail!r})"),))
+        case ProbeResult.SILENT | ProbeResult.NODE:
             frozen = problem(
                 "worker",
                 f"worker {_name(node)} takes connections at {address} and does not answer them",
                 f"on {_name(node)}, see whether its process is stopped or the host swaps (top); xparl stop ends it",
             )
-            return _Sight((frozen,))
+            return _WorkerCheck((frozen,))
         case _:
-            return _Sight(unreachable=look.detail)
+            return _WorkerCheck(unreachable=look.detail)
 
 
 def _other_version(node: NodeStatus, reason: str) -> Finding:
@@ -204,7 +204,7 @@ _LITTLE_DISK = 200 * _MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class MeasuredReport:
     """A node's report, with the offset of its clock.
 
     Attributes:
@@ -218,7 +218,7 @@ class Heard:
     error_s: float
 
 
-def report_of_host(node: Inquiry, modules: Sequence[str] = (), paths: Sequence[str] = ()) -> Heard | None:
+def report_of_host(node: Inquiry, modules: Sequence[str] = (), paths: Sequence[str] = ()) -> MeasuredReport | None:
     """Request a node's report; return None if it does not support that."""
     began = time.time()
     try:
@@ -226,10 +226,10 @@ def report_of_host(node: Inquiry, modules: Sequence[str] = (), paths: Sequence[s
     except RemoteError:
         return None
     ended = time.time()
-    return Heard(report, report.time_s - (began + ended) / 2, (ended - began) / 2)
+    return MeasuredReport(report, report.time_s - (began + ended) / 2, (ended - began) / 2)
 
 
-def check_clock(who: str, heard: Heard) -> Iterator[Finding]:
+def check_clock(who: str, heard: MeasuredReport) -> Iterator[Finding]:
     """Check whether a node's clock agrees with this host's."""
     if abs(heard.ahead_s) - heard.error_s >= _CLOCKS_APART_S:
         direction = "ahead of" if heard.ahead_s > 0 else "behind"

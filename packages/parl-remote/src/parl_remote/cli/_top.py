@@ -46,7 +46,7 @@ _MOST_NODES = 0.4  # of the lines, where there are more nodes than fit
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Overview:
     """A cluster's state at one moment.
 
     Attributes:
@@ -62,7 +62,7 @@ class Look:
     actors: tuple[ActorStatus, ...]
 
 
-def frame(look: Look, sort: str, *, width: int = 0, height: int = 0) -> list[str]:
+def frame(look: Overview, sort: str, *, width: int = 0, height: int = 0) -> list[str]:
     """Return the lines to show.
 
     Args:
@@ -83,7 +83,7 @@ def frame(look: Look, sort: str, *, width: int = 0, height: int = 0) -> list[str
     return [clip(line, width) for line in lines] if width else lines
 
 
-def as_json(look: Look, sort: str) -> dict[str, Any]:
+def as_json(look: Overview, sort: str) -> dict[str, Any]:
     """Return the state as JSON."""
     return {
         "address": look.address,
@@ -93,7 +93,7 @@ def as_json(look: Look, sort: str) -> dict[str, Any]:
     }
 
 
-def _summary(look: Look) -> list[str]:
+def _summary(look: Overview) -> list[str]:
     one = look.status
     programs = sum(not client.name.startswith("xparl ") for client in one.clients)
     busy = sum(actor.numbers.phase is ActorPhase.BUSY for actor in look.actors)
@@ -275,10 +275,10 @@ def top_command(
             click.echo(json.dumps(as_json(look, sort)) if json_wanted else "\n".join(frame(look, sort)))
 
 
-def _look(session: Session) -> Look:
+def _look(session: Session) -> Overview:
     master = session.master
     status = master.ask(StatusRequest, Status)
-    return Look(str(session.cluster), status, nodes_of(master, lost=True), tuple(actors_of(master)))
+    return Overview(str(session.cluster), status, nodes_of(master, lost=True), tuple(actors_of(master)))
 
 
 def _watch(session: Session, delay_s: float, count: int | None, sort: str) -> None:
