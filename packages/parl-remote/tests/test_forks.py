@@ -325,6 +325,45 @@ def test_the_child_of_a_program_uses_what_the_program_has_made(run_program: Run)
     assert (done.stderr, done.stdout, done.returncode) == ("", "done\n", 0)
 
 
+READS = """
+import gc, os, sys, warnings
+import parl_remote as parl
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about forks and threads
+
+@parl.remote_class
+class Source:
+    def count(self):
+        yield from range(50)
+
+def read(numbers):
+    try:
+        next(numbers)
+    except parl.NotConnected as error:
+        print(error, flush=True)
+
+def drop(numbers):
+    numbers.close()
+
+parl.connect(*sys.argv[1:], **({} if sys.argv[1:] else {"cpu_num": 1}))
+source = Source()
+for how in read, drop:
+    numbers = source.count()
+    first = next(numbers)
+    child = os.fork()
+    if child == 0:
+        how(numbers)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print([first, *numbers] == list(range(50)), flush=True)
+"""
+
+
+def test_a_child_takes_nothing_from_the_generators_of_its_parent(run_program: Run) -> None:
+    done = run_program(program=READS)
+    told = "a generator is read by the process that called it, from which this one was forked"
+    assert (done.stderr, done.stdout.splitlines(), done.returncode) == ("", [told, "True", "True"], 0)
+
+
 DIES = """
 import os, signal, sys, time
 import parl_remote as parl

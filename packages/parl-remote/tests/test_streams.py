@@ -287,6 +287,20 @@ def test_the_end_of_its_actor_ends_it(shared_cluster: None) -> None:
         next(numbers)
 
 
+def test_a_generator_of_an_actor_that_was_made_again_is_no_other_one(shared_cluster: None) -> None:
+    source: Any = Source.options(max_restarts=1)()
+    numbers = source.guarded()
+    assert next(numbers) == 0
+    with pytest.raises(ActorLost, match=r"killed"):
+        list(source.dies())
+    others = source.count(5)
+    assert next(others) == 0
+    with pytest.raises(ActorLost, match="its actor was made again"):
+        next(numbers)
+    numbers.close()
+    assert list(others) == [1, 2, 3, 4]
+
+
 def test_an_async_generator_is_read_either_way(anywhere: str) -> None:
     source: Any = AsyncSource()
     assert list(source.count(50)) == list(range(50))

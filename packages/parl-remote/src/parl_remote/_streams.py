@@ -9,8 +9,9 @@ The reader requests values in parts. The first part has one value and is request
 on, the next part is requested while the previous one is read, so a generator is at most two parts ahead of its reader.
 A part has few values and takes little time. `send` and `throw` need a generator that is not read ahead: it has yielded
 a single value so far, or was resumed by `send` or `throw` last, and so stands at the value that its reader has. The
-iterator keeps the actor alive. Closing or dropping the iterator closes the generator, and the end of the actor ends the
-iterator. If a read is interrupted, for example by `asyncio.wait_for` or Ctrl-C, the next read gets its part.
+iterator keeps the actor alive, and belongs to the process that called. Closing or dropping the iterator closes the
+generator, and the end of the actor ends the iterator, also if the actor is made again. If a read is interrupted, for
+example by `asyncio.wait_for` or Ctrl-C, the next read gets its part.
 
 In the actor a generator belongs to the connection over which its answer is sent. It is closed when that connection
 closes, or when the caller no longer wants the answer.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import itertools
+import os
 import threading
 import time
 import types
@@ -30,6 +31,7 @@ from typing import Any, NoReturn, Protocol, Self
 
 from parl_remote._data import serialize
 from parl_remote._system.interrupts import uninterrupted
+from parl_remote.errors import ActorLost, NotConnected
 
 __all__ = [
     "RemoteIterator",
@@ -66,6 +68,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
 
     def __init__(self, number: int) -> None:
         self._number = number
+        self._pid = os.getpid()
         self._turn = threading.RLock()  # of the thread that reads
         self._actor: _Caller | None = None
         self._values: deque[Any] = deque()
@@ -92,6 +95,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
 
     @uninterrupted
     def _fetch(self) -> None:
+        self._check_process()
         with self._turn:
             if self._values:
                 return
@@ -134,6 +138,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
 
     async def __anext__(self) -> Any:
         while not self._values:
+            self._check_process()
             if self._over:
                 raise StopAsyncIteration
             coming = self._asked()
@@ -190,6 +195,10 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
     def __repr__(self) -> str:
         return f"<remote generator, {'ended' if self._over else 'open'}>"
 
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():  # reading here would take values from the parent
+            raise NotConnected("a generator is read by the process that called it, from which this one was forked")
+
     def _asked(self) -> Any:
         if self._coming is None:
             if self._actor is None:
@@ -207,6 +216,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
 
     @uninterrupted
     def _resumed(self, value: Any, error: BaseException | None) -> Any:
+        self._check_process()
         with self._turn:
             self._take(self._result_of(self._resume(value, error)))
             if not self._values:
@@ -214,6 +224,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
             return self._values.popleft()
 
     async def _resumed_async(self, value: Any, error: BaseException | None) -> Any:
+        self._check_process()
         if self._over and error is None:
             raise StopAsyncIteration
         coming = self._resume(value, error)
@@ -270,6 +281,8 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
             return None
         self._end()
         self._values.clear()
+        if self._pid != os.getpid():  # the parent reads on
+            return None
         return actor.submit(_CLOSE, (self._number,), {})
 
 
@@ -301,7 +314,7 @@ class _Source:
 
     def __init__(self, generator: Any) -> None:
         self.generator = generator
-        self.number = next(_numbers)
+        self.number = int.from_bytes(os.urandom(8))  # unique: a reader may ask the actor after it was made again
         self.reader: object = None
         self.turn = threading.Lock()
         self.next_part: list[Any] = []  # a value that was yielded, and is a part by itself
@@ -311,7 +324,6 @@ class _Source:
 
 # Per process, because a function that yields has no object that could keep its generator.
 _sources: dict[int, _Source] = {}
-_numbers = itertools.count(1)
 
 
 def can_stream(value: object) -> bool:
@@ -398,8 +410,15 @@ def of_part(part: Any) -> Any:
     return values[0] if len(values) == 1 else returned
 
 
+def _source_of(number: int) -> _Source:
+    try:
+        return _sources[number]
+    except KeyError:
+        raise ActorLost("this generator has ended; its actor was made again since") from None
+
+
 def _next(number: int, most: int) -> Any:
-    source = _sources[number]
+    source = _source_of(number)
     if inspect.isasyncgen(source.generator):
         return _in_task(source, _part_async(number, source, most))
     goes_on, returned = True, None
@@ -425,7 +444,7 @@ def _next(number: int, most: int) -> Any:
 
 def _resume(number: int, value: Any, error: BaseException | None) -> Any:
     """Resume a generator with a value, or with an exception; return what `_next` does, with one value at most."""
-    source = _sources[number]
+    source = _source_of(number)
     generator = source.generator
     if inspect.isasyncgen(generator):
         resumed = generator.asend(value) if error is None else generator.athrow(error)
