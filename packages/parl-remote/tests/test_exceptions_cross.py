@@ -20,6 +20,7 @@ import pytest
 
 import parl_remote
 from parl_remote import RemoteCallError, SerializationError
+from parl_remote._data.answers import describe
 
 
 class Peculiar(Exception):
@@ -121,6 +122,57 @@ class Raiser:
 
     def count(self) -> int:
         return self.calls
+
+
+class Hidden(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise LookupError(name)
+
+
+class ExitsAsText(Exception):
+    def __str__(self) -> str:
+        sys.exit(3)
+
+
+class ExitsWhenPickled:
+    def __reduce__(self) -> Any:
+        sys.exit(3)
+
+
+@pytest.mark.parametrize(
+    ("make_error", "expected"),
+    [
+        (lambda: Hidden("no attribute"), RemoteCallError),
+        (lambda: ExitsAsText("text"), ExitsAsText),
+        (lambda: ValueError(ExitsWhenPickled()), ValueError),
+    ],
+)
+def test_an_exception_whose_own_code_fails_does_not_end_the_actor(
+    shared_cluster: None, make_error: Callable[[], Exception], expected: type[Exception]
+) -> None:
+    raiser = Raiser()
+    with pytest.raises(expected):
+        raiser.throw(make_error)
+    assert raiser.count() == 1
+
+
+def test_the_text_of_an_exception_with_many_values_is_short() -> None:
+    inside: list[object] = []
+    inside.append(inside)
+    counted = 0
+
+    class Counted:
+        def __repr__(self) -> str:
+            nonlocal counted
+            counted += 1
+            return "value"
+
+    many = [Counted()] * 200_000
+    for error in ValueError(*many), ValueError(many), ValueError({"values": many}), ValueError(inside, *many):
+        described = describe(error, "Raiser.throw")
+        assert len(described.text) + len(described.traceback) < 1000
+        assert counted < 100  # else the whole text is made, and then cut
+    assert describe(ValueError(*many), "Raiser.throw").text.endswith("value, ...")
 
 
 @pytest.mark.parametrize(

@@ -76,15 +76,19 @@ def describe(error: BaseException, method: str, references: list[object] | None 
         method: Class and method that raised it.
         references: Filled as by `serialize.dumps`.
     """
-    if isinstance(error, ValueError) and text_of(error).endswith("is read-only"):  # numpy's words
-        error.add_note(_READ_ONLY)
-    return Failure(
-        method=method,
-        type_name=_name(type(error)),
-        text=text_of(error),
-        traceback=_traceback(error),
-        pickled=_pickled(error, references),
-    )
+    try:
+        if isinstance(error, ValueError) and text_of(error).endswith("is read-only"):  # numpy's words
+            error.add_note(_READ_ONLY)
+        return Failure(
+            method=method,
+            type_name=_name(type(error)),
+            text=text_of(error),
+            traceback=_traceback(error),
+            pickled=_pickled(error, references),
+        )
+    except BaseException as failure:  # whatever the code of its class raises, SystemExit too
+        text = f"(it could not be described: {type(failure).__name__})"
+        return Failure(method, "an exception", text, "", ())
 
 
 def rebuild(failure: Failure, where: str = "actor") -> BaseException:
@@ -303,7 +307,7 @@ def _what_can_be_sent(error: BaseException) -> _Parts:
 def _can_be_sent(value: object) -> bool:
     try:
         serialize.dumps(value)
-    except Exception:
+    except BaseException:
         return False
     return True
 
@@ -311,7 +315,7 @@ def _can_be_sent(value: object) -> bool:
 def _text_in_place_of(value: object) -> str:
     try:
         return cut(repr(value))
-    except Exception:
+    except BaseException:
         return f"<{type(value).__name__}>"
 
 
@@ -337,7 +341,7 @@ def _pickled(error: BaseException, references: list[object] | None) -> tuple[byt
     if asyncio is not None and isinstance(error, asyncio.CancelledError):
         return ()  # at the caller it would say that the caller's own task is cancelled
     for take_apart in (_taken_apart, _what_can_be_sent):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(BaseException):  # pickling runs the user's code
             return tuple(bytes(frame) for frame in serialize.dumps(take_apart(error), references))
     return ()
 
@@ -348,14 +352,14 @@ def _name(kind: type[BaseException]) -> str:
 
 def _traceback(error: BaseException) -> str:
     """Return the traceback from the user's first frame on."""
-    trace = error.__traceback__
-    while trace is not None and _is_ours(trace.tb_frame.f_globals.get("__package__")):
-        trace = trace.tb_next
     try:
+        trace = error.__traceback__
+        while trace is not None and _is_ours(trace.tb_frame.f_globals.get("__package__")):
+            trace = trace.tb_next
         if any(map(is_heavy, _chain(error))):
             return "".join(_short_lines(error, trace))
         return "".join(map(cut, traceback.format_exception(type(error), error, trace)))
-    except Exception:
+    except BaseException:
         return f"{_name(type(error))}: {text_of(error)}\n"
 
 

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import reprlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 __all__ = ["cut", "described", "in_seconds", "is_heavy", "text_of", "visible", "visible_output"]
@@ -63,11 +64,13 @@ def visible_output() -> Iterator[None]:
 
 def text_of(error: BaseException) -> str:
     """Return what an exception says, cut short; never raises."""
-    if is_heavy(error):
-        return ", ".join(map(_Brief().repr, error.args))
     try:
-        return cut(str(error))
-    except Exception as failure:
+        if not is_heavy(error):
+            return cut(str(error))
+        args = _args_of(error)
+        brief = _Brief()
+        return ", ".join([*map(brief.repr, args[: brief.maxtuple]), *(["..."] if len(args) > brief.maxtuple else [])])
+    except BaseException as failure:  # whatever the code of its class raises
         return f"(its text could not be made: {type(failure).__name__})"
 
 
@@ -96,19 +99,22 @@ def cut(text: str) -> str:
 
 def is_heavy(error: BaseException) -> bool:
     """Return whether making the text of an exception would take long: 100 MB of bytes are 400 MB of text."""
-    return _weight(error.args, _HEAVY) > _HEAVY
-
-
-def _weight(values: Iterable[object], limit: int) -> int:
-    """Return how many characters or bytes are among values and in lists and tuples in them, or more than the limit."""
     weight = 0
-    for value in values:
+    pending: list[object] = [_args_of(error)]
+    while pending and weight <= _HEAVY:
+        value = pending.pop()
+        weight += 1
         if isinstance(value, str | bytes | bytearray):
             weight += len(value)
         elif isinstance(value, list | tuple | set | frozenset):
-            weight += len(value) + _weight(value, limit)
+            pending.extend(itertools.islice(value, _HEAVY))
         elif isinstance(value, dict):
-            weight += len(value) + _weight(value.keys(), limit) + _weight(value.values(), limit)
-        if weight > limit:
-            break
-    return weight
+            pending.extend(itertools.islice(value.keys(), _HEAVY))
+            pending.extend(itertools.islice(value.values(), _HEAVY))
+    return weight > _HEAVY
+
+
+def _args_of(error: BaseException) -> tuple[object, ...]:
+    """Return the arguments of an exception, even if its class hides them."""
+    args: tuple[object, ...] = BaseException.args.__get__(error)  # type: ignore[attr-defined]
+    return args
