@@ -1,0 +1,188 @@
+"""The lower bounds of one more actor, of an actor's memory, and of a pool's first result, in turns with ours.
+
+    hatch run base:python benchmarks/remote/start_floor.py [--rounds 20]
+
+By hand: a fresh interpreter imports numpy and cloudpickle and forks a process for each connection that it gets; that
+one unpickles a class, makes an object and answers calls. It has no slots, no node, no logs, no limits, and nothing that
+notices an end. `with our modules` imports what our actors consist of, and uses none of it. For a pool's first result,
+the time from nothing to an answer is measured in fresh programs that have imported all they need: by hand it takes one
+interpreter. Times are medians of the rounds, and quotients medians of the quotients of each round.
+"""
+
+import argparse
+import gc
+import os
+import pickle
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import machine
+from procs import pss_mb
+from subject import Subject
+
+import parl
+
+ACTORS = 8
+_clock = time.perf_counter
+_HERE = str(Path(__file__).parent)
+_SERVER = """
+import gc, importlib, os, pickle, signal, socket, sys
+gc.disable()
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+gc.freeze()
+gc.enable()
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+control = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    got, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+    if not got:
+        os._exit(0)
+    if not os.fork():
+        break
+    os.close(descriptors[0])
+control.close()
+end = socket.socket(fileno=descriptors[0])
+made = pickle.loads(end.recv(65536))()
+end.send(b"made")
+while got := end.recv(65536):
+    name, args = pickle.loads(got)
+    end.send(pickle.dumps(getattr(made, name)(*args), 5))
+os._exit(0)
+"""
+_IMPORTS = ("numpy", "cloudpickle", "pathlib", "typing")  # what the class needs, too
+_OUR_IMPORTS = (*_IMPORTS, "parl_remote._actor.process", "parl", "parl_remote._decorator")
+_FIRST = """
+import sys, time
+sys.path.insert(0, {here!r})
+import numpy, cloudpickle, parl
+from concurrent.futures import ProcessPoolExecutor
+from start_floor import first_by_hand
+def first_ours():
+    return next(iter(parl.map(abs, [-1])))
+def first_of_process_pool():
+    return ProcessPoolExecutor(1).submit(abs, -1).result()
+begun = time.perf_counter()
+{how}()
+print(time.perf_counter() - begun)
+"""
+
+
+class Server:
+    """A process by hand that others are forked from."""
+
+    def __init__(self, modules: tuple[str, ...] = _IMPORTS) -> None:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-P", "-c", _SERVER, str(theirs.fileno()), *modules]
+            paths = os.pathsep.join((_HERE, os.environ.get("PYTHONPATH", "")))
+            environment = {**os.environ, "PYTHONPATH": paths}
+            self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), env=environment)
+
+    def make(self, cls: type) -> Callable[..., Any]:
+        """Return what calls the methods of a new object in a new process."""
+        end, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+        end.send(cloudpickle.dumps(cls))
+        end.recv(4)
+
+        def call(name: str, *args: Any) -> Any:
+            end.send(pickle.dumps((name, args), 5))
+            return pickle.loads(end.recv(65536))
+
+        return call
+
+    def close(self) -> None:
+        self._control.close()
+        self._process.wait()
+
+
+def first_by_hand() -> None:
+    """Start a server and call an object once."""
+    server = Server()
+    server.make(Subject)("nothing")
+    server.close()
+
+
+def one_more(rounds: int) -> None:
+    """Print the times from nothing to the first answer of one more object."""
+    server, remote = Server(), parl.remote_class(Subject)
+    found: list[tuple[float, float]] = []
+    for number in range(rounds + 1):
+        begun = _clock()
+        by_hand = server.make(Subject)
+        by_hand("nothing")
+        between = _clock()
+        actor: Any = remote()
+        actor.nothing()
+        ended = _clock()
+        if number:  # the first one imports the class's module
+            found.append((between - begun, ended - between))
+        del by_hand, actor
+        gc.collect()
+        time.sleep(0.2)  # for what both do after an end
+    server.close()
+    row("one more actor, ms", found, 1e3)
+
+
+def memory() -> None:
+    """Print the memory of objects' processes, MB."""
+    cells = []
+    for modules in (_IMPORTS, _OUR_IMPORTS):
+        server = Server(modules)
+        calls = [server.make(Subject) for _ in range(ACTORS)]
+        cells.append(statistics.mean(pss_mb(call("pid")) for call in calls))
+        del calls
+        server.close()
+    actors: list[Any] = [parl.remote_class(n_cpu=0)(Subject)() for _ in range(ACTORS)]
+    cells.append(statistics.mean(pss_mb(actor.pid()) for actor in actors))
+    by_hand, with_ours, ours = cells
+    hand = f"{by_hand:.2f} (with our modules: {with_ours:.2f})"
+    print(f"| memory of an actor, MB | {hand} | {ours:.2f} | {ours / by_hand:.2f} |")
+
+
+def first_results(rounds: int) -> None:
+    """Print the times from nothing to the first result of a pool."""
+    ways = ("first_by_hand", "first_ours", "first_of_process_pool")
+    found: list[list[float]] = []
+    for _ in range(rounds):
+        times = []
+        for how in ways:
+            command = [sys.executable, "-c", _FIRST.format(here=_HERE, how=how)]
+            times.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        found.append(times)
+    row("a pool's first result, ms", [(one[0], one[1]) for one in found], 1e3)
+    row("the same, ProcessPoolExecutor in place of ours, ms", [(one[0], one[2]) for one in found], 1e3)
+
+
+def row(name: str, found: list[tuple[float, float]], factor: float) -> None:
+    """Print a row: by hand, ours, and how many times as much ours is."""
+    by_hand, ours = (factor * statistics.median(column) for column in zip(*found, strict=True))
+    quotient = statistics.median(ours / hand for hand, ours in found)
+    print(f"| {name} | {by_hand:.1f} | {ours:.1f} | {quotient:.2f} |")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    rounds = parser.parse_args().rounds
+    machine.compile_sources()
+    print(f"load average {machine.load()}\n\n| what | by hand | ours | ours / by hand |\n| --- | --- | --- | --- |")
+    parl.connect(cpu_num=2)
+    one_more(rounds)
+    memory()
+    parl.disconnect()
+    first_results(rounds)
+
+
+if __name__ == "__main__":
+    main()
