@@ -186,6 +186,73 @@ def test_the_documented_program_runs_as_it_was(manager: RemoteManager, tmp_path:
     assert "Hello World!" in output
 
 
+FORKS = """
+    import os, sys
+    import parl_remote as parl
+
+    class Agent:
+        def fork(self, leave):
+            child = os.fork()
+            if child == 0:
+                if leave == "raise":
+                    raise ValueError("in the child")
+                return "in the child"
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        def pid(self):
+            return os.getpid()
+
+    if __name__ == '__main__':
+        parl.as_remote(Agent(), sys.argv[1])
+"""
+
+
+def test_a_child_that_a_method_forks_does_not_serve(manager: RemoteManager, tmp_path: Path) -> None:
+    process = program(tmp_path, FORKS, manager.address)
+    agent = manager.get_remote(PATIENCE_S)
+    assert (agent.fork("return"), agent.fork("raise")) == (0, 1)
+    assert {agent.pid() for _ in range(20)} == {process.pid}
+    manager.close()
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
+FORKED_CALLER = """
+    import os, sys, warnings
+    import parl_remote as parl
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about forks and threads
+
+    class Agent:
+        def sum(self, a, b):
+            return a + b
+
+    if __name__ == '__main__':
+        manager = parl.RemoteManager(0)
+        serving = parl.as_remote(Agent(), manager.address)
+        agent = manager.get_remote()
+        assert agent.sum(1, 2) == 3
+        child = os.fork()
+        if child == 0:
+            try:
+                agent.sum(1, 2)
+            except parl.NotConnected as error:
+                print(error, flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(agent.sum(2, 2), flush=True)
+"""
+
+
+def test_a_forked_child_cannot_call_the_objects_of_its_parent(tmp_path: Path) -> None:
+    output, _ = program(tmp_path, FORKED_CALLER).communicate(timeout=PATIENCE_S)
+    listens, *lines = output.splitlines()
+    assert "listens" in listens
+    assert lines == [
+        "objects of a RemoteManager answer the process that made it, from which this one was forked",
+        "4",
+    ]
+
+
 def test_a_program_may_be_there_before_the_manager(tmp_path: Path) -> None:
     with RemoteManager() as first:
         port = first.port

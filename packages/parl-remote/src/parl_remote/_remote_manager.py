@@ -37,7 +37,7 @@ from parl_remote._program.proxy import make_proxy, unpacked
 from parl_remote._program.rendezvous import given_key, publish_manager_key
 from parl_remote._program.restarts import NoRestart, Restarts
 from parl_remote._security import ClusterKey
-from parl_remote._transport import Buffer, Closed, Listener, Opened, Received
+from parl_remote._transport import Buffer, Closed, Listener, Opened, Received, abandoned_in_children
 from parl_remote._transport.memory import InboxChannel
 from parl_remote.errors import (
     ChannelClosed,
@@ -222,6 +222,11 @@ class ServedObject:
         self._channel = channel
         self._returned.put(channel)
 
+    def abandon(self) -> None:
+        """Fail all calls, in the child of a fork; the object answers the parent."""
+        self._outbox.abandon(_not_here)
+        self._made.path.abandon(_not_here)
+
     def _lose(self, cause: DeathCause) -> None:
         record = self._made.record
         record.lose(cause)
@@ -261,6 +266,10 @@ class ServedObject:
             with contextlib.suppress(ChannelClosed):
                 channel.send([json.dumps({"end": "destroyed"}).encode()])
         self._free(lambda: self.ended("it was destroyed"))
+
+
+def _not_here() -> NotConnected:
+    return NotConnected("objects of a RemoteManager answer the process that made it, from which this one was forked")
 
 
 _JSON = ord("{")
@@ -319,6 +328,7 @@ class RemoteManager:
         self._objects: dict[str, ServedObject] = {}
         self._available: queue.SimpleQueue[ServedObject | None] = queue.SimpleQueue()
         self._loop.add(self._listener, self._poll)
+        abandoned_in_children(self)
         self._thread = threading.Thread(target=self._loop.run, name="parl-manager", daemon=True)
         self._thread.start()
         sys.stderr.write(f"RemoteManager listens on {self.address}; programs serve objects with as_remote\n")
@@ -374,6 +384,12 @@ class RemoteManager:
             self._background.stop()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+    def abandon(self) -> None:
+        """Leave the objects to the parent, in the child of a fork."""
+        self._closed = True
+        for served in self._objects.values():
+            served.abandon()
 
     def __len__(self) -> int:
         """Return the number of connected objects."""

@@ -31,7 +31,7 @@ from parl_remote._options import check_count, check_number, seconds_of
 from parl_remote._program.proxy import make_proxy, reference_of, served_object
 from parl_remote._program.rendezvous import find_manager_key
 from parl_remote._streams import close_streams, read_by
-from parl_remote._transport import Buffer, Channel
+from parl_remote._transport import Buffer, Channel, abandoned_in_children
 from parl_remote._transport.addresses import Address
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
 
@@ -144,6 +144,7 @@ class Serving:
         self._runner = _runner_for(self._host, concurrency_of(spec.cls, max_concurrency))
         self._channel, welcome = self._connect(check_number("timeout_s", timeout_s))
         manager_is_here = welcome.get("pid") == os.getpid() and welcome.get("host") == host_id()
+        abandoned_in_children(self)
         daemon = threading.current_thread().daemon or manager_is_here  # else the program could not end
         threading.Thread(target=self._live, name="parl-serving", daemon=daemon).start()
 
@@ -174,6 +175,12 @@ class Serving:
             with contextlib.suppress(ChannelClosed, ResultTimeout):
                 self._channel.send([json.dumps({"end": "its program serves it no longer"}).encode()], 1.0)
             self._channel.close()
+
+    def abandon(self) -> None:
+        """Stop serving, in the child of a fork; the call that forked ends the child when it returns or raises."""
+        self._closing = True
+        self._host.become_copy()
+        self._ended.set()
 
     def __repr__(self) -> str:
         return f"<{'serving' if self.is_alive else 'served'} {self._host.class_name} to {self._address}>"
