@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, RemoteCallError, submit
+from parl_remote import ActorLost, RemoteCallError, submit, with_options
 
 PATIENCE_S = 60.0
 
@@ -288,7 +288,7 @@ def test_the_end_of_its_actor_ends_it(shared_cluster: None) -> None:
 
 
 def test_a_generator_of_an_actor_that_was_made_again_is_no_other_one(shared_cluster: None) -> None:
-    source: Any = Source.options(max_restarts=1)()
+    source: Any = with_options(Source, max_restarts=1)()
     numbers = source.guarded()
     assert next(numbers) == 0
     with pytest.raises(ActorLost, match=r"killed"):

@@ -225,7 +225,8 @@ class ServedObject:
     def abandon(self) -> None:
         """Fail all calls, in the child of a fork; the object answers the parent."""
         self._outbox.abandon(_not_here)
-        self._made.path.abandon(_not_here)
+        if (connection := self._made.record.connection) is not None:
+            connection.abandon(_not_here)
 
     def _lose(self, cause: DeathCause) -> None:
         record = self._made.record
