@@ -305,3 +305,79 @@ def test_distributions_take_actions_by_the_name_that_parl_2_gives_them() -> None
     distributions = import_module(f"parl.core.{BACKEND}.policy_distribution")
     policy = distributions.CategoricalDistribution(tensor([[0.0, 0.0], [0.0, 0.0]]))
     np.testing.assert_allclose(np.asarray(policy.logp(actions=tensor([0, 1], "int64"))), np.log([0.5, 0.5]), rtol=1e-6)
+
+
+def array_of(found: Any) -> Any:
+    return found.detach().cpu().numpy()
+
+
+def test_elementwise_functions_place_the_second_tensor_at_an_axis_of_the_first() -> None:
+    x, y = np.arange(1.0, 7.0).reshape(2, 3), np.asarray([10.0, 20.0])
+    for name, expected in (
+        ("add", x + y[:, None]),
+        ("sub", x - y[:, None]),
+        ("mul", x * y[:, None]),
+        ("div", x / y[:, None]),
+        ("max", np.maximum(x, y[:, None])),
+        ("min", np.minimum(x, y[:, None])),
+    ):
+        found = getattr(layers, f"elementwise_{name}")(tensor(x), tensor(y), axis=0)
+        np.testing.assert_allclose(array_of(found), expected, rtol=1e-6)
+    with pytest.raises(HyperparameterError, match="axis=2 of elementwise_add leaves too few dimensions"):
+        layers.elementwise_add(tensor(x), tensor(y), axis=2)
+    with pytest.raises(HyperparameterError, match=r"write parl\.layers\.relu\(parl\.layers\.elementwise_mul\(x, y\)\)"):
+        layers.elementwise_mul(tensor(x), tensor(x), act="relu")
+
+
+@pytest.mark.parametrize("function", ["cross_entropy", "softmax_with_cross_entropy"])
+def test_cross_entropies_take_the_probabilities_of_classes_as_labels(function: str) -> None:
+    logits = np.asarray([[0.5, -1.0, 2.0], [1.0, 1.0, -3.0]])
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = np.asarray([[0.2, 0.3, 0.5], [0.0, 1.0, 0.0]])
+    given = tensor(probs if function == "cross_entropy" else logits)
+    found = getattr(layers, function)(given, tensor(labels), soft_label=True)
+    np.testing.assert_allclose(array_of(found), -(labels * np.log(probs)).sum(1, keepdims=True), rtol=1e-5)
+    hard = getattr(layers, function)(given, tensor([2, 1], "int64"))
+    np.testing.assert_allclose(array_of(hard), -np.log(probs[[0, 1], [2, 1]])[:, None], rtol=1e-5)
+
+
+class Named(parl.Model):
+    def __init__(self, is_test: bool) -> None:
+        super().__init__()
+        self.hidden = layers.fc(4, name="first", param_attr=None)
+        self.norm = layers.batch_norm(is_test=is_test, name="norm")
+        self.log_std = layers.create_parameter(shape=[2], dtype="float32", name="std")
+
+    def forward(self, obs: Any) -> Any:
+        return self.norm(self.hidden(obs))
+
+
+def test_layers_of_parl_1_may_have_a_name_which_has_no_effect() -> None:
+    model = Named(is_test=False)
+    model(tensor(np.ones((3, 2))))
+    assert set(model.parameter_names) == {"hidden.weight", "hidden.bias", "norm.weight", "norm.bias", "log_std"}
+
+
+def test_batch_normalisation_for_tests_keeps_its_statistics() -> None:
+    batch = tensor(np.random.default_rng(1).normal(3.0, 2.0, (16, 2)))
+    learning, testing = Named(is_test=False), Named(is_test=True)
+    for model in (learning, testing):
+        model(batch)
+    assert np.abs(learning.get_weights()["norm.running_mean"]).max() > 0.01
+    np.testing.assert_array_equal(testing.get_weights()["norm.running_mean"], np.zeros(4))
+    normalised, hidden = array_of(testing(batch)), array_of(testing.hidden(batch))
+    np.testing.assert_allclose(normalised, hidden, rtol=1e-3, atol=1e-4)  # mean 0 and variance 1
+
+
+def test_arguments_of_layers_that_are_gone_are_answered_with_what_to_write() -> None:
+    for layer in (lambda **given: layers.fc(4, **given), lambda **given: layers.conv_2d(4, 3, **given)):
+        with pytest.raises(HyperparameterError, match="takes no param_attr: leave it out; initial_weight="):
+            layer(param_attr=object())
+        with pytest.raises(HyperparameterError, match="None, or False for no bias"):
+            layer(bias_attr=object())
+    with pytest.raises(HyperparameterError, match=r"embedding takes no param_attr: leave it out$"):
+        layers.embedding((4, 2), param_attr=object())
+    with pytest.raises(
+        HyperparameterError, match=r"not 2: join them, such as by parl\.layers\.concat\(inputs, axis=1\)"
+    ):
+        layers.fc(4)([tensor(np.ones((1, 2))), tensor(np.ones((1, 3)))])

@@ -322,6 +322,68 @@ def test_models_are_copied_without_the_number_of_a_gpu(old: str, new: str) -> No
     ast.parse(f"model.sync_weights_to{new}")
 
 
+def test_arguments_of_layers_that_have_no_effect_are_dropped() -> None:
+    new = changed(
+        """\
+        from parl import layers
+        x = layers.conv_2d(8, 3, use_cudnn=False, act="relu", name="first")
+        y = layers.relu(x, name="active")
+        z = layers.softmax_with_cross_entropy(x, y, numeric_stable_mode=True, name="loss")
+        def relu(x, name): ...
+        relu(x, name="own")
+        """
+    )
+    assert new == dedent(
+        """\
+        from parl import layers
+        x = layers.conv_2d(8, 3, act="relu", name="first")
+        y = layers.relu(x)
+        z = layers.softmax_with_cross_entropy(x, y, )
+        def relu(x, name): ...
+        relu(x, name="own")
+        """
+    )
+    ast.parse(new)
+
+
+def test_arguments_of_layers_that_are_gone_are_reported_with_what_to_do_without_them() -> None:
+    one = program(
+        """\
+        import parl
+        fc = parl.layers.fc(8, param_attr=attr, act="relu")
+        fc = parl.layers.fc(8, param_attr=None)
+        x = parl.layers.elementwise_add(x, y, axis=0, act="relu")
+        table = parl.layers.embedding(
+            size=[8, 4],
+            padding_idx=0,
+        )
+        other.layers.fc(8, param_attr=attr)
+        """
+    )
+    assert [(finding.line, finding.message.partition(":")[0]) for finding in report([one])[one.path]] == [
+        (2, "fc of parl.layers has no param_attr"),
+        (4, "elementwise_add of parl.layers has no act"),
+        (7, "embedding of parl.layers has no padding_idx"),
+    ]
+
+
+def test_a_created_parameter_is_no_longer_called() -> None:
+    new = changed(
+        """\
+        import parl
+
+        class Policy(parl.Model):
+            def __init__(self):
+                self.log_std = parl.layers.create_parameter([2], "float32", name="std")
+                self.fc = parl.layers.fc(2)
+
+            def policy(self, obs):
+                return self.fc(obs), self.log_std()
+        """
+    )
+    assert new.splitlines()[-1].strip() == "return self.fc(obs), self.log_std"
+
+
 def test_ids_of_models_are_reported() -> None:
     text = "import parl\nalg = parl.algorithms.DQN(model)\nalg.get_model_ids(), alg.model_ids, other.model_ids\n"
     (found,) = report([program(text)]).values()

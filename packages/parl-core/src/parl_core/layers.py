@@ -178,6 +178,11 @@ class Fc(LazyLayer):
         bias_attr: False for a layer without bias.
         act: activation of the output, such as `"relu"`, `"tanh"`, `"softmax"`.
         initial_weight: other initial values of the weight.
+        param_attr: None; PARL 1.x's attributes of the weight are refused.
+        name: no effect; parameters have the name of the model's attribute.
+
+    Raises:
+        HyperparameterError: an argument is invalid.
     """
 
     def __init__(
@@ -188,14 +193,25 @@ class Fc(LazyLayer):
         act: str | None = None,
         *,
         initial_weight: Initial | None = None,
+        param_attr: None = None,
+        name: str | None = None,  # noqa: ARG002 - PARL 1.x's programs give it, here as below
     ) -> None:
-        super().__init__(act, bias_attr is not False)
+        super().__init__(act, _check_attributes("fc", param_attr, bias_attr))
         self.size = check_int("size", size)
         self.num_flatten_dims = check_int("num_flatten_dims", num_flatten_dims)
         self.initial_weight = initial_weight
 
     def shapes_for(self, inputs: Any) -> Shapes:
-        """Return the shapes of weight and bias."""
+        """Return the shapes of weight and bias.
+
+        Raises:
+            HyperparameterError: there are several inputs.
+            ModelContractError: the input lacks dimensions.
+        """
+        if isinstance(inputs, (list, tuple)):
+            raise HyperparameterError(
+                f"fc takes one tensor, not {len(inputs)}: join them, such as by parl.layers.concat(inputs, axis=1)"
+            )
         check_features("fc", tuple(inputs.shape), self.num_flatten_dims)
         weight = (self.size, math.prod(inputs.shape[self.num_flatten_dims :]))
         return {"weight": weight[::-1] if self.TRANSPOSED else weight, "bias": (self.size,)}
@@ -274,6 +290,11 @@ class Conv2d(LazyLayer):
         bias_attr: False for a layer without bias.
         act: activation of the output.
         initial_weight: other initial values of the weight.
+        param_attr: None; PARL 1.x's attributes of the weight are refused.
+        name: no effect; parameters have the name of the model's attribute.
+
+    Raises:
+        HyperparameterError: an argument is invalid.
     """
 
     def __init__(
@@ -288,8 +309,10 @@ class Conv2d(LazyLayer):
         act: str | None = None,
         *,
         initial_weight: Initial | None = None,
+        param_attr: None = None,
+        name: str | None = None,  # noqa: ARG002
     ) -> None:
-        super().__init__(act, bias_attr is not False)
+        super().__init__(act, _check_attributes("conv_2d", param_attr, bias_attr))
         self.num_filters = check_int("num_filters", num_filters)
         self.filter_size = (filter_size, filter_size) if isinstance(filter_size, int) else tuple(filter_size)
         self.stride, self.padding, self.dilation = stride, padding, dilation
@@ -324,12 +347,24 @@ class Embedding(LazyLayer):
 
     Args:
         size: rows and width of the table.
+        param_attr: None; PARL 1.x's attributes of the table are refused.
+        name: no effect; parameters have the name of the model's attribute.
+
+    Raises:
+        HyperparameterError: an argument is invalid.
     """
 
     PARAMETERS: ClassVar[tuple[str, ...]] = ("weight",)
     TAKES_INDICES: ClassVar[bool] = True
 
-    def __init__(self, size: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        size: tuple[int, int],
+        *,
+        param_attr: None = None,
+        name: str | None = None,  # noqa: ARG002
+    ) -> None:
+        _check_attributes("embedding", param_attr)
         super().__init__()
         rows, width = size
         self.table = (check_int("size[0]", rows), check_int("size[1]", width))
@@ -347,12 +382,27 @@ class BatchNorm(LazyLayer):
         act: activation of the output.
         momentum: share of the running statistics that is kept at each batch, in [0, 1].
         epsilon: added to the variance.
+        is_test: True for a layer that always uses the running statistics and never changes them; others do so in
+            evaluation mode (`model.eval()`).
+        name: no effect; parameters have the name of the model's attribute.
+
+    Raises:
+        HyperparameterError: an argument is invalid.
     """
 
     BUFFERS: ClassVar[tuple[str, ...]] = ("running_mean", "running_var")
 
-    def __init__(self, act: str | None = None, momentum: float = 0.9, epsilon: float = 1e-5) -> None:
+    def __init__(
+        self,
+        act: str | None = None,
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        *,
+        is_test: bool = False,
+        name: str | None = None,  # noqa: ARG002
+    ) -> None:
         super().__init__(act)
+        self.is_test = is_test
         self.momentum = check_fraction("momentum", momentum)
         self.epsilon = check_positive("epsilon", epsilon)
 
@@ -375,9 +425,19 @@ class LayerNorm(LazyLayer):
     Args:
         act: activation of the output.
         epsilon: added to the variance.
+        name: no effect; parameters have the name of the model's attribute.
+
+    Raises:
+        HyperparameterError: an argument is invalid.
     """
 
-    def __init__(self, act: str | None = None, epsilon: float = 1e-5) -> None:
+    def __init__(
+        self,
+        act: str | None = None,
+        epsilon: float = 1e-5,
+        *,
+        name: str | None = None,  # noqa: ARG002
+    ) -> None:
         super().__init__(act)
         self.epsilon = check_positive("epsilon", epsilon)
 
@@ -392,6 +452,22 @@ class LayerNorm(LazyLayer):
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:  # noqa: ARG002 - both start from constants
         """Return the initial values of one parameter."""
         return Constant(1.0 if name == "weight" else 0.0)
+
+
+def _check_attributes(layer: str, param_attr: object, bias_attr: object = None) -> bool:
+    """Return whether a layer has a bias.
+
+    Raises:
+        HyperparameterError: PARL 1.x's attributes of a parameter are given.
+    """
+    if param_attr is not None:
+        raise HyperparameterError(
+            f"{layer} takes no param_attr: leave it out"
+            + ("" if layer == "embedding" else "; initial_weight=parl_core.layers.Normal(0.1) gives initial values")
+        )
+    if bias_attr is not None and not isinstance(bias_attr, bool):
+        raise HyperparameterError(f"bias_attr of {layer} must be None, or False for no bias, got {bias_attr!r}")
+    return bias_attr is not False
 
 
 # Activations
@@ -477,34 +553,58 @@ def argmax(x: Any, axis: int = 0) -> Any:
     return x.argmax(axis)
 
 
-def elementwise_add(x: Any, y: Any) -> Any:
-    """Return x + y."""
-    return x + y
+def elementwise_add(x: Any, y: Any, axis: int = -1, act: None = None) -> Any:
+    """Return x + y.
+
+    Args:
+        x: a tensor.
+        y: a tensor of the same shape, or of fewer dimensions.
+        axis: the dimension of `x` that the first one of `y` belongs to; -1 if the last ones belong together.
+        act: None; PARL 1.x's activation of the result is refused.
+
+    Raises:
+        HyperparameterError: `axis` is out of range, or `act` is given.
+    """
+    return x + _other("elementwise_add", x, y, axis, act)
 
 
-def elementwise_sub(x: Any, y: Any) -> Any:
-    """Return x - y."""
-    return x - y
+def elementwise_sub(x: Any, y: Any, axis: int = -1, act: None = None) -> Any:
+    """Return x - y; for `axis` and `act` see `elementwise_add`."""
+    return x - _other("elementwise_sub", x, y, axis, act)
 
 
-def elementwise_mul(x: Any, y: Any) -> Any:
-    """Return x * y."""
-    return x * y
+def elementwise_mul(x: Any, y: Any, axis: int = -1, act: None = None) -> Any:
+    """Return x * y; for `axis` and `act` see `elementwise_add`."""
+    return x * _other("elementwise_mul", x, y, axis, act)
 
 
-def elementwise_div(x: Any, y: Any) -> Any:
-    """Return x / y."""
-    return x / y
+def elementwise_div(x: Any, y: Any, axis: int = -1, act: None = None) -> Any:
+    """Return x / y; for `axis` and `act` see `elementwise_add`."""
+    return x / _other("elementwise_div", x, y, axis, act)
 
 
-def elementwise_max(x: Any, y: Any) -> Any:
-    """Return the larger of both, entry by entry."""
-    return x.maximum(y)
+def elementwise_max(x: Any, y: Any, axis: int = -1, act: None = None) -> Any:
+    """Return the larger of both, entry by entry; for `axis` and `act` see `elementwise_add`."""
+    return x.maximum(_other("elementwise_max", x, y, axis, act))
 
 
-def elementwise_min(x: Any, y: Any) -> Any:
-    """Return the smaller of both, entry by entry."""
-    return x.minimum(y)
+def elementwise_min(x: Any, y: Any, axis: int = -1, act: None = None) -> Any:
+    """Return the smaller of both, entry by entry; for `axis` and `act` see `elementwise_add`."""
+    return x.minimum(_other("elementwise_min", x, y, axis, act))
+
+
+def _other(function: str, x: Any, y: Any, axis: int, act: object) -> Any:
+    """Return `y` with dimensions of size one behind its own, so that these belong to those of `x` from `axis` on."""
+    if act is not None:
+        raise HyperparameterError(f"{function} takes no act: write parl.layers.{act}(parl.layers.{function}(x, y))")
+    if axis == -1:
+        return y
+    behind = len(x.shape) - len(y.shape) - check_int("axis", axis, at_least=0)
+    if behind < 0:
+        raise HyperparameterError(
+            f"axis={axis} of {function} leaves too few dimensions of {tuple(x.shape)} for those of {tuple(y.shape)}"
+        )
+    return y.reshape([*y.shape, *([1] * behind)])
 
 
 def clip(x: Any, min: float, max: float) -> Any:

@@ -156,6 +156,26 @@ _GONE_OF_GYM: Mapping[str, str] = MappingProxyType(
     }
 )
 
+_NAMED_LAYERS = ("batch_norm", "conv2d", "conv_2d", "create_parameter", "data", "embedding", "fc", "layer_norm")
+_WITHOUT_EFFECT = ("in_place", "is_distributed", "is_sparse", "numeric_stable_mode", "use_cudnn")
+_GONE_OF_LAYERS: Mapping[str, str] = MappingProxyType(
+    {
+        "attr": "default_initializer gives the initial values",
+        "begin_norm_axis": "the last axis is normalised",
+        "data_format": "images are [n, channels, height, width]",
+        "data_layout": "images are [n, channels, height, width]",
+        "ignore_index": "mask these rows of the result",
+        "moving_mean_name": "the statistics are buffers of the layer",
+        "moving_variance_name": "the statistics are buffers of the layer",
+        "padding_idx": "multiply the result by 0 where the index is this one",
+        "param_attr": "initial_weight=parl_core.layers.Normal(0.1) of fc and conv_2d gives initial values",
+        "return_softmax": "compute parl.layers.softmax(logits) beside it",
+        "scale": "layer_norm always has a scale",
+        "shift": "layer_norm always has a shift",
+    }
+)
+"""Arguments of layers of fluid that `parl.layers` does not have, with what to do without them."""
+
 _OF_AN_ALGORITHM = re.compile(r"(.*\.)?(alg|algorithm)\.learn")
 _A2C_RATE = "A2C.learn takes its learning rate as learning_rate: learn(..., learning_rate=...)"
 _LEARNED = re.compile(r"loss|cost|^kl$|^entropy$")  # names of single numbers that `learn` returns
@@ -412,6 +432,7 @@ class _Reader(ast.NodeVisitor):
             self.findings.append(Finding(node.lineno, "render() takes no mode: pass render_mode to gym.make(...)"))
         if _is_call_of(node, "learn"):
             self._rate_of_a2c(node)
+        self._layer(node)
         method = node.func if isinstance(node.func, ast.Attribute) else None
         if method and method.attr == "sync_params_to" and self._is_learner(method.value):
             self._without_gpu(node)
@@ -459,6 +480,26 @@ class _Reader(ast.NodeVisitor):
         elif origin is None and "entropy_coeff" in words and _OF_AN_ALGORITHM.fullmatch(ast.unparse(call.func)):
             self.findings.append(Finding(rate.lineno, _A2C_RATE))
 
+    def _layer(self, call: ast.Call) -> None:
+        """Drop the arguments of a call of `parl.layers` that have no effect, and report those that are gone."""
+        package, _, function = (self._path(call.func) or "").rpartition(".")
+        if package in ("parl.layers", "parl.core.fluid.layers"):
+            dropped: ast.keyword | None = None
+            for word in call.keywords:
+                told = f"{function} of parl.layers has no {word.arg}"
+                if word.arg in _WITHOUT_EFFECT or (word.arg == "name" and function not in _NAMED_LAYERS):
+                    self._drop(word, f"{told}: drop the argument", behind=dropped)
+                    dropped = word
+                elif word.arg == "act" and function.startswith("elementwise_"):
+                    self.findings.append(Finding(word.lineno, f"{told}: pass the result to the activation"))
+                elif word.arg in _GONE_OF_LAYERS and not _is_none(word.value):
+                    self.findings.append(Finding(word.lineno, f"{told}: {_GONE_OF_LAYERS[word.arg]}"))
+        of_a_parameter = _last(self._origins.get(ast.unparse(call.func))) == "create_parameter"
+        if of_a_parameter and not call.args and call.func.end_lineno == call.end_lineno:
+            start, end = call.func.end_col_offset or 0, call.end_col_offset or 0
+            message = "create_parameter returns the parameter itself: use it without calling it"
+            self._change_part(call.end_lineno or call.lineno, start, end, message, "")
+
     def _renamed(self, old: str, line: int, end: int | None, is_learner: bool | None) -> None:
         """Rename a method of a model, algorithm or agent; report it where the object may be one."""
         new = RENAMED_METHODS[old]
@@ -476,14 +517,20 @@ class _Reader(ast.NodeVisitor):
                 self._change_part(word.lineno, word.col_offset, end, told, "target_model")
         second = () if any(isinstance(one, ast.Starred) for one in call.args[:2]) else call.args[1:2]
         for argument in (*second, *(word for word in call.keywords if word.arg == "gpu_id")):
-            line = self._bytes(argument.lineno)
-            start, end = argument.col_offset, argument.end_col_offset or 0
-            if comma := re.match(rb"\s*,[ \t]*", line[end:]):
-                end += comma.end()
-            else:
-                start = len(line[:start].rstrip().removesuffix(b",")) if line[:start].strip() else start
-            if argument.end_lineno == argument.lineno:
-                self._change_part(argument.lineno, start, end, "sync_weights_to has no gpu_id: drop the argument", "")
+            self._drop(argument, "sync_weights_to has no gpu_id: drop the argument")
+
+    def _drop(self, argument: ast.expr | ast.keyword, message: str, behind: ast.keyword | None = None) -> None:
+        """Drop an argument of a call, with a comma beside it that an argument dropped before it has not taken along."""
+        line = self._bytes(argument.lineno)
+        start, end = argument.col_offset, argument.end_col_offset or 0
+        if argument.end_lineno != argument.lineno:
+            self.findings.append(Finding(argument.lineno, message))
+            return
+        if comma := re.match(rb"\s*,[ \t]*", line[end:]):
+            end += comma.end()
+        elif line[:start].strip() and not (behind and behind.end_lineno == argument.lineno):
+            start = len(line[:start].rstrip().removesuffix(b","))
+        self._change_part(argument.lineno, start, end, message, "")
 
     def _change(self, node: ast.alias, message: str, text: str) -> None:
         self._change_part(node.lineno, node.col_offset, node.end_col_offset or 0, message, text)
@@ -623,6 +670,10 @@ class _Reader(ast.NodeVisitor):
 
     def _bytes(self, line: int) -> bytes:
         return self.lines[line - 1].encode()
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _is_call_of(node: ast.expr, method: str) -> bool:

@@ -228,7 +228,7 @@ class BatchNorm(contract.BatchNorm, LazyLayer):
             self.running_var,
             self.weight,
             self.bias,
-            training=self.training,
+            training=self.training and not self.is_test,
             momentum=self.momentum,
             epsilon=self.epsilon,
         )
@@ -248,6 +248,7 @@ def create_parameter(
     dtype: str = "float32",
     is_bias: bool = False,
     default_initializer: Initializer | None = None,
+    name: str | None = None,  # noqa: ARG001 - PARL 1.x's programs give it
 ) -> Tensor:
     """Return a trainable parameter; assign it to an attribute of a model, which is then trained with it.
 
@@ -258,6 +259,7 @@ def create_parameter(
         dtype: dtype of the parameter, such as `"float32"`.
         is_bias: True for initial values of 0; other parameters have uniform initial values (Glorot & Bengio 2010).
         default_initializer: the initial value instead, or a function that takes the shape and returns an array.
+        name: no effect; the parameter has the name of the model's attribute.
 
     Raises:
         HyperparameterError: the shape, the dtype or the initial values are invalid.
@@ -340,14 +342,31 @@ def cast(x: Tensor, dtype: Any) -> Tensor:
     return paddle.cast(x, dtype)
 
 
-def cross_entropy(input: Tensor, label: Tensor) -> Tensor:
-    """Return the cross-entropy `[n, 1]` of `label` `[n]` or `[n, 1]` from probabilities `[n, classes]`."""
+def cross_entropy(input: Tensor, label: Tensor, soft_label: bool = False) -> Tensor:
+    """Return the cross-entropy `[n, 1]` of `label` from probabilities `[n, classes]`.
+
+    Args:
+        input: the probabilities.
+        label: classes, whole numbers `[n]` or `[n, 1]`; with `soft_label` the probability of each, `[n, classes]`.
+        soft_label: whether labels are probabilities.
+    """
+    if soft_label:
+        return -(label * paddle.log(input)).sum(1, keepdim=True)
     return -paddle.log(paddle.index_sample(input, label.reshape([-1, 1]).astype("int64")))
 
 
-def softmax_with_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
-    """Return the cross-entropy `[n, 1]` of `label` `[n]` or `[n, 1]` from logits `[n, classes]`, without overflow."""
-    return -paddle.index_sample(log_softmax(logits), label.reshape([-1, 1]).astype("int64"))
+def softmax_with_cross_entropy(logits: Tensor, label: Tensor, soft_label: bool = False) -> Tensor:
+    """Return the cross-entropy `[n, 1]` of `label` from logits `[n, classes]`, without overflow.
+
+    Args:
+        logits: of the classes.
+        label: as in `cross_entropy`.
+        soft_label: whether labels are probabilities.
+    """
+    log_probs = log_softmax(logits)
+    if soft_label:
+        return -(label * log_probs).sum(1, keepdim=True)
+    return -paddle.index_sample(log_probs, label.reshape([-1, 1]).astype("int64"))
 
 
 def concat(input: Sequence[Tensor], axis: int = 0) -> Tensor:

@@ -239,7 +239,7 @@ class BatchNorm(contract.BatchNorm, LazyLayer):
             self.running_var,
             self.weight,
             self.bias,
-            training=self.training,
+            training=self.training and not self.is_test,
             momentum=1.0 - self.momentum,  # PyTorch counts the other way round
             eps=self.epsilon,
         )
@@ -259,6 +259,7 @@ def create_parameter(
     dtype: str = "float32",
     is_bias: bool = False,
     default_initializer: Initializer | None = None,
+    name: str | None = None,  # noqa: ARG001 - PARL 1.x's programs give it
 ) -> nn.Parameter:
     """Return a trainable parameter; assign it to an attribute of a model, which is then trained with it.
 
@@ -269,6 +270,7 @@ def create_parameter(
         dtype: dtype of the parameter, such as `"float32"`.
         is_bias: True for initial values of 0; other parameters have uniform initial values (Glorot & Bengio 2010).
         default_initializer: the initial value instead, or a function that takes the shape and returns an array.
+        name: no effect; the parameter has the name of the model's attribute.
 
     Raises:
         HyperparameterError: the shape, the dtype or the initial values are invalid.
@@ -325,14 +327,31 @@ def cast(x: Tensor, dtype: str | torch.dtype) -> Tensor:
     return x.to(getattr(torch, contract.check_dtype(dtype)) if isinstance(dtype, str) else dtype)
 
 
-def cross_entropy(input: Tensor, label: Tensor) -> Tensor:
-    """Return the cross-entropy `[n, 1]` of `label` `[n]` or `[n, 1]` from probabilities `[n, classes]`."""
+def cross_entropy(input: Tensor, label: Tensor, soft_label: bool = False) -> Tensor:
+    """Return the cross-entropy `[n, 1]` of `label` from probabilities `[n, classes]`.
+
+    Args:
+        input: the probabilities.
+        label: classes, whole numbers `[n]` or `[n, 1]`; with `soft_label` the probability of each, `[n, classes]`.
+        soft_label: whether labels are probabilities.
+    """
+    if soft_label:
+        return -(label * torch.log(input)).sum(1, keepdim=True)
     return -torch.log(input.gather(1, label.reshape(-1, 1).long()))
 
 
-def softmax_with_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
-    """Return the cross-entropy `[n, 1]` of `label` `[n]` or `[n, 1]` from logits `[n, classes]`, without overflow."""
-    return -torch.log_softmax(logits, dim=-1).gather(1, label.reshape(-1, 1).long())
+def softmax_with_cross_entropy(logits: Tensor, label: Tensor, soft_label: bool = False) -> Tensor:
+    """Return the cross-entropy `[n, 1]` of `label` from logits `[n, classes]`, without overflow.
+
+    Args:
+        logits: of the classes.
+        label: as in `cross_entropy`.
+        soft_label: whether labels are probabilities.
+    """
+    log_probs = torch.log_softmax(logits, dim=-1)
+    if soft_label:
+        return -(label * log_probs).sum(1, keepdim=True)
+    return -log_probs.gather(1, label.reshape(-1, 1).long())
 
 
 def concat(input: Sequence[Tensor], axis: int = 0) -> Tensor:
