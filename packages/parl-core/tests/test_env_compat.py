@@ -140,6 +140,36 @@ def test_wrappers_of_gymnasium_environments_speak_gymnasiums_api() -> None:
             _ = env.hint  # as with every wrapper of Gymnasium
 
 
+class Drawn(Counter):
+    """Gymnasium's API, with one mode of rendering."""
+
+    render_mode = "ansi"
+
+    def render(self) -> str:
+        return "drawn"
+
+
+class OldDrawn(Old):
+    def render(self, mode: str = "human") -> str:
+        return mode
+
+
+@pytest.mark.parametrize("made", [CompatWrapper, ClipRewardEnv, lambda env: ClipRewardEnv(CompatWrapper(env))])
+def test_render_takes_the_mode_that_the_environment_was_made_with(made: Any) -> None:
+    env = made(Drawn())
+    assert env.render() == env.render("ansi") == env.render(mode="ansi") == "drawn"
+    with pytest.raises(
+        ValueError, match=r"render_mode='ansi' and cannot render 'human': make it with render_mode='human'"
+    ):
+        env.render(mode="human")
+
+
+def test_render_passes_the_mode_on_to_an_environment_of_gyms_api() -> None:
+    for env in (CompatWrapper(OldDrawn()), ClipRewardEnv(OldDrawn()), CompatWrapper(ClipRewardEnv(OldDrawn()))):
+        assert env.render() == "human"
+        assert env.render(mode="rgb_array") == "rgb_array"
+
+
 def test_both_apis_play_the_same_episode() -> None:
     new, old = (wrap_rms(ActionMappingWrapper(env), gamma=0.9) for env in (Counter(), CompatWrapper(Counter())))
     assert new.reset()[0].tolist() == old.reset().tolist()

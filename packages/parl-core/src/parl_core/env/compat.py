@@ -152,6 +152,17 @@ class ApiWrapper(AnyWrapper):
         ends = [_one_end(*of_agent) for of_agent in zip(terminated, truncated, info, strict=True)]
         return obs, reward, [done for done, _ in ends], [info for _, info in ends]
 
+    def render(self, mode: str | None = None) -> Any:
+        """Return what the environment renders.
+
+        Args:
+            mode: as gym's API has it: for an environment whose own `render` takes none, the mode that it was made with.
+
+        Raises:
+            ValueError: the environment was made with another mode.
+        """
+        return _rendered(self.env, mode)
+
     def seed(self, seed: int | None = None) -> list[int | None]:
         """Seed the next episode, as gym's API does; later episodes continue with the same generator."""
         self._next_seed = seed
@@ -185,6 +196,20 @@ class ApiWrapper(AnyWrapper):
         if isinstance(terminated, list):  # an entry for each agent
             return obs, reward, terminated, truncated, info
         return obs, float(reward), bool(terminated), bool(truncated), info
+
+
+def _rendered(env: Any, mode: str | None) -> Any:
+    if mode is None:
+        return env.render()
+    if "mode" in inspect.signature(env.render).parameters:
+        return env.render(mode=mode)
+    made_with = getattr(env, "render_mode", None)
+    if mode != made_with:
+        raise ValueError(
+            f"the environment was made with render_mode={made_with!r} and cannot render {mode!r}: make it "
+            f"with render_mode={mode!r}, such as by gymnasium.make(..., render_mode={mode!r})"
+        )
+    return env.render()
 
 
 def _one_end(terminated: bool, truncated: bool, info: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
@@ -251,6 +276,10 @@ class _FromGym(AnyWrapper):
         truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
         return obs, float(reward), bool(done) and not truncated, truncated, info
 
+    def render(self, mode: str | None = None) -> Any:
+        """Return what the environment renders; see `ApiWrapper.render`."""
+        return _rendered(self.env, mode)
+
     def _name(self) -> str:
         return type(self.unwrapped).__name__
 
@@ -278,8 +307,8 @@ class _Foreign(AnyEnv):
         own = getattr(self._env, "seed", None)
         return own(seed) if callable(own) else [seed]
 
-    def render(self) -> Any:
-        return self._env.render()
+    def render(self, mode: str | None = None) -> Any:
+        return _rendered(self._env, mode)
 
     def close(self) -> None:
         if callable(close := getattr(self._env, "close", None)):
