@@ -265,6 +265,11 @@ class QMIXConformance(Conformance):
                 return after, after
 
         mixer = self.backend.networks.QMixer(3, 4)
+        del mixer.n_agents
+        with pytest.raises(
+            ModelContractError, match=r"QMIX needs the number of agents .* give QMixer the attribute n_agents"
+        ):
+            self.backend.algorithms.QMIX(Recurrent(), mixer, device="cpu")
         mixer.n_agents = 3
         algorithm = self.backend.algorithms.QMIX(Recurrent(), mixer, device="cpu", sync_every=None)
         algorithm._init_hidden_states(1)

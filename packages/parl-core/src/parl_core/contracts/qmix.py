@@ -204,6 +204,11 @@ class QMIX(DQN):
         name = type(self).__name__
         if not agent_model.implements("init_hidden"):
             first_method(agent_model, ("value",), name, self.TEAM)
+        elif not isinstance(getattr(qmixer_model, "n_agents", None), int):
+            raise ModelContractError(
+                f"{name} needs the number of agents for their hidden states: give {type(qmixer_model).__name__} the "
+                "attribute n_agents, for instance by self.n_agents = n_agents in its __init__"
+            )
         first_method(qmixer_model, ("forward",), f"{name} (qmixer_model)")
         super().__init__(
             self._team(agent_model, qmixer_model),
