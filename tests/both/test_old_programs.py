@@ -7,7 +7,7 @@ import pytest
 
 import parl
 from parl_core import backends
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
@@ -381,3 +381,13 @@ def test_arguments_of_layers_that_are_gone_are_answered_with_what_to_write() -> 
         HyperparameterError, match=r"not 2: join them, such as by parl\.layers\.concat\(inputs, axis=1\)"
     ):
         layers.fc(4)([tensor(np.ones((1, 2))), tensor(np.ones((1, 3)))])
+
+
+def test_an_agent_is_saved_as_in_parl_1_without_a_program(tmp_path: Any) -> None:
+    agent, other = parl.Agent(made()), parl.Agent(made())
+    agent.save(str(tmp_path / "agent"), program=None)
+    other.restore(str(tmp_path / "agent"), program=None)
+    assert same(agent.get_weights(), other.get_weights())
+    for call in (agent.save, agent.restore):
+        with pytest.raises(ModelContractError, match="Agent builds no programs of static graphs: leave program out"):
+            call(str(tmp_path / "agent"), program=object())

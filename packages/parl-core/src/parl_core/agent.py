@@ -475,19 +475,27 @@ class Agent:
         """
         self.alg.set_weights(weights)
 
-    def save(self, save_path: str | os.PathLike[str], model: Any = None, *, normalization: Any = None) -> None:
+    def save(
+        self, save_path: str | os.PathLike[str], model: Any = None, *, program: Any = None, normalization: Any = None
+    ) -> None:
         """Save everything that `restore` needs to continue: models, targets, optimizer, counters.
 
         Args:
             save_path: a file (`./model.ckpt`), or a directory (`./model_dir`) that will hold `agent.safetensors`.
             model: save the weights of this model alone.
+            program: for agents that build programs of static graphs, on paddle: a program with parameters of this
+                agent; default `self.learn_program`. It may also be given as `model`.
             normalization: the environment whose running statistics normalise this agent's observations
                 (`NormalizeVector`, or the result of `wrap_rms`). They are saved with the agent, which needs them to
                 act.
 
         Raises:
+            ModelContractError: a program is given to an agent that builds none.
             TypeError: neither `normalization` nor an environment that it wraps has running statistics.
+            ValueError: the agent builds programs, none was given and there is no `self.learn_program`; or the given one
+                has no parameters of this agent.
         """
+        model = self._model_to_store(model, program)
         statistics = {} if normalization is None else statistics_of(normalization).get_state()
         state = self.alg.get_state() if model is None else AlgorithmState(_prefixed(model.get_weights(portable=True)))
         _agent_file.write(save_path, SavedAgent(state, type(self.alg).__name__, self.BACKEND, statistics))
@@ -498,6 +506,7 @@ class Agent:
         model: Any = None,
         map_location: Any = None,  # noqa: ARG002 - PARL 2.x's programs pass it
         *,
+        program: Any = None,
         normalization: Any = None,
     ) -> None:
         """Continue from a saved file, of this or of the other backend.
@@ -506,6 +515,7 @@ class Agent:
             save_path: the path that was passed to `save`.
             model: restore only this model's weights.
             map_location: an argument of PARL 2.x, without effect: the weights go to the device of the models.
+            program: as in `save`.
             normalization: the environment that receives the statistics saved with the agent. Without one, saved
                 statistics cause a warning.
 
@@ -513,8 +523,9 @@ class Agent:
             CheckpointError: there is no such file, it is damaged or does not fit, or it has no statistics although
                 `normalization` was given. The agent and the statistics are unchanged, except that layers without shapes
                 may have received some.
-            TypeError: as in `save`.
+            ModelContractError, TypeError, ValueError: as in `save`.
         """
+        model = self._model_to_store(model, program)
         environment = None if normalization is None else statistics_of(normalization)
         saved = _agent_file.read(save_path)
         file = _agent_file.locate(save_path)
@@ -541,6 +552,17 @@ class Agent:
                 f"{file}, written by {saved.algorithm} on {saved.backend}, does not fit this "
                 f"{type(self.alg).__name__}: {error}"
             ) from error
+
+    # Backend hooks
+
+    def _model_to_store(self, model: Any, program: Any) -> Any:
+        """Return the model of which `save` and `restore` are to use the weights alone; None for the whole agent."""
+        if program is not None:
+            raise ModelContractError(
+                f"{type(self).__name__} builds no programs of static graphs: leave program out, which saves and "
+                "restores the whole agent"
+            )
+        return model
 
     # Shared
 

@@ -61,42 +61,6 @@ class Agent(contract.Agent):
         """The property `executor` under its name in PARL 1.x."""
         return self.executor
 
-    def save(
-        self, save_path: str | os.PathLike[str], model: Any = None, *, program: Any = None, normalization: Any = None
-    ) -> None:
-        """Save the agent; see `parl_core.agent.Agent.save`.
-
-        Args:
-            save_path: a file (`./model.ckpt`) or a directory (`./model_dir`).
-            model: a model, of which only the weights are saved; default the whole agent.
-            program: for agents that build programs, a program with parameters of this agent; default
-                `self.learn_program`. It may also be given as `model`.
-            normalization: as in `parl_core.agent.Agent.save`.
-
-        Raises:
-            ValueError: the agent builds programs, none was given and there is no `self.learn_program`; or the given one
-                has no parameters of this agent.
-        """
-        super().save(save_path, self._model_to_store(model, program), normalization=normalization)
-
-    def restore(
-        self,
-        save_path: str | os.PathLike[str],
-        model: Any = None,
-        map_location: Any = None,
-        *,
-        program: Any = None,
-        normalization: Any = None,
-    ) -> None:
-        """Restore the agent; see `parl_core.agent.Agent.restore`. `program` is as in `save`.
-
-        Raises:
-            CheckpointError: there is no such file, it is damaged, or it does not fit; the agent is unchanged.
-            ValueError: as for `save`.
-        """
-        model = self._model_to_store(model, program)
-        super().restore(save_path, model, map_location, normalization=normalization)
-
     def save_inference_model(
         self,
         save_path: str | os.PathLike[str],
@@ -171,7 +135,7 @@ class Agent(contract.Agent):
         if isinstance(model, paddle.static.Program):
             model, program = None, model
         if self._programs is None or model is not None:
-            return model
+            return super()._model_to_store(model, program)
         if program is None:
             program = getattr(self, "learn_program", None)
         if program is None:
