@@ -1,5 +1,6 @@
 """Tests of MADDPG that every backend must pass, in its form for a team and in PARL 2.x's for one agent."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -298,6 +299,12 @@ class MADDPGConformance(Conformance):
         model.set_weights(weights, portable=True)
         algorithm = self.backend.algorithms.MADDPG(model, 1, [space, space], 0.9, 0.1, 0.01, 0.01, device="cpu")
         assert type(algorithm).__name__ == "OneAgentMADDPG"
+        derived: Any = type("Own", (self.backend.algorithms.MADDPG,), {})
+        form = re.escape(f"derive it from {type(algorithm).__module__}.OneAgentMADDPG")
+        with pytest.raises(HyperparameterError, match=form):
+            derived(model, 1, [space, space], device="cpu")
+        own: Any = type("Own", (type(algorithm),), {})
+        assert own(model, 1, [space, space], device="cpu").agent_index == 1
         agent = self.backend.Agent(algorithm)
         obs_n = [rng.normal(size=(5, _OBS)).astype(np.float32) for _ in range(2)]
         act_n = [rng.uniform(size=(5, _ACTS)).astype(np.float32) for _ in range(2)]

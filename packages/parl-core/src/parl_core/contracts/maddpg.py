@@ -100,9 +100,10 @@ class MADDPG(ContinuousActorCritic):
         device: str = "auto",
     ) -> None:
         if agent_index is not None or act_space is not None:
+            form = self.ONE_AGENT_FORM or OneAgentMADDPG
             raise HyperparameterError(
                 "agent_index and act_space belong to PARL 2.x's form, one algorithm per agent; a subclass of MADDPG "
-                "learns for all agents: derive from OneAgentMADDPG, or leave them out"
+                f"learns for all agents: derive it from {form.__module__}.{form.__name__}, or leave them out"
             )
         self.temperature = check_positive("temperature", temperature)
         self.policy_decay = check_non_negative("policy_decay", policy_decay)
