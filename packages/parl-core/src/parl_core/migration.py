@@ -492,8 +492,8 @@ class _Reader(ast.NodeVisitor):
                     dropped = word
                 elif word.arg == "act" and function.startswith("elementwise_"):
                     self.findings.append(Finding(word.lineno, f"{told}: pass the result to the activation"))
-                elif word.arg in _GONE_OF_LAYERS and not _is_none(word.value):
-                    self.findings.append(Finding(word.lineno, f"{told}: {_GONE_OF_LAYERS[word.arg]}"))
+                elif (instead := _GONE_OF_LAYERS.get(word.arg or "")) and not _is_none(word.value):
+                    self.findings.append(Finding(word.lineno, f"{told}: {instead}"))
         of_a_parameter = _last(self._origins.get(ast.unparse(call.func))) == "create_parameter"
         if of_a_parameter and not call.args and call.func.end_lineno == call.end_lineno:
             start, end = call.func.end_col_offset or 0, call.end_col_offset or 0
