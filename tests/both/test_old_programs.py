@@ -391,3 +391,10 @@ def test_an_agent_is_saved_as_in_parl_1_without_a_program(tmp_path: Any) -> None
     for call in (agent.save, agent.restore):
         with pytest.raises(ModelContractError, match="Agent builds no programs of static graphs: leave program out"):
             call(str(tmp_path / "agent"), program=object())
+
+
+def test_functions_of_fluid_that_are_gone_are_answered_with_where_others_are() -> None:
+    with pytest.raises(
+        AttributeError, match=rf"no layer 'fill_constant'; .* the functions of {BACKEND} itself, too; it has"
+    ):
+        _ = layers.fill_constant

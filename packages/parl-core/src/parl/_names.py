@@ -120,8 +120,10 @@ def offered(kind: str, name: str) -> Any:
     backend = backends().current()
     module = getattr(backend, kind)
     if name not in module.__all__:
+        other = f"; layers work with the functions of {backend.name} itself, too" if kind == "layers" else ""
         raise AttributeError(
-            f"the {backend.name} backend has no {kind.removesuffix('s')} {name!r}; it has {', '.join(names_of(kind))}"
+            f"the {backend.name} backend has no {kind.removesuffix('s')} {name!r}{other}; it has "
+            + ", ".join(names_of(kind))
         )
     return getattr(module, name)
 
