@@ -143,8 +143,11 @@ def test_a_package_states_the_same_bounds_of_parl_core_to_installers_and_to_pyth
 def test_a_release_of_a_clone_has_a_commit_and_a_tag_and_leaves_the_checkout(tool: Any, tmp_path: Path) -> None:
     release = tool("release")
     clone = release.clone_of(TOOLS.parent, tmp_path)
+    listed = subprocess.run(["git", "tag"], cwd=clone, check=True, capture_output=True, text=True).stdout.split()
+    subprocess.run(["git", "tag", "--delete", *listed], cwd=clone, check=True)  # as before the first release
     done = release.Release("parl-core", clone, tmp_path / "scratch", tmp_path / "out", ())
     assert release.last_tag(clone, "parl-core") is None
+    assert done._test_previous({}) == "its tests use no sibling that has a release"
     bounds = release.requirements(tomllib.loads((clone / "packages/parl-remote/pyproject.toml").read_text()))
     assert not bounds["parl-core"].contains("999.0.0")
     subprocess.run(["git", "tag", f"parl-core-v{release.version_in(clone, 'parl-core')[1]}"], cwd=clone, check=True)
