@@ -10,7 +10,7 @@ import click
 
 import parl
 from parl_core import training
-from parl_core.env.sparse_grid import SparseGrid
+from parl_core.env.goals import SparseGrid
 
 
 class Found(training.Callback):

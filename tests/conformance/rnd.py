@@ -12,7 +12,7 @@ from conformance.complex_step import gradient, layers
 from conformance.models import HIDDEN, OBS_DIM, actor_critic
 from conformance.reference import Adam
 from parl_core.backends import Backend
-from parl_core.env.sparse_grid import SparseGrid
+from parl_core.env.goals import SparseGrid
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Weights

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from parl_core.env.families import make_of_family, register
-from parl_core.training.trained import make_standard_env
+from parl_core.training.trained import _make_of_family, _register_family, make_standard_env
 
 
 class Grid(gymnasium.Env[Any, Any]):
@@ -39,10 +38,10 @@ def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_package_registers_its_environments_when_one_is_asked_for(package: str) -> None:
-    register("CartPole-v1")
+    _register_family("CartPole-v1")
     assert package not in gymnasium.registry
-    register(package)
-    register(package)  # once more does nothing, and warns of nothing
+    _register_family(package)
+    _register_family(package)  # once more does nothing, and warns of nothing
     assert package in gymnasium.registry
 
 
@@ -64,9 +63,9 @@ def test_a_missing_package_says_what_to_install(
 
 
 def test_a_grid_is_seen_without_its_mission_and_in_its_real_bounds() -> None:
-    env = make_of_family("MiniGrid-Empty-5x5-v0", Grid())
+    env = _make_of_family("MiniGrid-Empty-5x5-v0", Grid())
     observation, _ = env.reset(seed=0)
     assert set(observation) == {"image", "direction"}
     assert env.observation_space.contains(observation)
     assert env.observation_space["image"].high.max() == 10
-    assert make_of_family("CartPole-v1", env) is env
+    assert _make_of_family("CartPole-v1", env) is env

@@ -12,7 +12,7 @@ from parl_core.actors import open_actors
 from parl_core.env._recorded import RecordedEnv
 from parl_core.env.joint import JointEnv, is_joint, make_joint_env
 from parl_core.env.matrix_games import GAMES, MatrixGame, TwoStepGame, climbing, penalty
-from parl_core.env.team_games import SMACGame, TupleGame
+from parl_core.env.multi_agent import SMACGame, TupleGame
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
 from parl_core.training.recipe_run import preset

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parl_core.env.check import check_env
-from parl_core.env.sparse_grid import SparseGrid
+from parl_core.env.goals import SparseGrid
 from parl_core.errors import HyperparameterError
 
 

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from parl_core.env.compat import api_of as api_of
     from parl_core.env.compat import as_gymnasium as as_gymnasium
     from parl_core.env.compat import is_gym_version_ge as is_gym_version_ge
+    from parl_core.env.goals import SparseGrid as SparseGrid
     from parl_core.env.joint import JointEnv as JointEnv
     from parl_core.env.joint import make_joint_env as make_joint_env
     from parl_core.env.matrix_games import MatrixGame as MatrixGame
     from parl_core.env.matrix_games import TwoStepGame as TwoStepGame
     from parl_core.env.multi_agent import MAenv as MAenv
     from parl_core.env.multi_agent import ParallelAgents as ParallelAgents
+    from parl_core.env.multi_agent import SMACGame as SMACGame
+    from parl_core.env.multi_agent import TupleGame as TupleGame
     from parl_core.env.native import make_native_vector_env as make_native_vector_env
     from parl_core.env.normalize import NormalizeVector as NormalizeVector
     from parl_core.env.normalize import wrap_rms as wrap_rms
-    from parl_core.env.sparse_grid import SparseGrid as SparseGrid
-    from parl_core.env.team_games import SMACGame as SMACGame
-    from parl_core.env.team_games import TupleGame as TupleGame
     from parl_core.env.vector import make_vector_env as make_vector_env
     from parl_core.env.wrappers import ActionMappingWrapper as ActionMappingWrapper
     from parl_core.env.wrappers import VectorEnv as VectorEnv
@@ -49,9 +49,9 @@ _HOME = {
     "MatrixGame": "parl_core.env.matrix_games",
     "NormalizeVector": "parl_core.env.normalize",
     "ParallelAgents": "parl_core.env.multi_agent",
-    "SMACGame": "parl_core.env.team_games",
-    "SparseGrid": "parl_core.env.sparse_grid",
-    "TupleGame": "parl_core.env.team_games",
+    "SMACGame": "parl_core.env.multi_agent",
+    "SparseGrid": "parl_core.env.goals",
+    "TupleGame": "parl_core.env.multi_agent",
     "TwoStepGame": "parl_core.env.matrix_games",
     "V_GYM_CHANGED": "parl_core.env.compat",
     "V_NPRANDOM_CHANGED": "parl_core.env.compat",

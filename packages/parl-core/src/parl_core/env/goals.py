@@ -1,17 +1,18 @@
-"""Two small environments with goals, which are hard without hindsight: `parl_core.replay.HindsightReplayMemory`.
+"""Small environments whose rewards are rare: two with goals, and a grid to explore.
 
-As in Gymnasium's GoalEnv, an observation is a dictionary, and rewards can be computed for any goal:
+    BitFlipping     choices: flip one of n bits          2**n states, one of which is rewarded
+    PointReach      numbers: move a point in a square    a small disc is rewarded
+    SparseGrid      choices: walk through an open grid   the corner opposite to the start is rewarded
+
+The first two are hard without hindsight: `parl_core.replay.HindsightReplayMemory`. Importing this module registers
+them as `BitFlipping-v0` and `PointReach-v0`. As in Gymnasium's GoalEnv, an observation is a dictionary, and rewards can
+be computed for any goal:
 
     observation     the state of the task
     achieved_goal   where that is, as a goal
     desired_goal    where it should be
     env.compute_reward(achieved_goal, desired_goal, info)       of one goal, or of arrays of them
     env.compute_terminated(achieved_goal, desired_goal, info)   likewise
-
-    BitFlipping     choices: flip one of n bits        2**n states, one of which is rewarded
-    PointReach      numbers: move a point in a square  a small disc is rewarded
-
-Importing this module registers them as `BitFlipping-v0` and `PointReach-v0`.
 """
 
 from typing import Any
@@ -22,11 +23,11 @@ from numpy.typing import NDArray
 
 from parl_core.checks import check_int, check_positive
 
-__all__ = ["BitFlipping", "PointReach"]
+__all__ = ["BitFlipping", "PointReach", "SparseGrid"]
 
 
 class _GoalEnv(gymnasium.Env[Any, Any]):
-    """Base of the two: an episode ends where the goal is reached, and each step before that costs 1."""
+    """Base of those with goals: an episode ends where the goal is reached, and each step before that costs 1."""
 
     _state: NDArray[np.float32]
     _goal: NDArray[np.float32]
@@ -129,6 +130,53 @@ class PointReach(_GoalEnv):
     def _moved(self, action: Any) -> NDArray[np.float32]:
         step = self.speed * np.clip(np.asarray(action, np.float32), -1.0, 1.0)
         return np.clip(self._state + step, -1.0, 1.0)
+
+
+_MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
+
+
+class SparseGrid(gymnasium.Env[Any, Any]):
+    """An open square, in which the corner opposite to the start has to be found.
+
+    Observations are the row and the column, one-hot, side by side, float32 `[2 * size]`. Actions are up, down, left and
+    right; walls cannot be crossed. The reward is 1 in the far corner, where the episode ends, and 0 elsewhere. The
+    episode is truncated after `4 * size` steps.
+
+    Args:
+        size: rows and columns of the grid, at least 2.
+
+    Raises:
+        HyperparameterError: it is smaller.
+    """
+
+    def __init__(self, size: int = 12) -> None:
+        self.size = check_int("size", size, at_least=2)
+        self.observation_space: Any = gymnasium.spaces.Box(0.0, 1.0, (2 * size,), np.float32)
+        self.action_space: Any = gymnasium.spaces.Discrete(len(_MOVES))
+        self._at, self._taken = (0, 0), 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin in the near corner."""
+        super().reset(seed=seed, options=options)
+        self._at, self._taken = (0, 0), 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Move by one cell."""
+        down, right = _MOVES[int(action)]
+        last = self.size - 1
+        self._at = min(max(self._at[0] + down, 0), last), min(max(self._at[1] + right, 0), last)
+        self._taken += 1
+        there = self._at == (last, last)
+        return self._seen(), float(there), there, not there and self._taken == 4 * self.size, {}
+
+    def _seen(self) -> NDArray[np.float32]:
+        row, column = self._at
+        seen = np.zeros(2 * self.size, np.float32)
+        seen[[row, self.size + column]] = 1.0
+        return seen
 
 
 gymnasium.register("BitFlipping-v0", f"{__name__}:BitFlipping", max_episode_steps=10)

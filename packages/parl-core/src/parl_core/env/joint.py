@@ -44,6 +44,7 @@ from numpy.typing import NDArray
 
 from parl_core.env._vector_group import as_observation, as_reward, telling_options
 from parl_core.env.matrix_games import GAMES
+from parl_core.env.multi_agent import SMACGame, tuple_maker
 from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
 
 __all__ = ["JointEnv", "is_joint", "make_joint_env", "misnamed", "parallel_of"]
@@ -457,9 +458,8 @@ def _maker(env_id: str) -> Callable[..., Any] | None:
     package, _, name = env_id.partition(":")
     if not name:
         return None
-    adapters = import_module("parl_core.env.team_games")
     if package == "smac":
-        return lambda **options: adapters.SMACGame(map_name=name, **options)
+        return lambda **options: SMACGame(map_name=name, **options)
     try:
         found = find_spec(f"{package}.{name}") is not None
     except (ImportError, ValueError):
@@ -468,7 +468,7 @@ def _maker(env_id: str) -> Callable[..., Any] | None:
         module = import_module(f"{package}.{name}")
         maker: Callable[..., Any] | None = getattr(module, "parallel_env", None) or getattr(module, "env", None)
         return maker
-    return adapters.tuple_maker(env_id)  # type: ignore[no-any-return]
+    return tuple_maker(env_id)
 
 
 def _has_mask(space: Any) -> bool:

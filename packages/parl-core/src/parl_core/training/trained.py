@@ -8,6 +8,12 @@ environment the preprocessing that agents of its kind are usually trained with:
     CONTINUOUS   a vector of numbers       numbers        HalfCheetah-v5
     ATARI        four frames [4, 84, 84]   choices        ALE/Pong-v5, PongNoFrameskip-v4
 
+Environments of other packages are found by their ids, and registered when one is used:
+
+    MinAtar/Breakout-v1               minatar    as they are: images of 10 x 10, one plane for each kind of thing
+    MiniGrid-Empty-5x5-v0             minigrid   the visible part of the grid, and the direction; no mission text
+    dm_control/cartpole-swingup-v0    shimmy     dictionaries of numbers, which the command flattens
+
 Environments of several agents (`mpe2:simple_spread_v3`, see `parl_core.env.joint`) get no preprocessing and have joint
 observations; the networks of the algorithms for them are those of `parl.networks.for_team`.
 
@@ -26,7 +32,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
@@ -36,7 +42,6 @@ from parl_core.atomic_write import write_json
 from parl_core.encoders import parts_of
 from parl_core.env._vector_group import make_env
 from parl_core.env.atari import make_atari
-from parl_core.env.families import make_of_family, register
 from parl_core.env.joint import is_joint, make_joint_env, misnamed
 from parl_core.env.matrix_games import GAMES
 from parl_core.env.normalize import wrap_rms
@@ -106,7 +111,7 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
         if previous_step:
             raise HyperparameterError(f"previous_step is for environments of one agent; {env_id} has several")
         return make_joint_env(env_id, **options)
-    register(env_id)
+    _register_family(env_id)
     try:
         made = make_env(env_id, options or None)
     except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
@@ -119,7 +124,7 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
         if not is_game and (":" not in env_id or (missing and find_spec(package) is not None)):
             raise
         raise misnamed(env_id) from None
-    env = make_of_family(env_id, made)
+    env = _make_of_family(env_id, made)
     env = PreviousStep(env) if previous_step else env
     parts = parts_of(env.observation_space)
     kept = any(part.image is not None or part.path == ("action_mask",) for part in parts)
@@ -194,6 +199,76 @@ def _without_previous_step(options: Mapping[str, Any] | None) -> tuple[dict[str,
 def is_atari(env_id: str) -> bool:
     """Return whether an id is that of an Atari game."""
     return env_id.startswith("ALE/") or "NoFrameskip" in env_id
+
+
+class _Family(NamedTuple):
+    """A package of environments, which registers their ids with Gymnasium when one of them is used.
+
+    Attributes:
+        module: imported to register them.
+        function: of the module, which registers them; empty: importing does.
+        extra: of parl-core, which installs it.
+    """
+
+    module: str
+    function: str
+    extra: str
+
+
+_GRID = _Family("minigrid", "", "minigrid")
+_FAMILIES: Mapping[str, _Family] = MappingProxyType(
+    {
+        "MinAtar/": _Family("minatar.gym", "register_envs", "minatar"),
+        "MiniGrid-": _GRID,
+        "BabyAI-": _GRID,
+        "dm_control/": _Family("shimmy", "", "dmcontrol"),
+    }
+)
+
+
+def _register_family(env_id: str) -> None:
+    """Register the environments of the package to which an id belongs; other ids have no effect.
+
+    Raises:
+        ImportError: the package is not installed; the message is the `pip install` line.
+    """
+    family = next((found for prefix, found in _FAMILIES.items() if env_id.startswith(prefix)), None)
+    if family is None or env_id in gymnasium.registry:
+        return
+    try:
+        module = import_module(family.module)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f'{env_id} needs {error.name}:\n    pip install "parl-core[{family.extra}]"', name=error.name
+        ) from None
+    if family.function:
+        getattr(module, family.function)()
+
+
+def _make_of_family(env_id: str, env: Any) -> Any:
+    """Return an environment of one of these packages with its preprocessing; return others unchanged."""
+    return _SeenGrid(env) if env_id.startswith(("MiniGrid-", "BabyAI-")) else env
+
+
+class _SeenGrid(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Shows the part of a grid that is seen, with bounds that its numbers reach, and the direction.
+
+    MiniGrid says that its cells are uint8 in 0..255; what they hold, kind, colour and state, are numbers up to 10.
+    The mission is a text, which says what to do where there are several tasks; here there is one.
+    """
+
+    LARGEST = 10
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        parts: Any = env.observation_space
+        self.observation_space = gymnasium.spaces.Dict(
+            image=gymnasium.spaces.Box(0, self.LARGEST, parts["image"].shape, np.uint8), direction=parts["direction"]
+        )
+
+    def observation(self, observation: Any) -> Any:
+        """Return both entries."""
+        return {"image": observation["image"], "direction": observation["direction"]}
 
 
 @dataclass(frozen=True)
