@@ -161,7 +161,7 @@ def test_actors_may_end_while_the_program_waits_for_their_ends() -> None:
     cause = DeathCause(DeathKind.STOPPED)
     records = [Watched(f"lease {number}", "worker", "Cell") for number in range(3)]
     for record in records:
-        own.add(record)
+        own.records[record.lease_id] = record
 
     def drop() -> None:
         other = threading.Thread(target=own.forget, args=(records[1], cause))

@@ -35,9 +35,6 @@ class Path:
         self.losses = 0
         self.outbox: Outbox | None = None
 
-    def attach(self, outbox: Outbox) -> None:
-        self.outbox = outbox
-
     def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
         if self.is_closed:
             raise ChannelClosed("closed")

@@ -36,7 +36,6 @@ def dumps_class(cls: type) -> bytes:
     module = sys.modules.get(cls.__module__)
     if module is not None and cls.__module__ != "__main__" and not importable_elsewhere(module):
         serialize.ship_by_value(module)
-    serialize.look_at_new_modules()  # of others, the class may use some that cannot be imported either
     try:
         return serialize.dumps_whole(cls)
     except Exception as error:

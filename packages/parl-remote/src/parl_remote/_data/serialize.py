@@ -146,6 +146,8 @@ def dumps_whole(value: object) -> bytes:
     Raises:
         Exception: Whatever pickling raised, as for `dumps`.
     """
+    if len(_modules) != _counted[0]:  # a definition may use some that cannot be imported elsewhere
+        look_at_new_modules()
     try:
         data = _plain_dumps(value, 5)
         if not _names_shipped(data):

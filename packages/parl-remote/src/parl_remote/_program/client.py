@@ -36,7 +36,6 @@ from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames,
 from parl_remote._program.connection import Connection, OwnConnection
 from parl_remote._program.known_actors import (
     CAUSE_PATIENCE_S,
-    ActorConnection,
     ActorRecord,
     Borrowing,
     Made,
@@ -253,7 +252,7 @@ class Client(ConnectionDisplay):
             if options.max_restarts:
                 return _restarting_reference(self, recipe, made)
             recipe.references = None
-            ref = self._reference(spec, made.record, Outbox(made.path), recipe.names, made.place, options)
+            ref = self._reference(spec, made.record, Outbox(made.path), made.place, options)
             self._refs[made.place.lease_id] = ref
             if options.name:
                 self.making.announce(recipe, made.record)
@@ -278,16 +277,16 @@ class Client(ConnectionDisplay):
             known = self._refs.get(place.lease_id)
             if known is not None:
                 return known
+            names = AttributeNames(attributes, certain=False)
             record = self.own.records.get(place.lease_id)
             if record is None:  # else it was made here, dropped, and others still hold it
                 record = ActorRecord(place.lease_id, place.node_id, spec.name, is_borrowed=True)
                 self._borrowing.records[place.lease_id] = record
-            names = AttributeNames(attributes, certain=False)
-            record.on_names = names.set
+            record.names = names
             connection = self._borrowing.reach(place, record)
             if place.may_return and record.is_borrowed:
-                return _following_reference(self, record, connection, spec, names, place)
-            return self._registered(place.lease_id, self._reference(spec, record, Outbox(connection), names, place))
+                return _following_reference(self, record, connection, spec, place)
+            return self._registered(place.lease_id, self._reference(spec, record, Outbox(connection), place))
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
         """Return the actor with a name; see `named_actors.get_actor`."""
@@ -309,7 +308,6 @@ class Client(ConnectionDisplay):
         spec: ClassSpec,
         record: ActorRecord,
         outbox: Outbox,
-        names: AttributeNames,
         place: ActorPlace,
         options: ActorOptions | None = None,
     ) -> ActorRef:
@@ -322,7 +320,7 @@ class Client(ConnectionDisplay):
             outbox,
             let_go=lambda: self._let_go(record, connection),
             destroy=lambda: self._destroy(record),
-            attributes=names,
+            attributes=record.names,
             place=place,
             options=options,
         )
@@ -343,7 +341,7 @@ class Client(ConnectionDisplay):
             channel,
             background=self._background_loop,
             lost=record.error,
-            on_names=record.on_names,
+            on_names=record.names.set,
             objects=lambda: self._objects_on(record.node_id),
             ended=record.await_end,
             refused=record.cannot_be_reached,
@@ -367,7 +365,7 @@ class Client(ConnectionDisplay):
 
     # -- ends of actors ------------------------------------------------------------------------------------------
 
-    def _let_go(self, record: ActorRecord, connection: ActorConnection | None) -> None:
+    def _let_go(self, record: ActorRecord, connection: Connection | None) -> None:
         if os.getpid() == self._pid:
             record.is_let_go = True
             self._releaser.drop(record, connection)
@@ -551,7 +549,7 @@ def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRe
         part=lambda made: client._let_go(made.record, made.record.connection),
         give_up=give_up,
     )
-    ref, note = _reference_to(client, restarts, outbox, recipe.spec, recipe.names, made.place, recipe.options)
+    ref, note = _reference_to(client, restarts, outbox, recipe.spec, made, recipe.options)
     if recipe.options.name:
         client.making.announce(recipe, made.record)
     if made.record.cause is not None:  # it ended before it could be made again
@@ -562,9 +560,8 @@ def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRe
 def _following_reference(
     client: Client,
     record: ActorRecord,
-    path: ActorConnection | None,
+    path: Connection | None,
     spec: ClassSpec,
-    names: AttributeNames,
     place: ActorPlace,
 ) -> ActorRef:
     """Return the reference to an actor that another process restarts.
@@ -574,14 +571,12 @@ def _following_reference(
         record: The actor.
         path: The connection to it; None if it had ended when its handle arrived.
         spec: Its class.
-        names: Its attributes.
         place: Its last known address.
     """
 
     def again(lost: ActorRecord, restarts: int) -> Made:  # noqa: ARG001  # its owner counts
         found = _successor(client, lost)
-        record = ActorRecord(found.lease_id, found.node_id, spec.name, is_borrowed=True)
-        record.on_names = names.set
+        record = ActorRecord(found.lease_id, found.node_id, spec.name, lost.names, is_borrowed=True)
         client._borrowing.records[found.lease_id] = record
         client._borrowing.records.pop(lost.lease_id, None)
         connection = client._borrowing.reach(found, record)
@@ -590,9 +585,10 @@ def _following_reference(
             raise ActorLost(record.cause, class_name=spec.name) if record.cause is not None else NoRestart(_NOT_AGAIN)
         return Made(record, connection, found)
 
+    made = Made(record, path, place)
     outbox = Outbox(path)
     restarts = Restarts(
-        Made(record, path, place),
+        made,
         outbox,
         limit=None,
         again=again,
@@ -600,7 +596,7 @@ def _following_reference(
         part=lambda made: client._let_go(made.record, made.record.connection),
         give_up=lambda _: None,
     )
-    ref, note = _reference_to(client, restarts, outbox, spec, names, place, None)
+    ref, note = _reference_to(client, restarts, outbox, spec, made, None)
     if record.cause is not None:
         restarts.lost(record, record.cause)()
     return ref
@@ -635,8 +631,7 @@ def _reference_to(
     restarts: Restarts,
     outbox: Outbox,
     spec: ClassSpec,
-    names: AttributeNames,
-    place: ActorPlace,
+    first: Made,
     options: ActorOptions | None,
 ) -> tuple[ActorRef, Callable[[Made], None]]:
     """Return the reference, and the function to call with every new actor."""
@@ -668,11 +663,11 @@ def _reference_to(
         outbox,
         let_go=let_go,
         destroy=destroy,
-        attributes=names,
-        place=place._replace(may_return=True),
+        attributes=first.record.names,
+        place=first.place._replace(may_return=True),
         options=options,
     )
-    ref = client._registered(place.lease_id, ref)
+    ref = client._registered(first.place.lease_id, ref)
     where = weakref.ref(ref)
     return ref, note
 

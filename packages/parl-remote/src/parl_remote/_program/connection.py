@@ -70,6 +70,7 @@ class Connection(AnswerReader):
         shares_memory: Whether the actor and this process can share memory, for large frames.
 
     Attributes:
+        outbox: See `outbox.CallPath`.
         is_read_out: Set when `read_out` has been called.
     """
 
@@ -97,7 +98,7 @@ class Connection(AnswerReader):
         self._on_names = on_names
         self._numbers = itertools.count(1)
         self._sending = threading.RLock()  # a finalizer may call the actor while this thread is in here
-        self._outbox: Outbox | None = None
+        self.outbox: Outbox | None = None
         self._is_writing = False  # from the background
         self._end_writing: Callable[[], None] | None = None
         self._unsent: tuple[Call, RemoteFuture[Any]] | None = None  # the one that the channel has the rest of
@@ -108,10 +109,6 @@ class Connection(AnswerReader):
         self._names_changed = False
 
     # -- out -----------------------------------------------------------------------------------------------------
-
-    def attach(self, outbox: Outbox) -> None:
-        """See `outbox.CallPath`."""
-        self._outbox = outbox
 
     def submit(self, call: Call) -> RemoteFuture[Any]:
         """Send a call that comes before all others: that of the constructor.
@@ -211,8 +208,8 @@ class Connection(AnswerReader):
             if is_full:
                 return
             self._is_full = False
-        if self._outbox is not None:
-            self._outbox.on_writable()
+        if self.outbox is not None:
+            self.outbox.on_writable()
 
     def _write_soon(self) -> None:
         with contextlib.suppress(RuntimeError):  # no thread can be started any more: the client writes the rest
@@ -273,8 +270,8 @@ class Connection(AnswerReader):
         return self._delivery
 
     def _on_delivered(self) -> None:
-        if self._outbox is not None:
-            self._outbox.on_writable()
+        if self.outbox is not None:
+            self.outbox.on_writable()
 
     def keep_states(self, on_state: Callable[[Sequence[memoryview]], None]) -> None:
         """Pass the states that the actor saves to `on_state` as soon as they arrive, also while no call is waiting."""
@@ -426,9 +423,9 @@ class Connection(AnswerReader):
             if unsent is not None and self._pending.pop(unsent[1]._call_id, None) is None:
                 unsent = None  # it was cancelled
         pending = self._pending
-        if unsent is not None and self._outbox is not None:
+        if unsent is not None and self.outbox is not None:
             self._unwatch(unsent[1])
-            self._outbox.give_back(*unsent)  # the actor has not got it whole
+            self.outbox.give_back(*unsent)  # the actor has not got it whole
         running = ""
         for call_id in list(pending):
             found = pending.pop(call_id, None)  # another thread may be doing the same
@@ -441,7 +438,11 @@ class Connection(AnswerReader):
     # -- the end -------------------------------------------------------------------------------------------------
 
     def abandon(self, error: Callable[[], BaseException]) -> None:
-        """See `known_actors.ActorConnection`."""
+        """Leave the calls in flight to the parent, in the child of a fork.
+
+        Args:
+            error: Returns the error of a call there.
+        """
         leave_to_parent([future for one in self._pending.values() if (future := one()) is not None], error)
 
     def hang_up(self) -> None:

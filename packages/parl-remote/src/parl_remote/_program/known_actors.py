@@ -14,24 +14,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
 from parl_remote._current import FoundActor
-from parl_remote._data.calls import Call
 from parl_remote._data.class_spec import read_description
-from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import Kind, pack
 from parl_remote._links.loop import Loop
 from parl_remote._messages import LeaseGranted, Message
 from parl_remote._messages.overview import KillActor
 from parl_remote._messages.parts import ActorFound, ActorReached, ActorWatched, FindActor, UnwatchActor, WatchActor
-from parl_remote._program.actor_ref import ActorPlace
+from parl_remote._program.actor_ref import ActorPlace, AttributeNames
+from parl_remote._program.connection import Connection
 from parl_remote._program.master_client import MasterClient
-from parl_remote._program.outbox import CallPath, Outbox
+from parl_remote._program.outbox import Outbox
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.interrupts import Condition, Event
 from parl_remote._transport import Channel
@@ -51,7 +49,6 @@ from parl_remote.errors import (
 __all__ = [
     "CAUSE_PATIENCE_S",
     "NEWS_S",
-    "ActorConnection",
     "ActorRecord",
     "Borrowing",
     "Made",
@@ -72,44 +69,6 @@ NEWS_S = 1.0
 _UNKNOWN = "the connection to it broke without a reported cause"
 # A closed connection and the report of the death use different links: microseconds apart, seconds where all is busy.
 CAUSE_PATIENCE_S = 10.0
-
-
-def _ignore(names: tuple[str, ...]) -> None:
-    """Ignore the names."""
-
-
-class ActorConnection(CallPath, Protocol):
-    """A connection to an actor over a channel; see `connection.Connection`."""
-
-    is_read_out: threading.Event
-
-    @property
-    def channel(self) -> Channel:
-        """The channel to the actor."""
-
-    def submit(self, call: Call) -> RemoteFuture[Any]:
-        """Send a call that comes before all others: that of the constructor."""
-
-    def keep_states(self, on_state: Callable[[Sequence[memoryview]], None]) -> None:
-        """Pass each state that the actor saves to `on_state`."""
-
-    def join(self, *, holds: bool) -> None:
-        """Announce this process to an actor that another one has made."""
-
-    def read_out(self, timeout_s: float) -> None:
-        """Read what the actor sent before it ended."""
-
-    def write(self) -> None:
-        """Write as much as the channel takes of the messages that it did not take before."""
-
-    def look(self) -> None:
-        """Settle the futures whose answers have arrived, without waiting."""
-
-    def abandon(self, error: Callable[[], BaseException]) -> None:
-        """Leave the calls on their way to the parent, in the child of a fork; `error` is theirs there."""
-
-    def hang_up(self) -> None:
-        """Close the channel; calls without an answer fail."""
 
 
 class RestartPolicy(Protocol):
@@ -133,7 +92,7 @@ class ActorRecord:
         channel: The channel to it, once there is one.
         connection: The connection that uses the channel.
         is_borrowed: Whether another process has made it.
-        on_names: Called with the names of its attributes when they change.
+        names: The names of its attributes; references to it have the same object.
         is_detached: Whether it outlives this program.
         is_let_go: Whether this process has no more handles of it, so that it ends unless other processes have one.
         forked: Whether it belongs to the process that this one was forked from.
@@ -143,7 +102,14 @@ class ActorRecord:
     """
 
     def __init__(
-        self, lease_id: str, node_id: str, class_name: str, *, is_borrowed: bool = False, is_detached: bool = False
+        self,
+        lease_id: str,
+        node_id: str,
+        class_name: str,
+        names: AttributeNames | None = None,
+        *,
+        is_borrowed: bool = False,
+        is_detached: bool = False,
     ) -> None:
         self.is_borrowed = is_borrowed
         self.is_detached = is_detached
@@ -153,9 +119,9 @@ class ActorRecord:
         self.class_name = class_name
         self.pid = 0
         self.channel: Channel | None = None
-        self.connection: ActorConnection | None = None
+        self.connection: Connection | None = None
         self.forked = False
-        self.on_names: Callable[[tuple[str, ...]], None] = _ignore
+        self.names = AttributeNames() if names is None else names
         self.restarts: RestartPolicy | None = None
         self.outbox: Outbox | None = None
         self._note = ""
@@ -255,7 +221,7 @@ class Made(NamedTuple):
     """A newly made actor, the connection to it (None if it has ended already), and its address for others."""
 
     record: ActorRecord
-    path: ActorConnection | None
+    path: Connection | None
     place: ActorPlace
 
 
@@ -324,7 +290,7 @@ class Borrowing:
         self,
         partings: Partings,
         workers: WorkerClients,
-        connect: Callable[[ActorRecord, Channel], ActorConnection],
+        connect: Callable[[ActorRecord, Channel], Connection],
         *,
         own_lease: str,
         timeout_s: float,
@@ -336,7 +302,7 @@ class Borrowing:
         self._timeout_s = timeout_s
         self.records: dict[str, ActorRecord] = {}
 
-    def reach(self, place: ActorPlace, record: ActorRecord) -> ActorConnection | None:
+    def reach(self, place: ActorPlace, record: ActorRecord) -> Connection | None:
         """Connect to an actor and hold it. Return None if it has ended; the record then has the cause.
 
         Must not run in the client's own loop, which reads the worker's answer.
@@ -430,11 +396,6 @@ class OwnActors:
         self._changed = Condition()
         self.records: dict[str, ActorRecord] = {}
 
-    def add(self, record: ActorRecord) -> None:
-        """Register an actor that begins."""
-        with self._changed:
-            self.records[record.lease_id] = record
-
     def on_node(self, node_id: str) -> list[str]:
         """Return the leases of own actors on a node."""
         return [lease_id for lease_id, record in list(self.records.items()) if record.node_id == node_id]
@@ -459,7 +420,7 @@ class OwnActors:
     def await_none(self, timeout_s: float) -> None:
         """Wait until all actors have ended, except those that outlive the program."""
         with self._changed:
-            self._changed.wait_for(lambda: all(record.is_detached for record in self.records.values()), timeout_s)
+            self._changed.wait_for(lambda: all(record.is_detached for record in list(self.records.values())), timeout_s)
 
     def close(self, cause: DeathCause) -> None:
         """Drop all records, once the loop has stopped."""
@@ -505,10 +466,10 @@ class Releaser:
         self._loop = loop
         self._give_back = give_back
         self._forget = forget
-        self._dropped: deque[tuple[ActorRecord, ActorConnection | None]] = deque()
-        self._parting: set[ActorConnection] = set()
+        self._dropped: deque[tuple[ActorRecord, Connection | None]] = deque()
+        self._parting: set[Connection] = set()
 
-    def drop(self, record: ActorRecord, connection: ActorConnection | None) -> None:
+    def drop(self, record: ActorRecord, connection: Connection | None) -> None:
         """Release an actor without references. Callable from finalizers: takes no lock and does not wait.
 
         Args:
@@ -541,7 +502,7 @@ class Releaser:
                 self._parting.add(connection)
                 self._part(record, connection)
 
-    def _part(self, record: ActorRecord, connection: ActorConnection) -> None:
+    def _part(self, record: ActorRecord, connection: Connection) -> None:
         try:
             said = send_close(connection.channel)
         except ChannelClosed:  # it has ended already, and its worker says so
@@ -555,10 +516,10 @@ class Releaser:
         elif self._discard_answers(record, connection):
             self._loop.call_later(_RETRY_S, lambda: self._part(record, connection))
 
-    def _read_on(self, record: ActorRecord, connection: ActorConnection) -> None:
+    def _read_on(self, record: ActorRecord, connection: Connection) -> None:
         self._discard_answers(record, connection)
 
-    def _discard_answers(self, record: ActorRecord, connection: ActorConnection) -> bool:
+    def _discard_answers(self, record: ActorRecord, connection: Connection) -> bool:
         """Read and discard answers; return False if the connection is closed."""
         try:
             while True:
@@ -569,7 +530,7 @@ class Releaser:
             self._done(record, connection)
             return False
 
-    def _done(self, record: ActorRecord, connection: ActorConnection) -> None:
+    def _done(self, record: ActorRecord, connection: Connection) -> None:
         self._loop.remove(connection.channel)
         self._parting.discard(connection)
         connection.hang_up()

@@ -23,7 +23,8 @@ from parl_remote._messages import LeaseGranted, StartActor
 from parl_remote._messages.parts import DescribeActor
 from parl_remote._options import RECORD_VARIABLE, ActorOptions
 from parl_remote._program.actor_ref import ActorPlace, AttributeNames
-from parl_remote._program.known_actors import NEWS_S, ActorConnection, ActorRecord, Made, OwnActors
+from parl_remote._program.connection import Connection
+from parl_remote._program.known_actors import NEWS_S, ActorRecord, Made, OwnActors
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.interrupts import interruptible
@@ -131,7 +132,7 @@ class Making:
         own: OwnActors,
         places: Places,
         *,
-        connect: Callable[[ActorRecord, Channel], ActorConnection],
+        connect: Callable[[ActorRecord, Channel], Connection],
         variables: Sequence[str],
         limits: Limits,
         lease_timeout_s: float | None,
@@ -143,10 +144,7 @@ class Making:
         self._connect = connect
         self._variables = variables
         self._limits = limits
-        self._named: dict[str, ActorRecord] = {}  # the last one with each name that was made here
-        self._given_up: dict[
-            str, float
-        ] = {}  # names of actors that were not made, and when they are free at the latest
+        self._named: dict[str, ActorRecord | None] = {}  # by name, the last one here; None: its request was given up
         self.lease_timeout_s = lease_timeout_s
         self.logs: LogForwarder | None = None
 
@@ -167,8 +165,12 @@ class Making:
         timeout_s = self.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         for left in reversed(range(_PLACEMENTS)):
             granted = self._lease(spec.name, options, 0.0 if at_once else timeout_s, replaces, restarts)
-            record = ActorRecord(granted.lease_id, granted.node_id, spec.name, is_detached=options.detached)
-            self._own.add(record)
+            record = ActorRecord(
+                granted.lease_id, granted.node_id, spec.name, recipe.names, is_detached=options.detached
+            )
+            self._own.records[record.lease_id] = record
+            if options.name:
+                self._remember(options.name, record)
             try:
                 place = self._places.of(granted, self._workers, spec.cls.__module__)
                 connection = self._start(record, granted, recipe, place.working_dir)
@@ -184,13 +186,13 @@ class Making:
                     time.sleep(self._limits.rejoin_interval_s)  # the master has to learn of it as well
                 continue
             except BaseException:
-                self._give_up(record, options.name, replaces=replaces)
+                self.release(record, replaces=replaces)
                 raise
             try:
                 created._wait_until(None)
                 created.result()
             except BaseException:
-                self._give_up(record, options.name, replaces=replaces)
+                self.release(record, replaces=replaces)
                 raise
             addresses = tuple(granted.node_addresses)
             there = ActorPlace(granted.lease_id, granted.node_id, addresses, granted.socket_dir, granted.host_id)
@@ -198,17 +200,16 @@ class Making:
         raise AssertionError("the last placement returns or raises")
 
     def announce(self, recipe: Recipe, record: ActorRecord) -> None:
-        """Have an actor found by its name from now on; called once handles of it are known here."""
-        options = recipe.options
-        self._describe(record, recipe.spec, wait=options.wait)
-        self._remember(options.name, record)
+        """Have clients find an actor by its name from now on; called once handles of it are known here."""
+        description = description_of(recipe.spec, wait=recipe.options.wait)
+        self._workers.tell(record.node_id, DescribeActor(record.lease_id, description))
 
     def release(self, record: ActorRecord, *, replaces: str = "") -> None:
         """Give back the lease of an actor whose constructor did not succeed; `replaces` if that was a restart."""
         self._master.release(record.lease_id, replaces=replaces)
         self._own.forget(record, DeathCause(DeathKind.CONSTRUCTOR))
 
-    def _start(self, record: ActorRecord, granted: LeaseGranted, recipe: Recipe, working_dir: str) -> ActorConnection:
+    def _start(self, record: ActorRecord, granted: LeaseGranted, recipe: Recipe, working_dir: str) -> Connection:
         """Start an actor's process and connect to it.
 
         Raises:
@@ -228,7 +229,6 @@ class Making:
             raise
         if self.logs is not None:
             self.logs.follow(granted)
-        record.on_names = recipe.names.set
         record.connection = connection = self._connect(record, record.channel)
         if recipe.saves:
             connection.keep_states(recipe.keep_state)
@@ -244,30 +244,18 @@ class Making:
                 return self._master.lease(class_name, options, timeout_s, replaces=replaces, restarts=restarts)
             except NameTaken:
                 before = self._named.get(options.name)
-                is_leaving = before is not None and (before.has_ended or before.is_let_go)
-                was_given_up = time.monotonic() < self._given_up.get(options.name, 0.0)
-                if not (is_leaving or was_given_up) or time.monotonic() > patience:
+                is_leaving = before is None or before.has_ended or before.is_let_go
+                if options.name not in self._named or not is_leaving or time.monotonic() > patience:
                     raise
                 with interruptible:
                     time.sleep(NEWS_S / 100)  # our own actor had it, and the master hears of its end any moment
             except BaseException:
-                self._note_given_up(options.name)
+                if options.name:
+                    self._remember(options.name, None)
                 raise
 
-    def _give_up(self, record: ActorRecord, name: str, *, replaces: str) -> None:
-        self._note_given_up(name)
-        self.release(record, replaces=replaces)
-
-    def _note_given_up(self, name: str) -> None:
-        if len(self._given_up) >= _NAMES_KEPT:
-            self._given_up.clear()
-        self._given_up[name] = time.monotonic() + NEWS_S
-
-    def _remember(self, name: str, record: ActorRecord) -> None:
-        if len(self._named) >= _NAMES_KEPT:  # of those that ended, only the last ones matter, see `_lease`
-            self._named = {name: known for name, known in list(self._named.items()) if not known.has_ended}
+    def _remember(self, name: str, record: ActorRecord | None) -> None:
+        """Note the actor that has a name; see `_lease`."""
+        if len(self._named) >= _NAMES_KEPT:  # of those that ended, only the last ones matter
+            self._named = {name: one for name, one in list(self._named.items()) if one and not one.has_ended}
         self._named[name] = record
-
-    def _describe(self, record: ActorRecord, spec: ClassSpec, *, wait: bool) -> None:
-        """Send the actor's description to its worker, for clients that look it up by name."""
-        self._workers.tell(record.node_id, DescribeActor(record.lease_id, description_of(spec, wait=wait)))

@@ -38,21 +38,24 @@ _CALL = int(Kind.CALL)
 
 
 class CallPath(Protocol):
-    """A path to an actor: a connection, or a host within this process."""
+    """A path to an actor: a connection, or a host within this process.
+
+    Attributes:
+        outbox: The outbox to notify when the path can take calls again; None before there is one.
+    """
+
+    outbox: Outbox | None
 
     def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
         """Send a call without waiting, and become the carrier of its future, which is settled with the answer.
 
         Returns:
-            False if the path is full; it notifies the outbox given to `attach` when it can take calls again.
+            False if the path is full; it notifies its `outbox` when it can take calls again.
 
         Raises:
             ChannelClosed: The actor is gone, and the call did not reach it.
             Exception: The call cannot be sent, to no actor.
         """
-
-    def attach(self, outbox: Outbox) -> None:
-        """Notify an outbox from now on when the path can take calls again."""
 
     def is_full(self) -> bool:
         """Return whether the path cannot take calls now."""
@@ -73,8 +76,7 @@ class CallPath(Protocol):
 class OpenPath:
     """The common part of paths that can always take calls; see `CallPath`."""
 
-    def attach(self, outbox: Outbox) -> None:
-        """Do nothing: the path can always take calls."""
+    outbox: Outbox | None = None
 
     def is_full(self) -> bool:
         """Return False."""
@@ -119,7 +121,7 @@ class Outbox:
         self._sender: int | None = None  # the thread that sends the first call here
         self._error: Callable[[], BaseException] = _no_actor
         if path is not None:
-            path.attach(self)
+            path.outbox = self
 
     @property
     def path(self) -> CallPath | None:
@@ -219,7 +221,7 @@ class Outbox:
 
     def made(self, path: CallPath) -> None:
         """Send the waiting calls and all later calls to another actor."""
-        path.attach(self)
+        path.outbox = self
         with self._lock:
             if self._machine.on(OutboxEvent.MADE):
                 self._live = path

@@ -19,7 +19,6 @@ no transport has to look.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import weakref
 from collections.abc import Sequence
@@ -170,16 +169,8 @@ class Inheritable(Protocol):
 _owners: weakref.WeakSet[Inheritable] = weakref.WeakSet()
 
 
-def abandoned_in_children(owner: Inheritable) -> None:
-    """Call `owner.abandon()` in every child that this process forks while `owner` lives."""
-    _owners.add(owner)
-    _watch_forks()
-
-
-@functools.cache
-def _watch_forks() -> None:
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_abandon_all)
+abandoned_in_children = _owners.add
+"""Call `abandon()` of an object in every child that this process forks while the object lives."""
 
 
 def _abandon_all() -> None:
@@ -187,3 +178,7 @@ def _abandon_all() -> None:
         with contextlib.suppress(Exception):  # each of the others is still to be closed
             owner.abandon()
     _owners.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon_all)

@@ -20,7 +20,8 @@ from parl_remote._data.calls import Call
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import Kind
 from parl_remote._program.client import Client
-from parl_remote._program.known_actors import ActorConnection, ActorRecord
+from parl_remote._program.connection import Connection
+from parl_remote._program.known_actors import ActorRecord
 from parl_remote._program.making import Making
 from parl_remote._program.proxy import reference_of
 from parl_remote.testing._machine import Process
@@ -43,7 +44,7 @@ class Faults:
         self._by_lease: dict[str, ActorFaults] = {}
         self._made: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._original: Callable[..., ActorConnection] | None = None
+        self._original: Callable[..., Connection] | None = None
 
     def actor(self, which: object, number: int = 1) -> ActorFaults:
         """Return the faults of one actor.
@@ -79,7 +80,7 @@ class Faults:
         if self._original is None:
             self._original = original = Making._start
 
-            def start(making: Making, record: ActorRecord, *how: Any) -> ActorConnection:
+            def start(making: Making, record: ActorRecord, *how: Any) -> Connection:
                 connection = original(making, record, *how)
                 self._watch(record, connection, self._next(record.class_name))
                 return connection
@@ -108,7 +109,7 @@ class Faults:
             key = class_name, number
             return self._planned.setdefault(key, ActorFaults(f"{class_name} {number}", self.struck))
 
-    def _watch(self, record: ActorRecord, connection: ActorConnection, faults: ActorFaults) -> ActorFaults:
+    def _watch(self, record: ActorRecord, connection: Connection, faults: ActorFaults) -> ActorFaults:
         self._by_lease[record.lease_id] = faults
         faults.attach(record, connection)
         return faults
@@ -230,7 +231,7 @@ class ActorFaults:
         else:
             self._strike([(name, action)])
 
-    def attach(self, record: ActorRecord, connection: ActorConnection) -> None:
+    def attach(self, record: ActorRecord, connection: Connection) -> None:
         """Intercept the calls of a connection; for `Faults`."""
         self._record = record
         send = connection.send
