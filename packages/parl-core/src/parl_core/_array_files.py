@@ -99,7 +99,7 @@ class ArrayFolder:
     """Zero-filled arrays that live in memory, or, with a directory, in memory-mapped files `<name>.npy` there.
 
     Args:
-        directory: where the files are; made if it does not exist. None keeps the arrays in memory.
+        directory: the directory of the files; made if it does not exist. None keeps the arrays in memory.
 
     Raises:
         CheckpointError: the directory holds a memory that was not closed (its process was killed), so that nothing

@@ -66,7 +66,7 @@ class ForeignWeights(NamedTuple):
         arrays: by name, in the file's order and layout: a linear layer's weight is `[out, in]` in files of torch and
             `[in, out]` in those of paddle.
         framework: "torch" or "paddle".
-        settings: what Stable-Baselines3 wrote as JSON; None of other files.
+        settings: the JSON values written by Stable-Baselines3; None of other files.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -175,7 +175,7 @@ class _Reader(pickle.Unpickler):
 
     Args:
         file: with the pickle.
-        names: what each of them stands for.
+        names: the meaning of each of them.
         storage: returns the numbers of a storage of torch.
         records: beginnings of modules whose classes are kept as records.
     """

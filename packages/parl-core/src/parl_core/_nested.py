@@ -25,7 +25,7 @@ def leaves(name: str, values: Observations, of: Callable[[Any], Any] = np.asarra
     """Return the arrays by name: `{"obs": array}`, or of a dictionary `{"obs.camera": array, "obs.speed": array}`.
 
     Args:
-        name: what all names begin with.
+        name: the prefix of all names.
         values: of which each is given to `of`.
         of: by default makes arrays of lists and tensors.
     """

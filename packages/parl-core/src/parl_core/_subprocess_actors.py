@@ -50,7 +50,7 @@ class SubprocessActors(ClosedByWith):
     """An actor system (`parl_core.actors.ActorSystem`) of processes on this machine.
 
     Args:
-        processes: how many actors are planned, started at once; default: the cores that this process may use.
+        processes: the planned number of actors, started at once; default: the cores that this process may use.
         start_method: `"fresh"` starts a Python that does not import the program; `"spawn"` one that imports it under
             the name `__mp_main__`, as `multiprocessing` does, so that arguments may be functions and classes of the
             program, which needs `if __name__ == "__main__":`; `"fork"` copies this process, which is safe while

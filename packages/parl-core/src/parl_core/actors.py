@@ -179,7 +179,7 @@ class ThreadActors(ClosedByWith):
     within a call ends after it, and the result is dropped.
 
     Args:
-        threads: how many actors are planned; more can be made. Default: the cores that this process may use.
+        threads: the planned number of actors; more can be made. Default: the cores that this process may use.
 
     Raises:
         HyperparameterError: the number is below 1.

@@ -965,7 +965,7 @@ class Algorithm:
         """Refuse a model of which one of the methods returns something else than a pair.
 
         Args:
-            pairs: what each method has to return, in words; methods other than `policy` also take the action.
+            pairs: the required result of each method, in words; methods other than `policy` also take the action.
             obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
             action: `[batch, act_dim]`.
 
@@ -1031,7 +1031,7 @@ class Algorithm:
 
         Args:
             method: takes observations, and actions where there are some.
-            wanted: what it has to return, in words that end in a shape, `[batch, ...]`.
+            wanted: the required result, in words that end in a shape, `[batch, ...]`.
             obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
             action: `[batch, act_dim]`.
 

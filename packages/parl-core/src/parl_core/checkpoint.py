@@ -86,7 +86,7 @@ class CheckpointStore:
     """The checkpoints of one run.
 
     Args:
-        folder: where they are; made when the first one is written.
+        folder: the folder of the checkpoints; made when the first one is written.
         keep: number of checkpoints that are kept, at least 1. With two, one is left if the disk damages the other.
     """
 
@@ -290,7 +290,7 @@ class Journal:
     run begins new episodes, the next piece begins earlier, with the transitions that became the last ones of theirs.
 
     Args:
-        folder: where they are; made with the first one.
+        folder: the folder of the checkpoints; made with the first one.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -135,7 +135,7 @@ class SpacePart:
         path: keys that lead to it.
         image: the form of its images, if it has any.
         choices: (how many, the first one) of each part of an array of choices; empty for others.
-        numbers: how many numbers it has.
+        numbers: the count of its numbers.
     """
 
     path: tuple[str, ...]
@@ -155,7 +155,7 @@ def parts_of(space: Any, channels: Channels = "auto", *, masked: bool = False) -
 
     Args:
         space: space of observations.
-        channels: where images have them.
+        channels: the axis of an image's channels.
         masked: the entry `action_mask` of a Dict is a mask of actions and none of the arrays.
 
     Raises:

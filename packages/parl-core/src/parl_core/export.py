@@ -155,7 +155,7 @@ class Exported(NamedTuple):
     Attributes:
         path: of the file, or the folder.
         size: in bytes.
-        observations: how many were compared.
+        observations: the number of observations compared.
         equal: number of equal actions; numbers count as equal within rounding.
         difference: the largest between numbers of actions; 0 if all actions are choices.
     """
@@ -193,7 +193,7 @@ def export(
         env_kwargs: passed to `gymnasium.make` or to the function.
         normalization: the wrapper (`NormalizeVector`, `wrap_rms`) or the `Normalization` by which the observations of
             training were normalised.
-        observations: how many are compared.
+        observations: the number of observations to compare.
         seed: of the episodes.
 
     Raises:
@@ -251,7 +251,7 @@ def frozen(agent: Any, observation_space: gymnasium.Space[Any], action_space: gy
 
     Args:
         agent: a `parl.Agent` whose model is one of `parl.networks`.
-        observation_space: what the agent observes.
+        observation_space: the space of the agent's observations.
         action_space: its actions.
 
     Raises:
@@ -283,7 +283,7 @@ def export_run(
         to: the format.
         path: of the file; default: `agent.policy`, `agent.onnx`, `agent.pt2` or `agent-paddle` in the folder.
         last: write the agent at the end of the run, not the best one.
-        observations: how many are compared.
+        observations: the number of observations to compare.
         seed: of the episodes that are played for them.
 
     Raises:

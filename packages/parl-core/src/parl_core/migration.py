@@ -203,7 +203,7 @@ class Finding:
 
     Attributes:
         line: number from 1.
-        message: what to write instead.
+        message: the replacement to write instead.
         mechanical: whether `rewrite` makes the change.
     """
 
@@ -269,8 +269,8 @@ def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, l
     """Return the necessary changes in each program, by path and line.
 
     Args:
-        programs: all of one project: whether environments need a `CompatWrapper` where one program makes them is seen
-            in the one that steps them.
+        programs: the programs of one project: whether environments need a `CompatWrapper` where one program makes them
+            is seen in the one that steps them.
         written: number the lines as they are after `rewrite`.
     """
     found = {program.path: list(program.findings) for program in programs}

@@ -802,7 +802,7 @@ class _Separate(_Network):
         Args:
             act_dim: number of action dimensions.
             body: hidden layers of each.
-            critics: how many.
+            critics: the number of critics.
             outputs: of the actor.
             values: outputs of each critic.
             dropout: of a `CriticTrunk` in each critic; None: critics are like the actor.

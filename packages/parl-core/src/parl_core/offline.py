@@ -60,7 +60,7 @@ class OfflineDataset:
         next_obs: `[n, *obs]`, the observation after the action; at the end of an episode its last one.
         terminal: `[n]` bool: the episode ended by itself (its continuation is worth 0).
         truncated: `[n]` bool: the episode was cut there (it bootstraps).
-        source: where the data come from, for messages.
+        source: the name of the data's source, for messages.
     """
 
     obs: NDArray[Any]

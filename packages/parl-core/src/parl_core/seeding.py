@@ -51,7 +51,7 @@ def spawn_seeds(seed: int | None, n: int) -> list[int]:
 
     Args:
         seed: of the whole run; None takes it from the system.
-        n: how many.
+        n: the number of seeds.
 
     Raises:
         HyperparameterError: the seed is not a whole number of at least 0.

@@ -70,7 +70,7 @@ def create(name: str, size: int) -> int:
     """Make a file of zeros; return its descriptor.
 
     Args:
-        name: What /proc shows, and `open_at` asks for.
+        name: The name shown in /proc and requested by `open_at`.
         size: Its bytes.
 
     Raises:
@@ -95,8 +95,8 @@ def open_at(address: MemoryAddress, name: str, *, writable: bool = False) -> int
     """Open another process's file; return a descriptor of this process.
 
     Args:
-        address: Where it is.
-        name: What it was created with.
+        address: Its location.
+        name: The name that it was created with.
         writable: Whether it will be written to.
 
     Raises:

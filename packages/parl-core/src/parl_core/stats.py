@@ -309,7 +309,7 @@ def bootstrap_interval(values: Scores, confidence: float = 0.95, resamples: int 
     Args:
         values: final scores.
         confidence: share of resamples inside.
-        resamples: how many are drawn.
+        resamples: the number of resamples.
         seed: of the draws, so that a table can be made again.
 
     Raises:
@@ -334,7 +334,7 @@ def bootstrap_difference(
         ours: `[seeds]`.
         theirs: `[their seeds]`.
         confidence: share of resamples inside.
-        resamples: how many are drawn.
+        resamples: the number of resamples.
         seed: of the draws, so that a table can be made again.
 
     Raises:
@@ -372,7 +372,7 @@ def probability_of_improvement(
         ours: final scores of the first algorithm; higher is better.
         theirs: those of the second on the same tasks; the number of seeds may differ.
         confidence: share of resamples inside the interval.
-        resamples: how many are drawn, of both algorithms, stratified by task.
+        resamples: the number of resamples, of both algorithms, stratified by task.
         seed: of the draws.
 
     Raises:
@@ -412,7 +412,7 @@ def performance_profile(
         values: final scores.
         thresholds: `[thresholds]`, scores to compare with.
         confidence: share of resamples inside the band at each threshold.
-        resamples: how many are drawn, stratified by task.
+        resamples: the number of resamples, stratified by task.
         seed: of the draws.
 
     Raises:

@@ -247,7 +247,7 @@ class TeamQNetwork(_TeamNetwork):
         agents: number of agents.
         act_dim: largest number of actions of an agent.
         hidden: sizes of the hidden layers (ReLU).
-        groups: which agents share their weights.
+        groups: the groups of agents that share their weights.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class RecurrentTeamQNetwork(_OfOneMemory, _TeamNetwork):
         act_dim: largest number of actions of an agent.
         memory: "gru" or "lstm".
         memory_size: units of the memory, and of the layer in front of it.
-        groups: which agents share their weights.
+        groups: the groups of agents that share their weights.
     """
 
     def __init__(
@@ -384,7 +384,7 @@ class TeamActorCritic(_TeamNetwork):
         act_dim: largest number of actions, or of an action's numbers, of an agent.
         hidden: sizes of the hidden layers (ReLU) of policies and critics.
         continuous: actions are numbers in [-1, 1], else logits of choices.
-        groups: which agents share their weights.
+        groups: the groups of agents that share their weights.
         used: bool `[agents, act_dim]`, False where a number of an agent's action is padding: policies return 0 there,
             and critics do not receive it. Default: all are used.
     """
@@ -456,7 +456,7 @@ class CentralActorCritic(_TeamNetwork, _Policy):
         act_dim: largest number of actions, or of an action's numbers, of an agent.
         hidden: sizes of the hidden layers (tanh, orthogonal) of policies and critics.
         continuous: policies are Gaussians, with standard deviations that all agents share, 1 at the start.
-        groups: which agents share their weights.
+        groups: the groups of agents that share their weights.
         central: whether critics get the global state; if not, each gets only its agent's observations.
     """
 
@@ -502,7 +502,7 @@ class RecurrentCentralActorCritic(CentralActorCritic):
         memory: "gru" or "lstm".
         memory_size: units of each memory, and of the layer in front of it.
         continuous: policies are Gaussians.
-        groups: which agents share their weights.
+        groups: the groups of agents that share their weights.
         central: whether critics get the global state.
     """
 
@@ -567,7 +567,7 @@ class CounterfactualActorCritic(_TeamNetwork):
         agents: number of agents.
         act_dim: largest number of actions of an agent.
         hidden: sizes of the hidden layers (ReLU) of policies and critics.
-        groups: which agents share their weights.
+        groups: the groups of agents that share their weights.
     """
 
     def __init__(
@@ -614,7 +614,7 @@ class RecurrentCounterfactualActorCritic(_OfOneMemory, CounterfactualActorCritic
         act_dim: largest number of actions of an agent.
         memory: "gru" or "lstm".
         memory_size: units of the memory, of the layer in front of it, and of the critics' two hidden layers.
-        groups: which agents share their weights.
+        groups: the groups of agents that share their weights.
     """
 
     def __init__(
@@ -679,7 +679,8 @@ def for_team(
         kind: `"q"` for QMIX and VDN, `"actor-critic"` for MADDPG, `"central"` for MAPPO, `"independent"` for IPPO,
             `"counterfactual"` for COMA.
         hidden: sizes of the hidden layers; without effect with a memory.
-        groups: which agents share their weights; default `"independent"` of `"actor-critic"`, else `"shared"`.
+        groups: the groups of agents that share their weights; default `"independent"` of `"actor-critic"`, else
+            `"shared"`.
         memory: `"gru"` or `"lstm"`, for every kind but `"actor-critic"`.
         memory_size: units of the memory, and of the layer in front of it.
         networks: the backend's networks; default: those of the current backend.

@@ -56,9 +56,9 @@ class RestartPolicy(Protocol):
         """Count the loss of a worker, also of one that was lost while it was spawned.
 
         Args:
-            slot: where it was.
+            slot: the slot that it had.
             work: the work that it or its predecessor was busy with; None if idle.
-            error: how it ended.
+            error: the error that ended it.
         """
 
     def not_spawned(self, slot: int, error: Exception) -> None:

@@ -532,7 +532,7 @@ class Recombination(NamedTuple):
     Attributes:
         parents: Weights of the better half, which add up to 1; the others' are 0  (50).
         active: All weights: also those below 0 of the worse half, of the active update  (53).
-        positive: How many of these are 0 or more.
+        positive: The number of these that are 0 or more.
         mueff: The effective number of parents.
         rates: The learning rates that go with it.
     """

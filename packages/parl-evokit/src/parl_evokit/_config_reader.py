@@ -87,7 +87,7 @@ class Field:
     Attributes:
         name: As written.
         value: Word, string or block.
-        line: Where it stands, from 1; 0 when it does not come from text.
+        line: The line's number, from 1; 0 if it does not come from text.
     """
 
     name: str

@@ -469,7 +469,7 @@ class ESAgent:
             samples: In columns.
             aside: Of those that could not be used.
             refused: Tokens that were refused before.
-            timed_out: How many of the samples count without their own reward.
+            timed_out: The number of samples that count without a reward of their own.
         """
         strategy, _ = self._ready("update")
         report = strategy.tell_samples(samples, aside)

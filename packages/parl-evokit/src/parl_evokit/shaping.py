@@ -115,7 +115,7 @@ def top_directions(rewards: NDArray[np.float64], keys: Sequence[int] | NDArray[n
     Args:
         rewards: Finite, `[n]`.
         keys: The samples' keys, `[n]`; halves of a pair differ in the lowest bit only, and a half may be missing.
-        k: How many directions to use, 1 or more; all, when there are fewer.
+        k: The number of directions to use, 1 or more; all if there are fewer.
 
     Raises:
         InvalidReward: A reward is not finite, or keys and rewards differ in number.

@@ -276,9 +276,9 @@ class Strategy(ABC):
         """Put the model after a step in the place of the one before, and return its parameters.
 
         Args:
-            step: What the algorithm has made of the samples.
+            step: The update that the algorithm has computed from the samples.
             before: The model that it started from.
-            guard: What is known of the arms by then.
+            guard: The knowledge of the arms by then.
             state: The algorithm's, before the step: for a guard to go back to.
         """
         ratio = self.config.solver.guard.max_update_ratio
@@ -500,7 +500,7 @@ class _Ahead:
         keys: Of the samples in their order, `[n]`.
 
     Attributes:
-        origin: What records of this model have.
+        origin: The origin of records of this model.
         made: Candidates that are made and not taken yet, by their keys.
     """
 

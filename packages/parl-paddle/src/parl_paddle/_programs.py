@@ -35,7 +35,7 @@ class Programs:
     """The scope, the startup program and the executor of one agent.
 
     Args:
-        place: where programs run, such as `paddle.CPUPlace()`; the place of the model's weights.
+        place: the place in which programs run, such as `paddle.CPUPlace()`; the place of the model's weights.
     """
 
     def __init__(self, place: Any) -> None:
@@ -92,7 +92,7 @@ class ProgramExecutor(paddle.static.Executor):
     """The `paddle.static.Executor` of one agent, which runs in the agent's scope and can be called from eager code.
 
     Args:
-        place: where programs run, such as `paddle.CPUPlace()`.
+        place: the place in which programs run, such as `paddle.CPUPlace()`.
         scope: the scope with the variables of the programs.
         hooks: hooks of the programs, by their identity.
     """

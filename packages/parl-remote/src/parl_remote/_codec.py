@@ -88,7 +88,7 @@ def from_json(kind: type[Any], value: object, path: str) -> Any:
 
     Args:
         kind: A frozen dataclass.
-        value: What `json.loads` returned.
+        value: The result of `json.loads`.
         path: The name of the value in error messages, for example "Hello".
 
     Raises:

@@ -29,15 +29,16 @@ class Limits:
         connect_timeout_s: A TCP and CURVE handshake takes milliseconds, a second over a bad line; after five the
             address is wrong or the host is down, and a person is waiting.
         hello_timeout_s: A connection that has not sent Hello by then is closed.
-        liveness_limit_s: How long a node may be silent before it counts as lost. Long enough for a swapping host or a
-            paused virtual machine, short enough that a training run does not stand still (PARL's was 30).
+        liveness_limit_s: The time for which a node may be silent before it counts as lost. Long enough for a swapping
+            host or a paused virtual machine, short enough that a training run does not stand still (PARL's was 30).
         heartbeat_interval_s: Three beats within the limit, so that a late one does not matter.
         start_timeout_s: Time for a started daemon to answer; its end is noticed at once. Imports take most of it, on a
             cold network disk or a busy machine.
         shutdown_grace_s: Time between the request to end and SIGKILL; `xparl stop` promises three seconds.
-        linger_s: How long a closing connection may take to deliver the messages sent last.
+        linger_s: The time that a closing connection may take to deliver the messages sent last.
         rejoin_interval_s: The interval at which a worker tries to reach a master that went away.
-        rejoin_timeout_s: How long it tries before it gives up and ends; long enough for a restart by hand or systemd.
+        rejoin_timeout_s: The time for which it tries before it gives up and ends; long enough for a restart by hand or
+            systemd.
         log_tail_lines: Lines of an actor's log in its death report.
         max_control_bytes: A control message is some hundred bytes; status of a thousand nodes less than this.
         max_frame_bytes: Largest single frame that is accepted from a peer that holds the key.
@@ -137,7 +138,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
 
 
 def portable_wanted(variables: Mapping[str, str] | None = None) -> bool:
-    """Return whether `PARL_PORTABLE=1` disables the facilities that only Linux has, see `facilities`."""
+    """Return whether `PARL_PORTABLE=1` disables the facilities that exist on Linux only, see `facilities`."""
     read = os.environ if variables is None else variables
     return read.get("PARL_PORTABLE", "").lower() not in {"", "0", "false", "no", "off"}
 

@@ -65,7 +65,7 @@ class FoundActor(NamedTuple):
     """The result of a look-up by name.
 
     Attributes:
-        place: Where the actor is, for `borrow`.
+        place: The actor's address, for `borrow`.
         shipped: Its class.
         wait: Whether its methods wait for their results.
     """
@@ -84,7 +84,7 @@ class ActorMaker(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the cluster has ended, so that a new connection is needed."""
+        """Return whether the cluster has ended, so that a new connection is needed."""
 
     def create(
         self,
@@ -154,7 +154,7 @@ HERE: Final = "here"
 
 
 def maker_of(cls: type) -> ActorMaker | Literal["here"] | None:
-    """Return what makes the next object of a remote class: `HERE`, a connection, or None without a connection."""
+    """Return the maker of the next object of a remote class: `HERE`, a connection, or None without a connection."""
     local = _state.local
     if getattr(local, "active", False) or (_state.inside_actor and _state.make is None):
         return HERE

@@ -334,14 +334,14 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
         node: The name or id of the only node that may run the actor (default: any node).
         name: The actor's name for `get_actor`: up to 200 characters, unique in the cluster (default: none).
         detached: Whether the actor outlives the program that made it (default False); not on a private cluster.
-        max_restarts: How often a lost actor is restarted with the same arguments, -1 for no limit (default 0). Calls
-            that were in flight raise `ActorLost`; later calls wait for the new actor.
+        max_restarts: The maximum number of restarts of a lost actor, with the same arguments; -1 for no limit (default
+            0). Calls that were in flight raise `ActorLost`; later calls wait for the new actor.
         max_concurrency: The maximum number of calls that run in the actor at once, 1 or more. The default is 1, or 1000
             for a class with `async def` methods, which run on an event loop in the actor. Above 1, methods of other
             classes run in threads, started in order.
         max_pending_calls: The maximum number of unanswered calls of one caller, 1 or more (default: no limit; all calls
             are kept in memory).
-        when_full: What a call above `max_pending_calls` does: "wait" for an answer (default), or "raise"
+        when_full: The effect of a call above `max_pending_calls`: "wait" for an answer (default), or "raise"
             `TooManyPendingCalls`.
         record: A folder on the actor's host for a journal of the actor's calls, which `xparl replay` runs again, in a
             debugger if wanted (default: none).

@@ -1,4 +1,4 @@
-"""How handles, futures and clusters look in notebooks, small tables made without asking actors; progress bars.
+"""The representation of handles, futures and clusters in notebooks, made without asking actors; progress bars.
 
 A notebook asks an object for `_repr_mimebundle_`, `_repr_html_` and a dozen names like them. A handle answers these
 itself: they never reach the actor, which may be busy, unless its class has a method of that name.
@@ -33,12 +33,12 @@ def is_hook(name: str) -> bool:
 
 
 def actor_hook(name: str, *, class_name: str, place: Any, cls: type, methods: Iterable[str]) -> Callable[..., Any]:
-    """Return what a handle answers to a notebook.
+    """Return a handle's attribute that a notebook looks up.
 
     Args:
         name: The name that is looked up.
         class_name: The actor's class.
-        place: Where the actor is, an `ActorPlace`; anything else where it is in this process.
+        place: The actor's address, an `ActorPlace`; anything else for an actor in this process.
         cls: The class itself.
         methods: Its methods.
 
@@ -83,7 +83,7 @@ def future_html(method: str, state: str, value: object, error: BaseException | N
         method: The method that was called.
         state: The state, in a word.
         value: The result, where there is one; it is described, not shown.
-        error: What the call raised.
+        error: The exception that the call raised.
     """
     outcome = ""
     if error is not None:

@@ -146,12 +146,12 @@ class ObjectRef(serialize.Reference, Generic[T]):
 
     @property
     def is_here(self) -> bool:
-        """Whether this process has the value, so that `get` needs no other process."""
+        """Return whether this process has the value, so that `get` needs no other process."""
         return bool(self._frames) or self._memory is not None
 
     @property
     def is_inline(self) -> bool:
-        """Whether the value is small and therefore sent within the reference."""
+        """Return whether the value is small and therefore sent within the reference."""
         return bool(self._frames)
 
     def get(self, timeout: float | None = None) -> T:

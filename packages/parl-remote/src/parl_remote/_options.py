@@ -45,10 +45,11 @@ class ActorOptions:
         node: The only node that an actor may go to, by its name or id as `xparl list nodes` shows them; empty for any.
         name: The actor's name for `get_actor`, unique in the cluster; empty for none.
         detached: Whether the actor outlives the program that made it; it ends by `kill` or with the cluster.
-        max_restarts: How often a lost actor is restarted, -1 for no limit.
-        max_concurrency: How many calls run in the actor at once; None is 1, or many where methods are `async def`.
-        max_pending_calls: How many calls of one caller may be unanswered. None has no limit.
-        when_full: What a call above that limit does: "wait" for a slot, or "raise" `TooManyPendingCalls`.
+        max_restarts: The maximum number of restarts of a lost actor, -1 for no limit.
+        max_concurrency: The maximum number of calls that run in the actor at once; None is 1, or many where methods are
+            `async def`.
+        max_pending_calls: The maximum number of unanswered calls of one caller; None for no limit.
+        when_full: The effect of a call above that limit: "wait" for a slot, or "raise" `TooManyPendingCalls`.
         record: A folder for a journal of the actor's calls, for `xparl replay`; empty for none.
         lease_timeout_s: Seconds to wait for free resources; None takes the value given to `connect`.
 

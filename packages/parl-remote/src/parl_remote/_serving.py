@@ -150,7 +150,7 @@ class Serving:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the object is served: calls are accepted, or the connection is being opened again."""
+        """Return whether the object is served: calls are accepted, or the connection is being opened again."""
         return not self._ended.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:

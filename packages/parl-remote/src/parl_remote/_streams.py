@@ -79,7 +79,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
         self._returned: Any = None
 
     def _parl_bind(self, actor: _Caller) -> None:
-        """Tell where the generator is; called before the iterator is handed out."""
+        """Set the reference of the actor that has the generator; called before the iterator is handed out."""
         self._actor = actor
 
     def __iter__(self) -> Self:
@@ -296,7 +296,7 @@ class Opened(serialize.Reference):
     """A generator on its way to the caller.
 
     Args:
-        source: Where its values come from.
+        source: The source of its values.
     """
 
     def __init__(self, source: _Source) -> None:
@@ -373,8 +373,8 @@ class _Part:
     """Values that are sent together.
 
     Args:
-        source: Where they come from.
-        most: How many they are at most.
+        source: The source of the values.
+        most: The maximum number of values.
     """
 
     def __init__(self, source: _Source, most: int) -> None:
@@ -386,7 +386,7 @@ class _Part:
         self._until = time.perf_counter() + _PART_S
 
     def add(self, value: Any) -> None:
-        """Add what the generator has yielded."""
+        """Add values that the generator has yielded."""
         if self._most == 1 or type(value) in _UNCHANGING:
             self.values.append(value)
         else:

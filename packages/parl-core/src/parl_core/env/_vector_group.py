@@ -76,7 +76,7 @@ class EnvGroup:
 
     Args:
         env: what each of them is.
-        count: how many.
+        count: the number of environments.
         env_kwargs: for `make_env`.
         with_infos: whether `step` returns the infos of ordinary steps.
         autoreset: name of the `AutoresetMode`; a name, because it travels to other processes.
@@ -120,7 +120,7 @@ class EnvGroup:
         Args:
             seeds: one per environment; None continues with the environment's own generator.
             options: handed to every environment's `reset`.
-            chosen: which environments; the others continue with the episode they are in.
+            chosen: the numbers of the environments; the others continue with the episode they are in.
 
         Returns:
             the observations `[count, *obs]`, newest ones of those that continue, and the infos that are not empty.
@@ -181,7 +181,7 @@ class EnvGroup:
 
         Args:
             actions: one per environment, `[count, *act]` or any iterable of that length.
-            arrays: where to write; default: new arrays.
+            arrays: the arrays to write into; default: new ones.
         """
         count = self._count
         self._now += 1

@@ -62,7 +62,7 @@ class MaxAndSkipEnv(ApiWrapper):
 
     Args:
         env: with image observations.
-        skip: how often an action is repeated, at least 1.
+        skip: the number of times that an action is repeated, at least 1.
     """
 
     def __init__(self, env: Any, skip: int = 4) -> None:

@@ -70,7 +70,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             `reset` and `step`.
         team_reward: the team's reward: the `"mean"` of the rewards of the agents that acted, which is the common reward
             if they share one; or their `"sum"`.
-        state: where the global state comes from: `"env"`, its `state()`; `"obs"`, all observations side by side;
+        state: the source of the global state: `"env"`, its `state()`; `"obs"`, all observations side by side;
             `"auto"`, `"env"` if the environment has a `state_space`.
 
     Attributes:

@@ -40,7 +40,7 @@ def make_native_vector_env(env: str, num_envs: int, engine: str, **options: Any)
     Args:
         env: the library's name of the task: a game such as `"pong"` (or an id such as `"ALE/Pong-v5"`) for ALE, a task
             id such as `"CartPole-v1"` or `"Pong-v5"` for EnvPool.
-        num_envs: how many, at least 1.
+        num_envs: the number of environments, at least 1.
         engine: `"ale"` (needs ale-py) or `"envpool"`.
         options: passed on; see `AleVectorEnv` and `EnvPoolVectorEnv`.
 
@@ -117,7 +117,7 @@ class AleVectorEnv(NativeVectorEnv):
 
     Args:
         game: ALE's name of the ROM, such as `"space_invaders"`, or a Gymnasium id such as `"ALE/SpaceInvaders-v5"`.
-        num_envs: how many.
+        num_envs: the number of environments.
         autoreset_mode: SAME_STEP or NEXT_STEP.
         options: other arguments of `AtariVectorEnv`, such as `num_threads=2`, `episodic_life=False` or
             `reward_clipping=False`.
@@ -182,7 +182,7 @@ class EnvPoolVectorEnv(NativeVectorEnv):
 
     Args:
         task: EnvPool's task id.
-        num_envs: how many.
+        num_envs: the number of environments.
         autoreset_mode: SAME_STEP or NEXT_STEP.
         options: other arguments of `envpool.make_gymnasium`, such as `num_threads=2`.
     """

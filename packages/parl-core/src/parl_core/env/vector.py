@@ -244,10 +244,10 @@ def make_vector_env(
 
     Args:
         env: a registered id such as `"CartPole-v1"`, or a function that returns an environment.
-        num_envs: how many environments, at least 1.
+        num_envs: the number of environments, at least 1.
         actors: the system that runs them; None keeps them in this process. The caller closes it.
-        envs_per_actor: how many share an actor and one call per step; default: `num_envs` split evenly over the
-            slots of `actors`.
+        envs_per_actor: the number of environments that share an actor and one call per step; default: `num_envs` split
+            evenly over the slots of `actors`.
         env_kwargs: passed to `gymnasium.make` or to the function.
         with_infos: whether `step` returns the infos of ordinary steps. Off by default, because one dictionary per
             environment and step costs more than a small environment's step. Infos of `reset` and of an episode's last

@@ -60,7 +60,7 @@ def n_step_windows(
         steps: the n of n-step, at least 1.
         gamma: discount per step.
         stride: slots from one step of an environment to its next: the number of environments that take turns.
-        end: how many transitions were ever written; the newest is in slot `(end - 1) % capacity`.
+        end: the number of transitions ever written; the newest is in slot `(end - 1) % capacity`.
     """
     capacity = len(reward)
     offsets = np.arange(steps) * stride

@@ -102,14 +102,14 @@ class CentralInference:
 
     Args:
         workers: the actors.
-        order: which fragments are made, and which make up a batch.
+        order: the order of fragments, and of those that make up a batch.
         agent: chooses the actions.
         experience: of the agent.
         spaces: of one environment.
-        groups: how many.
+        groups: the number of groups.
         n_steps: steps of a fragment.
-        max_wait_s: how long a pass waits for more environments once one is ready; None waits for all, which makes it
-            deterministic.
+        max_wait_s: the time that a pass waits for more environments once one is ready; None waits for all, which makes
+            it deterministic.
         seed: of the actions.
     """
 

@@ -86,8 +86,8 @@ class EnvironmentWorkers(ClosedByWith):
         spawn: makes the worker of this number; the second argument has its groups, and how many workers have held each.
         groups_of: the groups of each worker.
         timeout_s: longest time for one call; None has no limit.
-        max_failures: how often in a row the calls of one group may fail before the last error is raised; ten times as
-            often where `LostActor.from_outside` says that the environments cannot be at fault.
+        max_failures: the number of times in a row that the calls of one group may fail before the last error is raised;
+            ten times as often where `LostActor.from_outside` says that the environments cannot be at fault.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class EnvironmentWorkers(ClosedByWith):
         """Wait for answers.
 
         Args:
-            timeout_s: how long at most; None waits as long as it takes.
+            timeout_s: the maximum time to wait; None for no limit.
 
         Returns:
             at least one, unless the time has passed or nothing is in progress.
@@ -309,7 +309,7 @@ class RoundOrder:
     """Always the same order.
 
     Args:
-        groups: how many.
+        groups: the number of groups.
         per_batch: fragments of one update.
         max_lag: updates between acting and learning, at least 0; reached exactly, once so many were made.
     """
@@ -379,7 +379,7 @@ class CollectedByActors:
 
     Args:
         workers: the actors.
-        order: which fragments are asked for, and which make up a batch.
+        order: the order of fragments, and of those that make up a batch.
         get_weights: gives those of the learner's agent.
         store: returns what to pass instead of a value that many actors get: `ActorSystem.put`.
     """
@@ -445,7 +445,7 @@ class ActorEnvironments:
     """Groups of environments in actors, as if they were one vector of environments.
 
     Args:
-        groups: how many.
+        groups: the number of groups.
         size: environments of each.
     """
 

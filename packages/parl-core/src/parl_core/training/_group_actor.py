@@ -63,7 +63,7 @@ class Choice(NamedTuple):
 
     Attributes:
         action: `[n, *act]`, as the policy drew them.
-        policy: what else it said, by name, `[n, ...]`.
+        policy: its other outputs by name, `[n, ...]`.
         state: of a model with a memory, that after the step, `[n, ...]` by name; else empty.
     """
 
@@ -188,7 +188,7 @@ class RolloutExperience(_Acted):
     Args:
         agent: `parl.Agent` around one of them.
         gamma: discount of the next step, in [0, 1].
-        gae_lambda: how far advantages look ahead, in [0, 1].
+        gae_lambda: the lambda of advantages, in [0, 1].
         passes: `epochs` and `minibatch_size` of its `learn_rollout`; None leaves each to the algorithm.
         rng: draws the order of minibatches, of algorithms that have some.
     """
@@ -315,7 +315,7 @@ class GroupActor:
     """Groups of environments in one actor.
 
     Args:
-        env: what each environment is.
+        env: makes each environment.
         env_kwargs: for `make_env`.
         lives: the groups, as they are numbered in the whole run, and how many actors have held each before.
         size: environments of a group.
@@ -349,7 +349,7 @@ class GroupActor:
         """Make the environments of a group, unless there are some, and reset them: `[size, *obs]`.
 
         Args:
-            group: which one.
+            group: the number of the group.
             seeds: one per environment; default: those that belong to the group, its lives and its beginnings.
         """
         environments = self._environments(group)
@@ -460,7 +460,7 @@ class CollectingActor(GroupActor):
         """Take `n_steps` steps in all environments of a group.
 
         Args:
-            task: which fragment.
+            task: the fragment to make.
             version: of the weights.
             weights: those of that version; None where they were given with an earlier call.
         """

@@ -147,7 +147,7 @@ def require_log(agent: object, dataset: OfflineDataset, batch_size: int) -> None
 
     Args:
         agent: with a `learn` of its own it is trusted.
-        dataset: what it is to learn from.
+        dataset: the dataset to learn from.
         batch_size: rows of a batch, of which there are to be as many.
 
     Raises:
@@ -223,7 +223,7 @@ def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) ->
         agent: with a `predict` of its own it is left alone, which need not take a batch.
         obs: `[n, ...]`, or a dictionary of such.
         space: the environment's action space.
-        valid: what `into_space` gave.
+        valid: the result of `into_space`.
 
     Raises:
         HyperparameterError: the agent's actions do not suit the environment's action space.
@@ -264,7 +264,7 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
     """Refuse a policy with another number of outputs than a space has choices: it would never take some of them.
 
     Args:
-        agent: what is not a `parl.Agent`, or has no model with a `policy`, is not looked at.
+        agent: an agent that is not a `parl.Agent`, or has no model with a `policy`, is not checked.
         obs: `[n, ...]`, or a dictionary of such.
         space: the environment's action space; only of those with choices the number of outputs follows.
 
@@ -304,7 +304,7 @@ def refuse_uncarried_state(agent: object, obs: Any) -> None:
     A recurrent layer that runs over several steps within one observation, such as stacked frames, keeps no state.
 
     Args:
-        agent: what is not a `parl.Agent`, or acts by methods of its own, is not looked at.
+        agent: an agent that is not a `parl.Agent`, or acts by methods of its own, is not checked.
         obs: `[n, ...]`, or a dictionary of such.
 
     Raises:

@@ -177,8 +177,9 @@ class ActorLearnerSettings:
         timeout_s: longest time for one answer of an actor, its start included: a whole fragment, or a step with
             inference on the learner. A slower actor is replaced. None: no limit. (In this process no actor can be
             ended.)
-        max_failures: how often in a row the environments of a group may raise, hang, or lose their actor, before the
-            run ends with the last error; ten times as often if its host was lost or it was stopped from outside.
+        max_failures: the number of times in a row that the environments of a group may raise, hang, or lose their
+            actor, before the run ends with the last error; ten times as often if its host was lost or it was stopped
+            from outside.
     """
 
     total_steps: int = 1_000_000

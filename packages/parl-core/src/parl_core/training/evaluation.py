@@ -58,10 +58,10 @@ def evaluate(
     Args:
         agent: chooses the actions, in evaluation mode; its previous mode is restored.
         env: a registered id, or a function that returns an environment; they are made in this process.
-        episodes: how many, at least 1.
+        episodes: the number of episodes, at least 1.
         seed: the episodes' seeds are derived from it; those of the first episodes stay when `episodes` grows.
         env_kwargs: passed to `gymnasium.make` or to the function.
-        at_once: how many environments are played side by side, at most.
+        at_once: the maximum number of environments played side by side.
         max_steps: steps of one episode at most; a longer one counts with its return so far, with a warning. Without
             this limit, an evaluation in an environment without a time limit might not end.
         stochastic: draw actions as in training, by the agent's `sample` with its own defaults (DQN's epsilon of 0.1,

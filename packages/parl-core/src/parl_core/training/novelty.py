@@ -202,7 +202,7 @@ def _as_one_array(observations: Observations, leading: int) -> NDArray[Any]:
 
     Args:
         observations: as the environments give them.
-        leading: how many axes come before those of one observation.
+        leading: the number of axes before those of one observation.
     """
     if not isinstance(observations, Mapping):
         array = np.asarray(observations)

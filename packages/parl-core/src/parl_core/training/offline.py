@@ -163,7 +163,7 @@ def evaluate_with_target_return(
             [-1, 1] are mapped to the bounds. In a `Discrete` space, the action with the largest number is taken, and
             given to the model as a one-hot row, as in training.
         target_return: the return to reach, in the environment's units.
-        episodes: how many, at least 1.
+        episodes: the number of episodes, at least 1.
         seed: the episodes' seeds are derived from it.
         env_kwargs: passed to `gymnasium.make` or to the function.
         max_steps: as in `evaluate`.
@@ -273,7 +273,7 @@ def record_episodes(
         behaviour: called with a generator when an episode begins; returns a function from observation `[*obs]` to
             action: an int or an array `[*act]`, or for a space in parts the row of numbers that policies choose. A
             policy that does not vary returns the same function every time.
-        episodes: how many, at least 1.
+        episodes: the number of episodes, at least 1.
         seed: all other seeds follow from it.
         unit_box: continuous actions are given and logged in [-1, 1], as the agents choose them, and mapped to the
             environment's bounds; else they are given and logged as the environment takes them.

@@ -372,7 +372,7 @@ def _of_agents(active: Bools, after: Mapping[str, Any], over: Bools, cut: Bools)
     does not, because the episode goes on for it.
 
     Args:
-        active: where agents acted.
+        active: a mask of the steps in which agents acted.
         after: alive, rewards and terminated of what the step led to.
         over: `[N]`, environments that terminated.
         cut: `[N]`, those that were truncated.

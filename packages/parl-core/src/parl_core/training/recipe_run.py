@@ -500,7 +500,7 @@ def play(
     Args:
         agent: plays.
         trained: the description of the agent.
-        episodes: how many.
+        episodes: the number of episodes.
         seed: of the episodes.
         max_steps: of one episode; see `evaluate`.
         stochastic: with the actions of exploration, not the best ones.

@@ -337,7 +337,7 @@ class Arena(ClosedByWith):
 
     Args:
         make_game: returns a game of two players, of PettingZoo's AEC API.
-        actors: where games are played; None: in this process. The caller closes it.
+        actors: the actors in which games are played; None: this process. The caller closes it.
         workers: number of actors; default: the slots of `actors`, or 1 if these are unknown.
         games_per_call: number of games that an actor plays in one call.
         timeout_s: longest time for such a call, in seconds; None: no limit.

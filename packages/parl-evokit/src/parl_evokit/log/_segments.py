@@ -691,7 +691,7 @@ def _at_rest(path: Path, latest: float, without_locks: bool = True) -> bool:
     Args:
         path: Of the segment.
         latest: The time, in seconds since 1970.
-        without_locks: What to return on a file system without locks.
+        without_locks: The result on a file system without locks.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)

@@ -22,8 +22,8 @@ class _Running:
     """A worker's batch.
 
     Attributes:
-        numbers: What it has not returned yet, in its order.
-        since: When it last gave a sign of life.
+        numbers: The candidates that it has not returned yet, in its order.
+        since: The time of its last sign of life.
         round: In which it was handed out.
         void: Those of `numbers` that another worker has returned.
     """

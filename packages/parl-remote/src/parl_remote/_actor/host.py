@@ -201,7 +201,7 @@ class ActorHost:
         machine: The state machine of the actor's life.
         running: The method that was started last, for death reports.
         meter: Counts the calls.
-        concurrency: How calls run; known once the object is made.
+        concurrency: The concurrency of calls; known once the object is made.
         on_state: Receives each saved state, a message to the actor's owner.
         on_new_names: Called when the object's attributes have changed, just before the reply that names them.
     """
@@ -359,8 +359,8 @@ class ActorHost:
 
         Args:
             run: The call.
-            value: What it returned.
-            error: What it raised instead.
+            value: The value that it returned.
+            error: The exception that it raised instead.
             send: Takes the reply; must not block, because replies that report new attributes are sent in order.
         """
         if self._is_copy:
@@ -583,7 +583,7 @@ def end_copy(error: BaseException | None) -> NoReturn:
     """End a process that a method forked, once the method has returned or raised there, as a program would end.
 
     Args:
-        error: What it raised, which goes to the actor's log; None if it returned.
+        error: The exception that it raised, which goes to the actor's log; None if it returned.
     """
     code = 0
     if isinstance(error, SystemExit) and isinstance(error.code, int | None):

@@ -67,7 +67,7 @@ class Entry:
     Attributes:
         number: Its number; 0 is the constructor.
         name: The method.
-        at: When it began, Unix time in seconds.
+        at: The time at which it began, Unix time in seconds.
         frames: The message.
         outcome: Its outcome; None if it did not end.
     """

@@ -77,12 +77,12 @@ class LoopRunner:
         self._cancel(self._waiting.remove(caller, None), lambda job: job.caller is caller, replies=False)
 
     def cancel_all(self) -> None:
-        """Drop or cancel all calls, without a reply: they were not cancelled, they are lost with the actor."""
+        """Drop or cancel all calls without a reply, because they are lost with the actor."""
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
         self._cancel(waiting, lambda _: True, replies=False)
 
     def _cancel(self, dropped: Sequence[Job], is_meant: Callable[[Job], bool], *, replies: bool = True) -> None:
-        """Drop the given calls, and cancel the tasks of those that are meant."""
+        """Drop the given calls, and cancel the tasks of the selected calls."""
         for job in dropped:
             self._drop(job, replies=replies)
         for task, (job, _) in list(self._tasks.items()):

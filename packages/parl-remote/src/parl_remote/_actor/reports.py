@@ -72,7 +72,7 @@ class CallStats(Record):
 
     Attributes:
         calls: Calls that it has answered, errors included.
-        errors: How many of them raised.
+        errors: The number of them that raised.
         busy_s: Seconds spent in calls, including the current ones.
         in_flight: Calls running now; more than one with `max_concurrency`.
         waiting: Calls received and not begun.
@@ -97,7 +97,7 @@ class CallMeter:
     """The actor's side, for calls of one thread. It counts from the start and is visible to others once published.
 
     Attributes:
-        has_waiting: Whether it reports waiting calls.
+        has_waiting: Return whether it reports waiting calls.
     """
 
     __slots__ = ("_bytes", "_method", "_numbers", "_page", "has_waiting")
@@ -350,7 +350,7 @@ class StackFile:
         os.truncate(self._path, PAGE_BYTES)
 
     def size(self) -> int:
-        """Return how many bytes of a dump are there."""
+        """Return the number of bytes of a dump."""
         try:
             return max(0, self._path.stat().st_size - PAGE_BYTES)
         except OSError:
@@ -382,7 +382,7 @@ MOST_BYTES = 64 * 2**20  # of one actor's file: a million calls
 
 
 class Metered(Protocol):
-    """What counts its calls with a meter: the actor's host."""
+    """An object whose calls a meter counts: the actor's host."""
 
     meter: CallMeter
 
@@ -397,7 +397,7 @@ class RecordingMeter(CallMeter):
     Args:
         host: The actor's host, whose meter it becomes.
         path: The file.
-        until: When it ends, by `time.perf_counter`.
+        until: The time of its end, by `time.perf_counter`.
 
     Raises:
         OSError: The file cannot be opened.
@@ -422,7 +422,7 @@ class RecordingMeter(CallMeter):
 
     @property
     def has_waiting(self) -> bool:  # type: ignore[override]  # of the usual one
-        """Whether it reports waiting calls."""
+        """Return whether it reports waiting calls."""
         return self._before.has_waiting
 
     def publish(self, path: str | os.PathLike[str]) -> None:
@@ -482,7 +482,7 @@ class RecordingMeter(CallMeter):
 
 
 def begin_recording(host: Metered, path: str, until: float) -> None:
-    """Record an actor's calls into a file until then; a recording that runs continues for longer."""
+    """Record an actor's calls into a file until a time; extend a recording that is running."""
     meter = host.meter
     if isinstance(meter, RecordingMeter):
         meter.until = max(meter.until, until)
@@ -491,6 +491,6 @@ def begin_recording(host: Metered, path: str, until: float) -> None:
 
 
 def recording_wanted(host: Metered, frames: Sequence[memoryview]) -> None:
-    """Begin what a RECORD message wants."""
+    """Begin the recording that a RECORD message requests."""
     settings = json.loads(bytes(payload_of(header_of(frames[0])[1], frames)[0]))
     begin_recording(host, settings["path"], settings["until"])

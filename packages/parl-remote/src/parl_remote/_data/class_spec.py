@@ -49,7 +49,7 @@ def dumps_class(cls: type) -> bytes:
 
 
 def culprit_of(thing: object, seen: set[int] | None = None) -> str:
-    """Return what keeps a class or function from being sent; empty if no single object is at fault.
+    """Return the object that keeps a class or function from being sent; empty if there is no single one.
 
     Args:
         thing: The class or function; other callables are not looked into.
@@ -187,7 +187,7 @@ class ShippedSpec(NamedTuple):
     """A class as sent with a handle: its description, needed at once, and the class itself, read on demand.
 
     Attributes:
-        cls: What `class_spec.dumps_class` gave.
+        cls: The result of `class_spec.dumps_class`.
         name: Its name in messages.
         names: Its methods in the order of their numbers.
         values: Its other attributes.

@@ -67,7 +67,7 @@ def new_unshared_modules() -> list[ModuleType]:
 
 
 def expect_elsewhere() -> None:
-    """Take the modules that are loaded now for importable elsewhere: actors have them from the process before them."""
+    """Treat the modules that are loaded now as importable elsewhere: actors inherit them from this process."""
     _looked_at.update(sys.modules)
 
 

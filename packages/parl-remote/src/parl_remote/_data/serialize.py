@@ -99,10 +99,10 @@ class Reference:
 
 
 class Pickled:
-    """A value that was pickled earlier: it is pickled as what the value was then.
+    """A value that was pickled earlier, and is sent in its state of that time.
 
     Args:
-        frames: What `dumps` returned; copied.
+        frames: The result of `dumps`; copied.
     """
 
     __slots__ = ("_buffers", "_data")
@@ -166,7 +166,7 @@ def _stop(_: pickle.PickleBuffer) -> bool:
 
 
 def _dumps_with_buffers(value: object, references: list[object] | None, *, by_value: bool) -> list[Buffer]:
-    """Return the frames of a value that plain pickle alone does not do; `by_value` if that is known of it already."""
+    """Return the frames of a value for which plain pickle alone is not enough; `by_value` if that is known already."""
     frames: list[Buffer] = [b""]
 
     def keep_outside(buffer: pickle.PickleBuffer) -> bool:
@@ -380,7 +380,7 @@ def refusal(
 
 
 def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[], list[str]]) -> tuple[str, str]:
-    """Return the description of the argument that cannot be pickled, and what it is in it."""
+    """Return the description of the argument that cannot be pickled, and of the part of it that is the cause."""
     known = names()
     named = [
         (repr(known[i]), known[i]) if i < len(known) else (f"{i + 1}", f"argument {i + 1}") for i in range(len(args))
@@ -395,7 +395,7 @@ def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[
 
 
 def unreadable(what: str, where: str, error: BaseException) -> SerializationError:
-    """Return the error for what cannot be read where it has arrived."""
+    """Return the error for a value that cannot be unpickled at its receiver."""
     hint = ""
     if type(error).__name__ == "AuthenticationError":
         hint = (
@@ -406,7 +406,7 @@ def unreadable(what: str, where: str, error: BaseException) -> SerializationErro
 
 
 def inside(value: object, name: str) -> str:
-    """Return what in a value cannot be pickled, for a message in which the error follows; empty if there is no more."""
+    """Return the part of a value that cannot be pickled, for a message; empty for the value itself."""
     found = culprit_in(value, name, dumps)
     return f"{found}; " if found else ""
 
@@ -485,7 +485,7 @@ _REDUCED_BY_VALUE = 6  # how many parts cloudpickle's reduction of a class or fu
 
 
 def _add_globals_of_class_bodies(function: FunctionType, state: Any) -> None:
-    """Add what class bodies within a function, and annotations, use: cloudpickle misses their look-ups of names."""
+    """Add the globals that class bodies within a function, and annotations, use; cloudpickle misses them."""
     sent = state[1].get("__globals__") if isinstance(state, tuple) and isinstance(state[1], dict) else None
     if not isinstance(sent, dict):
         return
@@ -541,7 +541,7 @@ _DISPATCHES = functools.singledispatch(repr).__code__  # type: ignore[attr-defin
 
 def _dispatcher(name: str) -> Callable[..., Any]:
     def function(_: object) -> None:
-        """Stand for the one that follows, which may refer to its dispatcher."""
+        """Do nothing: a placeholder for the function, which may refer to its dispatcher."""
 
     function.__name__ = name
     return functools.singledispatch(function)
@@ -614,7 +614,7 @@ def is_open_file(value: object) -> bool:
 
 
 def culprit_in(value: object, name: str, check: Callable[[object], object]) -> str:
-    """Return where in a value, and what, cannot be pickled: "config['log'] is an open file ('/tmp/x')".
+    """Return the part of a value that cannot be pickled, with its place: "config['log'] is an open file ('/tmp/x')".
 
     Args:
         value: A value that cannot be pickled.
@@ -642,7 +642,7 @@ def culprit_in(value: object, name: str, check: Callable[[object], object]) -> s
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, object]]:
-    """Yield what a value is made of, with names."""
+    """Yield the parts of a value with their names."""
     if isinstance(value, Mapping):
         for key, part in list(value.items()):
             yield f"{path}[{key!r:.80}]", part
@@ -677,7 +677,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, object]]:
 
 
 def _refuses(value: Any) -> bool:
-    """Return whether an object refuses to be pickled, so that nothing that it holds is in the way."""
+    """Return whether an object itself refuses to be pickled, whatever it holds."""
     kind: Any = type(value)
     if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
         return False

@@ -1,4 +1,4 @@
-"""Checks of this host, and of what a program needs: disk, limits, keys, leftovers of crashes, imports.
+"""Checks of this host and of the requirements of a program: disk, limits, keys, leftovers of crashes, imports.
 
 Every check of the doctor yields `Finding`s, which are defined here.
 """
@@ -45,7 +45,7 @@ class Finding:
         check: The check, one word.
         severity: Its severity.
         what: The finding in one line.
-        remedy: What to do in one line, empty for nothing.
+        remedy: The remedy in one line; empty if there is none.
     """
 
     check: str
@@ -59,17 +59,17 @@ class Finding:
 
 
 def fine(check: str, what: str) -> Finding:
-    """Return a finding on something that is as it should be."""
+    """Return a finding without a problem."""
     return Finding(check, Severity.FINE, what)
 
 
 def note(check: str, what: str, remedy: str) -> Finding:
-    """Return a finding that is worth knowing."""
+    """Return a finding that has no effect on running programs."""
     return Finding(check, Severity.NOTE, what, remedy)
 
 
 def problem(check: str, what: str, remedy: str) -> Finding:
-    """Return a finding on something that does not work."""
+    """Return a finding of a problem."""
     return Finding(check, Severity.PROBLEM, what, remedy)
 
 

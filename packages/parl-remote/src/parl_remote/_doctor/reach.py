@@ -1,4 +1,4 @@
-"""Reachability of a master from this host: a probe without a key, and why a `connect` has failed.
+"""Reachability of a master from this host: a probe without a key, and the causes of a failed `connect`.
 
 name --> route --> TCP --> the first bytes          the first step that fails is the finding
 """
@@ -52,7 +52,7 @@ class Probe:
     Attributes:
         seen: The result.
         detail: The system's reason, or the first text of another program.
-        took_s: How long the connection took.
+        took_s: The time that the connection took.
     """
 
     seen: ProbeResult
@@ -113,7 +113,7 @@ def check_reach(address: Address, found: Environment, timeout_s: float) -> Findi
     Args:
         address: The expected address.
         found: The environment, with the run files of this user's clusters here.
-        timeout_s: How long to wait for a connection.
+        timeout_s: The time to wait for a connection.
     """
     look = probe(address, timeout_s)
     host, port = address.host, address.port

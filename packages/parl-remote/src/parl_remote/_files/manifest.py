@@ -1,4 +1,4 @@
-r"""A job's folder: its layout, and its content as a text that is checked before anything is written.
+r"""The folder of a job: its layout, and its manifest, which is checked before anything is written.
 
     <folder>/work/...      the working directory of actors: the files of distributed_files, at the same relative paths,
                            and code whose root is the program's own directory or lies below it
@@ -170,7 +170,7 @@ class Entry:
 
     @property
     def is_directory(self) -> bool:
-        """True for a directory."""
+        """Return whether it is a directory."""
         return not self.digest
 
 

@@ -6,7 +6,7 @@ python -c           the given text is read; all *.py of the current directory ar
 stdin, a prompt     compiled functions and classes are read; all *.py of the current directory are sent
 a notebook          its cells are read; all *.py of the current directory are sent
 
-What these need is found by parsing code without running it (`closure`):
+Their imports are found by parsing code without running it (`closure`):
 
     seeds (the main program, classes, imported modules) --ast--> modules' names --finders--> files --ast--> ...
 
@@ -173,7 +173,7 @@ def _is_regular_package(name: str) -> bool:
 
 
 def _beneath(name: str, locations: Iterable[str]) -> Iterator[tuple[OwnFile, str]]:
-    """Yield everything importable below a package, with the names of the modules."""
+    """Yield all importable files below a package, with the names of their modules."""
     for location in locations:
         top = name.replace(".", "/")
         root = _root(os.path.join(location, "__init__.py"), f"{top}/__init__.py")

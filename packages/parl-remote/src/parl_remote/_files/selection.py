@@ -3,10 +3,9 @@
     ["data/*.csv", "configs", "!*.log"]  -->  {"data/a.csv": file, "configs": None, "configs/x.yaml": file, ...}
 
 Patterns are relative to the directory that the program runs in when it connects, and actors find the files at the
-same relative paths. A directory brings everything beneath it, empty directories too. What begins with "!" takes
-matches away again. Such a pattern without a "/" in its middle is a name at any depth; one with it is a path from the
-program's directory. One that ends in "/" means directories only. `*` and `?` stay within one part of a path, `**` is
-any number of parts.
+same relative paths. A directory includes everything beneath it, empty directories too. A pattern that begins with "!"
+excludes matches. Without a "/" in its middle it is a name at any depth, with one a path from the program's directory.
+One that ends in "/" matches directories only. `*` and `?` stay within one part of a path, `**` is any number of parts.
 
 Symbolic links are followed: actors get their targets, even from outside the directory. Within a directory, a broken
 link is left out, and one that leads to a directory above itself is refused. `__pycache__` and the directories of

@@ -1,4 +1,4 @@
-"""The program's side: sends the files that an actor needs to its worker, unless they are there.
+"""The sending of an actor's files from its program to its worker, unless the worker has them.
 
 place(granted) -- the worker sees the program's directories?   yes: only distributed_files are sent
                -- PrepareFolder(hash of the manifest) ----->   the folder, or the missing contents

@@ -51,8 +51,8 @@ class Executor(concurrent.futures.Executor):
             for). On a private cluster it may exceed the number of CPUs if `n_cpu` is at most 1.
         initializer: A function that each worker calls first. An executor with an initializer has separate workers.
         initargs: Arguments of the initializer.
-        retries: How often a call or an item is run again after its worker has ended, 0 or more (default 3). After that
-            it raises `ItemLost`.
+        retries: The maximum number of times that a call or an item is run again after its worker has ended, 0 or more
+            (default 3). After that it raises `ItemLost`.
         timeout_s: Seconds that a call or an item may run, above 0. After that its worker is ended, and the call raises
             `ResultTimeout` (default: no limit).
         **resources: `n_cpu` (default 1), `n_gpu`, `memory`, `max_memory`, `labels`, `placement`, `node` and
@@ -450,7 +450,7 @@ def _nothing() -> None:
 
 
 def _zipped(iterables: Sequence[Iterable[Any]]) -> tuple[Iterable[Any], How, int | None]:
-    """Return the items, how a function takes them, and their number if it is known."""
+    """Return the items, the way in which a function takes them, and their number if it is known."""
     if not iterables:
         raise TypeError("map needs at least one iterable of items")
     sizes = [len(one) if isinstance(one, Sized) else None for one in iterables]
@@ -470,7 +470,7 @@ def _check_sizes(chunksize: int | None, buffersize: int | None) -> None:
 
 
 def _plain(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what to send for a function: a remote function itself if it is sent by name, else what it wraps."""
+    """Return the object to send for a function: a remote function if that is sent by name, else the wrapped one."""
     if isinstance(fn, RemoteFunction) and not serialize.has_name_elsewhere(fn):
         return fn._parl_function
     return fn

@@ -46,7 +46,7 @@ class Calls:
     Args:
         workers: The workers that run the calls.
         quota: The maximum number of workers at a time, shared with other sources.
-        retries: How often a call is run again after its worker has ended.
+        retries: The maximum number of times that a call is run again after its worker has ended.
         timeout_s: Seconds that a call may run; None for no limit.
     """
 
@@ -204,12 +204,12 @@ class Items:
         workers: The workers that process the items.
         code: The function.
         items: The items; taken in the thread that iterates, unless they are a list already.
-        how: How the function takes an item.
+        how: The way in which the function takes an item.
         chunksize: The number of items in a chunk; None chooses it by their cost.
         quota: The maximum number of workers at a time, shared with other sources.
         ahead: The number of items taken before their results are requested; 0 for all items at once, None for as many
             as keep the workers busy.
-        retries: How often an item is run again after its worker has ended.
+        retries: The maximum number of times that an item is run again after its worker has ended.
         timeout_s: Seconds that an item may run; None for no limit.
         on_end: Called once, when no item is in progress any more.
     """

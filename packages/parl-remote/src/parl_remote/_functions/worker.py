@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class How(IntEnum):
-    """How a function takes an item."""
+    """The ways in which a function takes an item."""
 
     ITEM = 0
     ITEMS = 1  # a tuple of positional arguments
@@ -260,7 +260,7 @@ class FunctionWorker:
             code: The packed function; None if this worker knows it.
             name: The name of the function.
             items: Packed list of items.
-            how: How the function takes an item, see `How`.
+            how: The way in which the function takes an item, see `How`.
             most_s: Seconds after which no further item is begun.
 
         Returns:

@@ -117,7 +117,7 @@ class Chunk:
         code: The function.
         items: The list of items, or the packed list.
         size: The number of items.
-        how: How the function takes an item, see `How`.
+        how: The way in which the function takes an item, see `How`.
         start: The index of the first item.
         most_s: Seconds after which a worker begins no further item.
         rest_s: Seconds that all items but one may take. If the chunk takes longer than this plus the time limit, it is
@@ -180,7 +180,7 @@ class Quota:
 
     @property
     def is_promised(self) -> bool:
-        """Whether there are so many workers on a private cluster, however many CPUs it has."""
+        """Return whether a private cluster has as many workers as requested, whatever the number of its CPUs."""
         return self.most is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Hello and Welcome: how a link begins, on both ends, and the services and parts of a node that answer it.
+"""The handshake of a link on both ends, Hello and Welcome, and the services and parts of a node that answer it.
 
     caller                              node (one port, unix or tcp)
     channel --Hello(to=worker)-->  Reception --opened(link)--> the worker's Service
@@ -71,7 +71,7 @@ def greet(channel: Channel, hello: Hello, timeout_s: float) -> Welcome:
     Args:
         channel: A fresh channel; it is closed if this raises.
         hello: The identity of this side and the requested role.
-        timeout_s: How long to wait for the answer.
+        timeout_s: The time to wait for the answer.
 
     Raises:
         VersionMismatch: The sides have no common protocol version, or not the same minor version of Python.
@@ -94,7 +94,7 @@ def greet(channel: Channel, hello: Hello, timeout_s: float) -> Welcome:
 
 
 def refused_for_shortage(reason: str) -> list[Buffer]:
-    """Return what a node tells a peer for which it has no descriptor left."""
+    """Return the refusal of a peer for which a node has no descriptor left."""
     return [encode(Refused(RefusalCode.PROTOCOL, f"it cannot take another connection: {reason}"))]
 
 
@@ -311,7 +311,7 @@ class Reception:
 
 
 def fail_request(link: Link, frame: memoryview, reason: str) -> None:
-    """Answer a request that could not be read for want of something, if it is one and there is enough for that."""
+    """Answer a message that could not be read because of a shortage, if it is a request and resources are left."""
     try:
         request = json.loads(bytes(frame))
         number = request.get("request_id") if isinstance(request, dict) else None

@@ -154,7 +154,7 @@ class Loop:
             self._do(heapq.heappop(self._timers)[2].fire)
 
     def _do(self, action: Action) -> None:
-        """Run a handler; a shortage that leaves it costs what it was about, and never the process."""
+        """Run a handler; a shortage in it ends that handler only, never the process."""
         try:
             action()
         except Exception as error:
@@ -183,7 +183,7 @@ class Loop:
 
 
 class Pulse:
-    """Notices that this process was stopped, by a signal or with its machine, so that silence of others means nothing.
+    """Detects that this process was stopped, by a signal or with its machine, so that silence of peers means nothing.
 
     Args:
         interval_s: The longest time between two calls of `missed_s`.

@@ -67,7 +67,7 @@ class Requests:
             peer: The peer's name, for `lost`.
             make: Makes the request from its request_id.
             send: Sends it.
-            timeout_s: How long to wait; None for no limit while the peer lives.
+            timeout_s: The time to wait; None for no limit while the peer lives.
 
         Raises:
             RemoteError: The request failed; the text is the peer's reason.
@@ -144,7 +144,7 @@ class Inquiry:
     Args:
         channel: A fresh channel to it; closed with the inquiry.
         to: The role of the peer.
-        limits: How long to wait for an answer unless a request says otherwise.
+        limits: The time to wait for an answer unless a request says otherwise.
         name: The displayed name of this client; the master's tables leave out names that begin with "xparl ".
 
     Attributes:
@@ -177,7 +177,7 @@ class Inquiry:
         Args:
             make: Makes the request from its number.
             kind: The expected class of the answer.
-            timeout_s: How long to wait.
+            timeout_s: The time to wait.
 
         Raises:
             RemoteError: The request failed; the text is the peer's reason.

@@ -136,7 +136,7 @@ class ClusterState:
         return self._settled(self._nodes.lost(node, reason, self._now))
 
     def node_away(self, node_id: str) -> None:
-        """Note that a node broke off that may have given this process up, because that was suspended.
+        """Record that a node disconnected, possibly because this process was suspended and the node gave it up.
 
         It keeps its actors and gets no further ones. It either joins again, or is lost after a silence like any other.
         """
@@ -313,7 +313,7 @@ class ClusterView:
     Args:
         tables: The master's tables.
         cluster_id: The cluster's id.
-        started: When it started, on the loop's clock.
+        started: The time of its start, on the loop's clock.
     """
 
     def __init__(self, tables: ClusterTables, *, cluster_id: str, started: float) -> None:

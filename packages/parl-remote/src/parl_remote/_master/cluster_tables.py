@@ -213,7 +213,7 @@ class Client:
         name: Its displayed name.
         pid: Its process id on its host.
         host_id: Its host.
-        since: When it connected, on the loop's clock.
+        since: The time at which it connected, on the loop's clock.
         leases: The ids of its leases.
         is_absent: Whether it is not connected; its workers watch it meanwhile.
         is_known: Whether this master has seen it; else a node has brought its leases, and it may never come back.
@@ -248,7 +248,7 @@ class Lease:
         max_restarts: The maximum number of restarts; -1 for no limit.
         replaces: The lost lease whose actor was to be restarted on this one; empty for none, or if a worker brought it.
         gpus: The GPUs that the actor sees.
-        since: When it began, on the loop's clock.
+        since: The time at which it began, on the loop's clock.
         number: Leases count up, which is their order in lists.
         numbers: The worker's last numbers on the actor.
         ending: The order to the worker to end the actor, repeated when the worker joins again.
@@ -284,9 +284,9 @@ class ClusterTables:
     Args:
         liveness_limit_s: A node that is silent for longer counts as lost.
         epoch: Unix time of the loop's zero, for records.
-        started: When the cluster started, on the loop's clock.
+        started: The time at which the cluster started, on the loop's clock.
         history: Keeps nodes and events beyond the master's end.
-        past: What it has kept so far.
+        past: The records kept so far.
     """
 
     def __init__(self, liveness_limit_s: float, *, epoch: float, started: float, history: History, past: Past) -> None:
@@ -379,7 +379,7 @@ class ClusterTables:
         return self._latest(lease_id) in self._coming_back
 
     def will_not_come_back(self, client_id: str, lease_id: str | None = None) -> bool:
-        """Note that a client does not make an actor, or any of its own, again; return whether it was to."""
+        """Record that a client does not restart an actor, or any of its actors; return whether it was going to."""
         given_up = [old for old, whose in self._coming_back.items() if whose == client_id and lease_id in {None, old}]
         for old in given_up:
             del self._coming_back[old]
@@ -392,7 +392,7 @@ class ClusterTables:
         self._redirect(lost_lease_id, new_lease_id)
 
     def restart_failed(self, client_id: str, lease_id: str, lost_lease_id: str) -> None:
-        """Note that a client makes a lost actor again, after an attempt on this lease; whoever found that one waits."""
+        """Record that a client restarts a lost actor after a failed attempt on a lease; look-ups of that one wait."""
         self._coming_back.pop(lease_id, None)
         self._coming_back[lost_lease_id] = client_id
         self._successors.pop(lost_lease_id, None)

@@ -1,4 +1,4 @@
-"""The record of what has happened in a cluster: its events, and the nodes that were lost.
+"""The history of a cluster: its events, and the nodes that were lost.
 
 tables, members, leases --add--> EventLog --latest, after--> ClusterView
 a node is lost ----------------> LostNodes --until it comes back, or its loss is acknowledged
@@ -41,16 +41,16 @@ _MEMORY = frozenset((DeathKind.MEMORY, DeathKind.OUT_OF_MEMORY))
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """What is kept of a node beyond the master's end; times are Unix times.
+    """The record of a node that outlives the master; times are Unix times.
 
     Attributes:
         joined: Its NodeJoin message, without leases.
-        at: When it joined.
+        at: The time at which it joined.
         pid: Its process id on its host.
         versions: Versions of parl_remote and python there.
-        lost_at: When it was lost; None for a node that is there.
-        cause: Why it was lost.
-        actors: How many actors were lost with it.
+        lost_at: The time of its loss; None for a node that is there.
+        cause: The cause of its loss.
+        actors: The number of actors lost with it.
     """
 
     joined: NodeJoin
@@ -69,7 +69,7 @@ class DrainRecord:
     Attributes:
         node_id: The node.
         request: The latest request for it.
-        until: When its actors are asked to end, Unix time; None for never.
+        until: The time at which its actors are asked to end, Unix time; None for never.
     """
 
     node_id: str
@@ -79,10 +79,10 @@ class DrainRecord:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What happened before the master was started again.
+    """The history before the restart of the master.
 
     Attributes:
-        since: When the first master began to count, Unix time; None if this is the first.
+        since: The time at which the first master began to count, Unix time; None if this is the first.
         events: The latest events.
         counts: The number of events by kind that are no longer kept.
         nodes: The nodes that were there, and those that were lost in the order of their losses.
@@ -97,20 +97,20 @@ class Past:
 
 
 class History:
-    """Keeps what happens beyond the master's end; this one, of a private cluster, keeps nothing."""
+    """Stores the history beyond the master's end; this one, of a private cluster, stores nothing."""
 
     def past(self) -> Past:
-        """Return what was kept before."""
+        """Return the stored history."""
         return Past()
 
     def happened(self, event: ClusterEvent) -> None:
-        """Keep an event."""
+        """Store an event."""
 
     def noted(self, node: NodeRecord) -> None:
-        """Keep the record of a node instead of an earlier one."""
+        """Store the record of a node in place of an earlier one."""
 
     def draining(self, drain: DrainRecord) -> None:
-        """Keep the drain of a node instead of an earlier one."""
+        """Store the drain of a node in place of an earlier one."""
 
     def gone(self, node_id: str) -> None:
         """Drop the records of a node that has left, or is no longer listed as lost."""
@@ -136,12 +136,12 @@ class EventLog:
 
     Args:
         epoch: Unix time of the loop's zero.
-        started: When the cluster started, on the loop's clock.
+        started: The time at which the cluster started, on the loop's clock.
         history: Keeps the events.
-        past: What it has kept so far.
+        past: The records kept so far.
 
     Attributes:
-        since: When the log began, Unix time.
+        since: The time at which the log began, Unix time.
         counts: The number of events by kind, including those no longer kept.
     """
 
@@ -207,9 +207,9 @@ class LostNode:
 
     Attributes:
         node: The master's last record of it.
-        at: When, on the loop's clock.
-        cause: Why.
-        actors: How many actors were lost with it.
+        at: The time, on the loop's clock.
+        cause: The reason.
+        actors: The number of actors lost with it.
     """
 
     node: Node
@@ -219,7 +219,7 @@ class LostNode:
 
 
 def record_of(node: Node, joined_at: float) -> NodeRecord:
-    """Return what is kept of a node that joined at a Unix time."""
+    """Return the record of a node that joined at a Unix time."""
     return NodeRecord(replace(node.joined, leases=()), joined_at, node.pid, node.versions)
 
 

@@ -294,7 +294,7 @@ class Master:
 
 
 class MasterOverview:
-    """The part of the master that others look through and steer with, see `messages.overview` and `messages.parts`.
+    """The part of the master for inspection and control, see `messages.overview` and `messages.parts`.
 
     Args:
         state: The cluster's bookkeeping.

@@ -157,7 +157,7 @@ class Shape(NamedTuple):
     """The properties that requests share if they are interchangeable for placement.
 
     Attributes:
-        resources: What the actor needs.
+        resources: The resources that the actor needs.
         placement: The policy that selects among the nodes with enough.
         node: The only eligible node, by its name or id; empty for any.
     """
@@ -199,7 +199,7 @@ class Node:
 
     Attributes:
         joined: Its NodeJoin message.
-        joined_at: When it joined, on the loop's clock.
+        joined_at: The time at which it joined, on the loop's clock.
         pid: Its process id on its host.
         versions: Versions of parl_remote and python there.
         beat: Its last heartbeat.
@@ -240,7 +240,7 @@ class Node:
 
     @property
     def is_draining(self) -> bool:
-        """Whether the node is being drained and takes no more actors."""
+        """Return whether the node is being drained and takes no more actors."""
         return not self.is_open and not self.is_away
 
     @property
@@ -250,12 +250,12 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """The worker's displayed name."""
         return self.joined.name or self.joined.node_id
 
     @property
     def total(self) -> Resources:
-        """Its resources when it joined."""
+        """The worker's resources when it joined."""
         return self.joined.resources
 
     @property
@@ -265,12 +265,12 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Its first address, "host:port"; without a host if the host is that of the address known to peers."""
+        """The worker's first address, "host:port"; without a host if that is the host of the address known to peers."""
         return self.joined.addresses[0] if self.joined.addresses else ""
 
     @property
     def label(self) -> str:
-        """Its name with its port, which distinguishes it from other nodes of its host."""
+        """The worker's name with its port, which distinguishes it from other nodes of its host."""
         _, colon, port = self.address.rpartition(":")
         return f"{self.name}{colon}{port}"
 

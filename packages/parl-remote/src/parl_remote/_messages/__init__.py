@@ -9,10 +9,10 @@
     worker -> client  ActorStarted, ActorFailed, ActorDied
     answers           a message with a `request_id` is answered by one with the same id, or by Failed
 
-A message is one frame of JSON (see `wire`). What users pass and get (pickles) travels in further frames, opaque to
-everything in between. What most processes never meet is in `parts` (messages of a node's parts: files, logs, values,
-named actors, health, stacks) and `overview`, which are imported when the first of their messages comes (see `wire`),
-and are not re-exported here. `wire.encode` and `wire.decode` are the bytes.
+A message is one frame of JSON (see `wire`). Arguments and results of users (pickles) are further frames, opaque to
+everything in between. Messages that most processes never meet are in `parts` (a node's other services: files, logs,
+values, named actors, health, stacks) and `overview`, which are imported with their first message and not re-exported
+here. `wire.encode` and `wire.decode` convert messages to bytes and back.
 """
 
 from __future__ import annotations

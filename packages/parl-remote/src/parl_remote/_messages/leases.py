@@ -54,10 +54,10 @@ class LeaseRequest(Message):
 
     Attributes:
         request_id: The client's number for it.
-        resources: What the actor needs.
-        timeout_s: How long to queue while the cluster is full; None waits without limit, 0 does not queue.
+        resources: The resources that the actor needs.
+        timeout_s: The time to queue while the cluster is full; None waits without limit, 0 does not queue.
         class_name: The actor's class, for status.
-        placement: Where to put it among the nodes that have enough.
+        placement: The policy that selects among the nodes that have enough.
         actor_name: The actor's name for `get_actor`, unique in the cluster; empty for an actor without a name.
         detached: Whether it outlives its client.
         replaces: The lease of the actor that this one restarts; empty for a new one. Name and handles of that actor
@@ -93,8 +93,8 @@ class LeaseRelease(Message):
 
     Attributes:
         lease_id: The lease.
-        replaces: The lost lease whose actor the client makes again elsewhere, because it could not be restarted on this
-            one; else empty.
+        replaces: The lost lease whose actor the client restarts on another lease, because that failed on this one; else
+            empty.
     """
 
     lease_id: str
@@ -168,7 +168,8 @@ class StatusRequest(Message):
 class NodeStatus(Record):
     """The master's view of one worker; `silent_s` is the time since its last sign of life.
 
-    Of a lost node `lost_at` is when (Unix time), `cause` why, and `leases` the number of actors that were lost with it.
+    Of a lost node `lost_at` is the Unix time of the loss, `cause` its cause, and `leases` the number of actors lost
+    with it.
     """
 
     node_id: str
@@ -206,10 +207,10 @@ class WaitingStatus(Record):
         client_id: The client.
         owner: That client for display: its program's name and process id.
         class_name: The actors' class.
-        resources: What each of them needs.
+        resources: The resources that each of them needs.
         count: The number of requests.
-        waited_s: How long the first of them has been waiting.
-        reason: Why it waits: the kind that is short, with amounts, or the request ahead of it.
+        waited_s: The time for which the first of them has been waiting.
+        reason: The reason: the kind that is short, with amounts, or the request ahead of it.
     """
 
     client_id: str

@@ -5,8 +5,8 @@
                          ListDeaths   -> Deaths         the latest actors that were lost, each with its record
                          KillActor    -> ActorKilled    once it has ended
                          DrainNode    -> DrainStarted   no new actors there; it leaves when its last one has ended
-                         WhyWaiting   -> LeaseWaiting   why a request is not granted yet
-                         ListEvents   -> Events         what has happened, from a position on, or the latest
+                         WhyWaiting   -> LeaseWaiting   the reason why a request is not granted yet
+                         ListEvents   -> Events         the events from a position on, or the latest
                          AcknowledgeNodes -> NodesAcknowledged   lost nodes leave the list of nodes
     master -> client     NodeDraining                   to the owners of actors there, unsolicited
     worker -> master     NodeNumbers                    the state of its actors, only of those that have changed
@@ -95,11 +95,11 @@ class ActorNumbers:
         lease_id: The actor's lease.
         phase: Its state.
         pid: Its process id on the worker's host, 0 before it has one.
-        calls: How many calls it has answered.
-        errors: How many of them raised.
-        queued: How many calls are queued in it.
+        calls: The number of calls that it has answered.
+        errors: The number of them that raised.
+        queued: The number of calls queued in it.
         busy_with: The method that runs (the one that began last, where several do), empty if none does.
-        busy_since: When that method began; 0 if none runs.
+        busy_since: The time at which that method began; 0 if none runs.
         busy_s: Seconds spent in calls so far, summed over concurrent calls.
         cpu_s: CPU time that its process has used.
         calls_per_s: Recent rate of answered calls per second, over some two seconds.
@@ -142,7 +142,7 @@ class ListActors(Message):
     Attributes:
         request_id: The client's number for it.
         after: The end of the previous page (`ActorList.next`), 0 for the first one.
-        limit: How many at most, 1 to 2,000; a thousand take some tens of milliseconds.
+        limit: The maximum number, 1 to 2,000; a thousand take some tens of milliseconds.
         node: Only those on this node, by its id or its name; empty for all.
         client_id: Only those of this client; empty for all.
     """
@@ -198,7 +198,7 @@ class ActorList(Message):
     Attributes:
         request_id: The number of the request.
         actors: The actors of this page.
-        total: How many actors the cluster has.
+        total: The number of actors of the cluster.
         next: The `after` of the next page; None if this is the last one.
     """
 
@@ -215,7 +215,7 @@ class ListNodes(Message):
     Attributes:
         request_id: The client's number for it.
         after: The end of the previous page (`NodeList.next`), 0 for the first one.
-        limit: How many at most; a hundred take some milliseconds.
+        limit: The maximum number; a hundred take some milliseconds.
         lost: Whether to include lost nodes whose loss is not acknowledged.
     """
 
@@ -241,7 +241,7 @@ class NodeDetail:
         free: Its free resources.
         gpus: Its GPUs, as CUDA_VISIBLE_DEVICES names them.
         gpus_free: The free share of each, 0 to 1.
-        actors: How many actors run there; of a lost node, how many were lost with it.
+        actors: The number of actors that run there; of a lost node, of those lost with it.
         load: Its load average over one minute.
         cpu_busy: The utilization of its host's CPUs between its last two heartbeats, 0 to 1.
         memory_total: Its host's memory.
@@ -250,8 +250,9 @@ class NodeDetail:
         silent_s: Seconds since its last sign of life.
         versions: Versions of parl_remote and python there.
         gpu_use: The utilization of its GPUs, as far as known.
-        lost_at: When it was lost, Unix time; None while it is in the cluster. The numbers of a lost node are its last.
-        cause: Why it was lost.
+        lost_at: The time of its loss, Unix time; None while it is in the cluster. The numbers of a lost node are its
+            last.
+        cause: The cause of its loss.
     """
 
     node_id: str
@@ -299,7 +300,7 @@ class DeathRecord(Record):
         owner: That client for display: its program's name and process id.
         node_id: The worker that it ran on.
         restarts: The number of its restarts.
-        cause: Why it ended, where and when.
+        cause: The cause, place and time of its end.
         node_address: That worker's address, "host:port"; empty in a private cluster.
     """
 
@@ -320,7 +321,7 @@ class ListDeaths(Message):
 
     Attributes:
         request_id: The client's number for it.
-        limit: How many at most, 1 to 1,000.
+        limit: The maximum number, 1 to 1,000.
         client_id: Only those of actors that this client made; empty for all.
         lease_id: Only this actor's; empty for all.
         released: Whether to include actors that their program released; the last 200 of these are kept.
@@ -401,7 +402,7 @@ class DrainStarted(Message):
         request_id: The number of the request.
         node_id: Its id.
         node: Its name.
-        actors: How many actors it still runs.
+        actors: The number of actors that it still runs.
         leaves: Whether it leaves; the node that the master runs in stays, without actors.
     """
 
@@ -439,7 +440,7 @@ class EndActor(Message):
         lease_id: The lease.
         kind: The cause to report.
         detail: The cause as text.
-        grace_s: How long it may take to finish its calls; 0 kills it at once.
+        grace_s: The time that it has to finish its calls; 0 kills it at once.
     """
 
     lease_id: str
@@ -473,7 +474,7 @@ class LeaseWaiting(Message):
     Attributes:
         request_id: The number of the request.
         reason: The kind that is short, with amounts, or the request ahead of it.
-        ahead: How many requests of the same shape came earlier.
+        ahead: The number of earlier requests of the same shape.
         waited_s: Seconds since it arrived.
         placement: Its placement policy.
         may_pass: Whether a node is large enough; else it waits for one that joins.
@@ -513,8 +514,8 @@ class ClusterEvent(Record):
 
     Attributes:
         number: Its number; events count up from 1.
-        at: When it happened.
-        kind: What happened.
+        at: The time of the event.
+        kind: The kind of event.
         text: The same in a sentence, with the cause.
         node_id: The node concerned.
         node: That node's displayed name.
@@ -545,7 +546,7 @@ class ListEvents(Message):
     Attributes:
         request_id: The client's number for it.
         after: The number of the last event that is known; below 0 for as many of the latest ones.
-        limit: How many at most, 1 to 1,000.
+        limit: The maximum number, 1 to 1,000.
     """
 
     request_id: int
@@ -561,8 +562,9 @@ class Events(Message):
         request_id: The number of the request.
         events: The events.
         latest: The number of the latest event of all, 0 if there was none.
-        since: When the count began; a master that was killed and started again continues, another cluster counts anew.
-        counts: How many events of each kind there were, including those no longer kept.
+        since: The time at which the count began; a master that was killed and started again continues, another cluster
+            counts anew.
+        counts: The number of events of each kind, including those no longer kept.
     """
 
     request_id: int

@@ -1,7 +1,7 @@
-"""Messages of what a node does beside actors and leases: values, files, health, logs, stacks, actors by name.
+"""Messages of the other services of a node: values, files, health, logs, stacks, actors by name.
 
-Files and values go from a client to a worker on a link of their own: the worker holds what it is told to until it is
-told to let go, or the link ends. Contents and images of values are opaque frames after the message.
+Files and values go from a client to a worker on a link of their own: the worker holds them until it is told to
+release them, or the link ends. Contents and images of values are opaque frames after the message.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class OpenSealed(Message):
     """Ask a node for another connection to it, see `transport.sealed`; answered by SealedOpened.
 
     Attributes:
-        port: The port that this link has found the node at: where it is not the node's own, what forwards it forwards
-            no other port.
+        port: The port at which this link has found the node; if it is not the node's own, it is forwarded, and no
+            other port is.
     """
 
     request_id: int
@@ -68,7 +68,7 @@ class OpenSealed(Message):
 
 @record
 class SealedOpened(Message):
-    """Where and with what to connect within some seconds; sent on encrypted links only.
+    """The port, ticket and key of a connection, valid for some seconds; sent on encrypted links only.
 
     Attributes:
         port: The TCP port, on the host that the request went to.
@@ -220,7 +220,7 @@ class HostReport(Message):
         versions: Versions of Python and of the packages that both sides must agree on.
         disk: The directory of its logs and files.
         disk_free: Free bytes there, -1 if unknown.
-        disk_error: Why it cannot write there, empty if it can.
+        disk_error: The reason why it cannot write there; empty if it can.
         shared_free: Free bytes in /dev/shm, -1 if there is none.
         descriptors: The maximum number of open files of its process.
         missing: The modules that it does not find.
@@ -274,9 +274,9 @@ class ReadLog(Message):
         request_id: The client's number for it.
         lease_id: The actor, running or not.
         start: Position to read from; below 0 for the end of the log.
-        lines: How many of the last lines to read, with `start` below 0; below 0 as many as fit into `most_bytes`.
-        most_bytes: How much to read, at most; 1 to 1,048,576.
-        wait_s: How long to wait if there is nothing at `start` yet; the answer comes with the next line, with the
+        lines: The number of last lines to read, with `start` below 0; below 0 as many as fit into `most_bytes`.
+        most_bytes: The maximum number of bytes to read; 1 to 1,048,576.
+        wait_s: The time to wait if there is nothing at `start` yet; the answer comes with the next line, with the
             actor's end, or empty when the time is over. 0 to 60.
     """
 
@@ -315,7 +315,7 @@ class FollowActors(Message):
 
     Attributes:
         request_id: The client's number for it.
-        wait_s: How long to wait if there is nothing, 0 to 60. 0 answers at once, with more than usual, for the last
+        wait_s: The time to wait if there is nothing, 0 to 60. 0 answers at once, with more than usual, for the last
             output.
         positions: The positions to start from, by lease, for the first request on a link; 0 for actors that are not
             listed.
@@ -337,7 +337,7 @@ class ActorOutput:
         pid: Its process id.
         pieces: The lines, in the order in which they were written.
         end: The position after them.
-        dropped: How many lines before them were skipped, because the actor wrote more than can be forwarded.
+        dropped: The number of lines before them that were skipped, because the actor wrote more than can be forwarded.
         ended: Whether the actor has ended and this is its last output.
     """
 
@@ -424,7 +424,7 @@ class ActorWatched(Message):
         request_id: The number of the request.
         address: A unix socket's path on the worker's host.
         description: Its description from DescribeActor.
-        cause: Why it ended, if it has.
+        cause: The cause of its end; None while it runs.
     """
 
     request_id: int
@@ -461,7 +461,7 @@ class RecordCalls(Message):
 
     Attributes:
         request_id: The client's number for it.
-        seconds: How long, above 0 and up to 3,600.
+        seconds: The duration, above 0 and up to 3,600.
     """
 
     request_id: int
@@ -474,8 +474,8 @@ class ReadCalls(Message):
 
     Attributes:
         request_id: The client's number for it.
-        actor: Which of the recorded actors, from 0.
-        offset: Where to continue (`RecordedCalls.offset`).
+        actor: The number of the recorded actor, from 0.
+        offset: The position to continue from (`RecordedCalls.offset`).
     """
 
     request_id: int
@@ -500,13 +500,13 @@ class RecordedCalls(Message):
 
     Attributes:
         request_id: The number of the request.
-        actors: How many actors were recorded.
+        actors: The number of recorded actors.
         lease_id: This actor's lease; empty if there is none of that number.
         class_name: Its class.
         actor_name: Its name, empty for none.
         pid: Its process id.
         calls: Its calls, in the order in which they ended.
-        offset: Where the next piece begins; -1 if this was the last one.
+        offset: The position of the next piece; -1 if this was the last one.
     """
 
     request_id: int

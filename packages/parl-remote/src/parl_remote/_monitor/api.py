@@ -57,7 +57,7 @@ class RowQuery:
         text: Words that must all occur in a row's texts, in any case.
         sort: The field to sort by.
         descending: Whether the largest comes first.
-        page: Which page, from 1.
+        page: The number of the page, from 1.
         per_page: Rows on a page.
         exact: Fields and the value that each must have.
     """

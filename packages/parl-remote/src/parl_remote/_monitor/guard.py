@@ -1,4 +1,4 @@
-"""Checks before every request: who asks, under which host name, from which page; and what browsers may do.
+"""Checks of every request: the visitor, the host name, the page of origin; and the permissions of browsers.
 
     request --host name?--> --token or session, where one is needed--> --changes something? CSRF--> view --headers-->
 

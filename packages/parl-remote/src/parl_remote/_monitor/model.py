@@ -73,8 +73,8 @@ class NodeInfo:
         labels: Its custom resources and labels.
         host_id: Equal for nodes of one host.
         label: Its name with its port, which tells it from other nodes of its host.
-        lost_at: When it was lost.
-        cause: Why it was lost.
+        lost_at: The time of its loss.
+        cause: The cause of its loss.
     """
 
     node_id: str
@@ -124,7 +124,7 @@ class ActorInfo:
         owner_id: The client that made it, empty if it has no owner.
         owner_name: That program's name.
         pid: Its process id there.
-        started_at: When its lease began.
+        started_at: The time at which its lease began.
         detached: Whether it outlives its owner.
         resources: Its resources, for display.
         calls: Calls answered since it started.
@@ -132,7 +132,7 @@ class ActorInfo:
         busy: Recent share of time in calls; above 1 with `max_concurrency`.
         queued: Calls that wait in it.
         running: The method that runs now, empty if none does.
-        running_s: How long it has been running.
+        running_s: The time for which it has been running.
         errors: Calls that raised.
         last_error: The last of these, one line.
         cpu: Recent CPU usage, in CPUs.
@@ -203,7 +203,7 @@ class DeathInfo:
         name: Its name in the cluster.
         node_name: The node that it ran on, its name with its port.
         owner_name: The program that owned it.
-        at: When it ended.
+        at: The time of its end.
         kind: The cause in one word, for example "signal"; see `DeathKind`.
         expected: Whether the end was intended (destroyed, its program ended).
         text: The cause in a sentence.
@@ -238,12 +238,12 @@ class DeathInfo:
 
 @dataclass(frozen=True, slots=True)
 class EventInfo:
-    """Something that has happened in the cluster.
+    """One event of the cluster.
 
     Attributes:
         number: Its number, which counts up.
-        at: When it happened.
-        kind: What happened in one word, for example "node_lost"; see `EventKind`.
+        at: The time of the event.
+        kind: The kind of event in one word, for example "node_lost"; see `EventKind`.
         text: The same in a sentence, with the cause.
         node_id: The node concerned.
         node_name: That node's name with its port.

@@ -240,7 +240,7 @@ def share_fairly(servers: Iterable[Any], peers: Peers, most: int) -> None:
     Args:
         servers: waitress's servers.
         peers: Tells the users of this host apart.
-        most: How many connections there may be, before one of the peer with most of them is closed.
+        most: The maximum number of connections; beyond it, one of the peer with the most is closed.
     """
     from waitress.channel import HTTPChannel
 

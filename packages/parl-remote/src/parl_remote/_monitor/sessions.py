@@ -31,7 +31,7 @@ class Session:
 
     Attributes:
         csrf: The token that every changing request must carry besides the cookie.
-        until: When it ends, on the clock of `Sessions`.
+        until: The time of its end, on the clock of `Sessions`.
     """
 
     csrf: str

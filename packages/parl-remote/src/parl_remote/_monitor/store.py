@@ -1,9 +1,9 @@
-"""The monitor's memory: the last snapshot, numbers over time, deaths, events, and counts that only grow.
+"""The monitor's data: the last snapshot, time series, deaths, events, and counters.
 
-    Collector --add(snapshot) | failed(why)--> Store --latest, histories, deaths, health--> API, pages, metrics
+    Collector --add(snapshot) | failed(reason)--> Store --latest, histories, deaths, health--> API, pages, metrics
 
-Only the collector's thread writes; readers take a `View`, which never changes, and the histories under a lock. Numbers
-over time lie in rings of fixed size, fine ones for the last half hour or so, coarse ones for the day. An entry is some
+Only the collector's thread writes; readers take a `View`, which never changes, and the histories under a lock. Time
+series are rings of fixed size, fine ones for about the last half hour, coarse ones for the day. An entry is some
 twenty bytes, so that a thousand nodes and ten thousand actors fit into about a hundred megabytes.
 """
 
@@ -28,7 +28,7 @@ class Retention:
     Attributes:
         fine: Number of single entries.
         coarse: Number of means.
-        every: How many seconds one mean covers.
+        every: The seconds that one mean covers.
     """
 
     fine: int
@@ -79,7 +79,7 @@ class History:
 
     Args:
         names: The names of the numbers.
-        keep: How many entries to keep.
+        keep: The numbers of entries to keep.
     """
 
     __slots__ = ("_coarse", "_count", "_fine", "_keep", "_last", "_names", "_since", "_sums")
@@ -114,7 +114,7 @@ class History:
             self._count = [0] * len(self._names)
 
     def read(self, since: float, most: int = 400) -> dict[str, list[float | None]]:
-        """Return the entries from a time on, as one list per name and one of times, `t`; at most `most` entries.
+        """Return at most `most` entries from a time on, as one list per name and one of times, `t`.
 
         Args:
             since: Earliest time.
@@ -370,7 +370,7 @@ class Store:
 
 
 def hosts_of(nodes: Iterable[NodeInfo]) -> list[NodeInfo]:
-    """Return one node of each host, the one heard last: all of them report the same memory, CPU time and load."""
+    """Return the node of each host heard last; all nodes of a host report the same memory, CPU time and load."""
     hosts: dict[str, NodeInfo] = {}
     for node in nodes:
         key = _host_of(node)

@@ -124,7 +124,7 @@ class ClusterNode:
 
     @property
     def address(self) -> str:
-        """Its address, "host:port"."""
+        """The node's address, "host:port"."""
         return self._tcp.address
 
     def run(self) -> None:
@@ -280,7 +280,7 @@ def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -
     """Run a node in this process until SIGTERM, SIGINT or the end of its cluster.
 
     Args:
-        settings: What it is.
+        settings: The node's settings.
         report: Called once with `address`, or with `error` if the node cannot run.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a master keeps of nodes, their drains and events in a file, for the one that is started after it was killed.
+"""The file in which a master stores nodes, their drains and events for its successor after a kill.
 
     <run directory>/<host>-<port>/events.jsonl
         {"cluster": id, "since": time, "counts": {kind: number}}      of events that are no longer in the file

@@ -87,7 +87,7 @@ class PrivateNode:
 
     Args:
         directory: The node's private directory, which exists.
-        log_directory: Where actors' log files go.
+        log_directory: The directory of actors' log files.
         slots: CPUs to give to actors.
         preload: Modules that the zygote imports once for all actors.
         listening: The socket that the driver has made; None if it could not be passed.

@@ -28,7 +28,7 @@ class PrivateNodeSettings(NamedTuple):
 
     Attributes:
         directory: The node's private directory, which exists.
-        log_directory: Where actors' log files go.
+        log_directory: The directory of actors' log files.
         listening: Descriptor of the listening socket that the driver has made; -1 if it cannot be passed.
         slots: CPUs to give to actors.
         preload: Modules to import once for all actors.

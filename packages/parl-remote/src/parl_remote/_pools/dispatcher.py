@@ -89,7 +89,7 @@ class Dispatcher:
 
     Args:
         per_actor: The maximum number of tasks of an actor at a time: one runs, and the others wait in the actor.
-        retries: How often a task is run again after it has killed an actor.
+        retries: The maximum number of times that a task is run again after it has killed an actor.
         replace: Makes a new actor for one that died; None if the pool cannot make actors.
     """
 

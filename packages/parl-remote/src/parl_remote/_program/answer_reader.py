@@ -1,4 +1,4 @@
-"""The thread that reads the answers on a connection: which one it is, and how it hands over to the next.
+"""The thread that reads the answers on a connection: its selection, and the hand-over to the next one.
 
     waiters    --wait_for--> the first one reads for all (the leader), the others sleep; when the leader has its own
                              result it wakes one waiter, who leads on
@@ -46,7 +46,7 @@ UNSENT = "what the channel did not take"  # among what is watched: it reads whil
 class AnswerReader(ABC):
     """Reads the messages of one channel, one thread at a time; the carrier of the futures that wait for them.
 
-    What the messages mean, and what is written, is the business of the subclass, `connection.Connection`.
+    The subclass, `connection.Connection`, interprets the messages and writes.
 
     Args:
         channel: The channel.
@@ -78,7 +78,7 @@ class AnswerReader(ABC):
 
     @abstractmethod
     def take_message(self, frames: list[memoryview]) -> None:
-        """Settle the future of an answer, or do what another message asks for."""
+        """Settle the future of an answer, or handle another message."""
 
     @abstractmethod
     def lose(self) -> None:
@@ -90,7 +90,7 @@ class AnswerReader(ABC):
 
     @abstractmethod
     def write(self) -> None:
-        """Write what the channel takes of what it did not take before."""
+        """Write as much as the channel takes of the messages that it did not take before."""
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
         """See `Carrier.wait_for`."""

@@ -86,11 +86,11 @@ class Client(ConnectionDisplay):
     """A connection to one cluster.
 
     Args:
-        address: What `connect` was asked for, in its normal form.
-        cluster: How to reach it, and what to shut down with the connection.
+        address: The address given to `connect`, in its normal form.
+        cluster: The way to it, and the parts that are shut down with the connection.
         limits: Times.
-        lease_timeout_s: How long creating an actor waits for resources unless its class says otherwise.
-        places: Where actors run, with which files.
+        lease_timeout_s: The time that creating an actor waits for resources unless its class says otherwise.
+        places: The directories and files of actors.
         same_host_shortcut: Whether workers of this host are reached by unix sockets.
         inside_actor: The lease of the actor in this process; empty for a program.
         name: The displayed name; empty for the program's own name.
@@ -219,7 +219,7 @@ class Client(ConnectionDisplay):
 
         Args:
             spec: Its class.
-            options: What it needs.
+            options: Its options.
             args: Positional arguments of the constructor.
             kwargs: Keyword arguments of the constructor.
             at_once: Whether it waits for no resources now; its restarts do. A supervisor of detached actors waits.

@@ -191,7 +191,7 @@ class Connection(AnswerReader):
             self._write_soon()
 
     def write(self) -> None:
-        """Write what the channel takes of what it did not take before."""
+        """Write as much as the channel takes of the messages that it did not take before."""
         if self._sending._is_owned():  # type: ignore[attr-defined]  # as in `send`
             return
         with self._sending:
@@ -282,7 +282,7 @@ class Connection(AnswerReader):
         """Read what the actor sent before it ended; a restart begins with the last state it saved.
 
         Args:
-            timeout_s: How long to wait for another thread that is reading.
+            timeout_s: The time to wait for another thread that is reading.
         """
         if self._on_state is not None and self._reader != get_ident() and self._reading.acquire(timeout=timeout_s):
             self._drain_and_release()

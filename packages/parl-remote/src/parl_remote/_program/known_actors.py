@@ -280,7 +280,7 @@ class Borrowing:
         workers: The client's links to workers.
         connect: Makes a connection of a channel to the record's actor.
         own_lease: The lease of the actor in this process; empty for a program.
-        timeout_s: How long a worker may take to answer.
+        timeout_s: The time that a worker may take to answer.
 
     Attributes:
         records: The record of each borrowed actor, by lease.
@@ -474,7 +474,8 @@ class Releaser:
 
         Args:
             record: The actor.
-            connection: The one to it; the record may have a newer one, for a handle that has come back meanwhile.
+            connection: The connection to it; the record may have a newer one, for a handle that has come back
+                meanwhile.
         """
         self._dropped.append((record, connection))
         self._loop.call_soon(self._collect)

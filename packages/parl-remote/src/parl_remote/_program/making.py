@@ -80,7 +80,7 @@ class Recipe:
         """Return the payload of CREATE.
 
         Args:
-            sys_path: Where the actor finds modules.
+            sys_path: The actor's module paths.
         """
         state, buffers = self._state or (None, [])
         authkey = bytes(process.current_process().authkey)
@@ -114,11 +114,11 @@ class Making:
         master: Grants leases.
         workers: Start processes.
         own: Has the record of each actor from before it is started.
-        places: Where actors run, with which files.
+        places: The directories and files of actors.
         connect: Makes a connection from a channel to the record's actor.
         variables: The variables of the program's environment that actors get: those of thread counts.
         limits: Times.
-        lease_timeout_s: How long an actor waits for resources unless its class says otherwise.
+        lease_timeout_s: The time that an actor waits for resources unless its class says otherwise.
 
     Attributes:
         logs: Shows the output of the actors' processes; None if it is not forwarded.

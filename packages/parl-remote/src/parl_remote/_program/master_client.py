@@ -84,8 +84,8 @@ class MasterClient:
 
     Args:
         loop: The loop that listens to the master.
-        cluster: How to reach the master.
-        identity: How this program identifies itself.
+        cluster: The way to the master.
+        identity: The identity of this program.
         address: The displayed address of the cluster.
         limits: Times.
         on_lost_lease: Called in the loop with each lease that ended and the cause.
@@ -152,7 +152,7 @@ class MasterClient:
         Args:
             class_name: Its class, for the status display.
             options: The resources it needs, and its name.
-            timeout_s: How long to wait while the cluster is full; None for no limit.
+            timeout_s: The time to wait while the cluster is full; None for no limit.
             replaces: The lease of the actor that it restarts.
             restarts: The number of restarts so far.
 

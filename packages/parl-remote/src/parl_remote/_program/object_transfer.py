@@ -223,7 +223,7 @@ class Delivery:
     """Transfers the values that calls to one actor refer to ahead of those calls, without making the caller wait.
 
     Args:
-        objects: What the actor's node has.
+        objects: The values on the actor's node.
         has_ended: Returns whether the actor has ended; called when its node does not answer, and may wait for the
             report.
         lost: Makes the error for a call of a lost actor; may wait for the cause.

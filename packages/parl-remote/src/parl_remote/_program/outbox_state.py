@@ -1,4 +1,4 @@
-"""What becomes of calls to one actor before they are sent, as one table.
+"""The states of calls to one actor before they are sent, as one table.
 
     LIVE --refused--> FULL --writable--> LIVE            the connection takes nothing more for now
     LIVE --awaits--> WAITING --ready--> LIVE             the first call waits for the futures among its arguments
@@ -34,7 +34,7 @@ class OutboxState(Enum):
 
 
 class OutboxEvent(Enum):
-    """What happens to the way to an actor."""
+    """The events on the way to an actor."""
 
     __hash__ = object.__hash__  # as above
 
@@ -74,7 +74,7 @@ class OutboxMachine(Generic[C]):
     Attributes:
         state: The current state.
         leaving: The call that the driver is handing to the connection, None if there is none.
-        limit: How many calls may be unanswered; None for any number.
+        limit: The maximum number of unanswered calls; None for no limit.
     """
 
     __slots__ = ("_entering", "_queue", "_slots", "leaving", "limit", "state")

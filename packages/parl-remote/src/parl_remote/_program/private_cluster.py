@@ -43,7 +43,7 @@ class PrivateCluster:
         environment: The directory of sockets, and limits.
         slots: CPUs to give to actors.
         preload: Modules to import once for all actors.
-        log_dir: Where actors' log files go and stay; None puts them where they vanish with the cluster.
+        log_dir: The directory of actors' log files, which stay; None for one that is removed with the cluster.
     """
 
     def __init__(self, environment: Environment, *, slots: int, preload: tuple[str, ...], log_dir: Path | None) -> None:

@@ -43,7 +43,7 @@ def arrive(place: Any, shipped: ShippedSpec, wait: bool, attributes: tuple[str, 
     """Make a proxy from its pickle. In a program without a connection it connects when it is first used.
 
     Args:
-        place: Where the actor is, in a form that the connected cluster understands.
+        place: The actor's address, in a form that the connected cluster understands.
         shipped: Its class.
         wait: Whether the proxy's methods wait for their results.
         attributes: Names of its attributes when the handle was pickled.

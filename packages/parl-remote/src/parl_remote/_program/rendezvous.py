@@ -1,4 +1,4 @@
-"""How a program or an actor finds its cluster, or the manager of a reverse connection: which key to use, what to say.
+"""The way of a program or an actor to its cluster, or to the manager of a reverse connection, with the key to use.
 
 The key is, in this order: the file given by the caller, the file in `PARL_KEY_FILE`, the text in `PARL_KEY`, or, for a
 cluster that the same user started on this host, the one in its run files. The key between a `RemoteManager` and the
@@ -42,7 +42,7 @@ class ClusterAddress:
 
     Args:
         address: "host:port" of the master.
-        environment: Where to look for the key; limits.
+        environment: The places of the key, and limits.
         key_file: A file with the cluster's key; None to search for one.
 
     Raises:
@@ -227,7 +227,7 @@ class ActorsCluster:
 
     Args:
         reach: The settings that its node has sent.
-        environment: Where to look for keys; limits.
+        environment: The places of keys, and limits.
     """
 
     def __init__(self, reach: ClusterReach, environment: Environment) -> None:

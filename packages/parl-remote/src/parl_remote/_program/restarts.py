@@ -223,7 +223,7 @@ class Restarts:
             self.lost(made.record, made.record.cause)()
 
     def _finishing(self, record: ActorRecord, note: str) -> Callable[[], None]:
-        """Return what ends the outbox; errors have the note from now on."""
+        """Return the function that ends the outbox; errors have the note from now on."""
         if note:
             record.tell_of_restart(note, comes_back=False)
         return functools.partial(self._finish, record)

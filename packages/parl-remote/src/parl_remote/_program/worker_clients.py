@@ -67,8 +67,8 @@ class WorkerClients:
 
     Args:
         loop: The loop that listens to workers.
-        cluster: How to reach workers on other hosts.
-        identity: How this program identifies itself.
+        cluster: The way to workers on other hosts.
+        identity: The identity of this program.
         limits: Times.
         same_host_shortcut: Whether workers of this host are reached by unix sockets.
         on_died: Called in the loop with each actor that ended and the cause.
@@ -141,7 +141,7 @@ class WorkerClients:
         Args:
             at: A lease on that worker, which has its addresses.
             make: Makes the request from its request_id.
-            timeout_s: How long to wait; None for no limit while the worker lives.
+            timeout_s: The time to wait; None for no limit while the worker lives.
             frames: Opaque data that goes with the request.
 
         Raises:

@@ -2,8 +2,8 @@
 
     create() --HostedObject.remote--> Ray finds a slot --place()--> it has a process --created()--> the object is there
 
-What Ray does by itself stays Ray's: scheduling, restarts, counting who still has a handle, ending the actors of a
-program that is gone. The Ray of this machine that `connect("ray")` starts ends with the program.
+Ray itself schedules, restarts, counts handles, and ends the actors of a program that is gone. The Ray of this machine
+that `connect("ray")` starts ends with the program.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RayClient(ConnectionDisplay):
 
     Args:
         address: The address given to `connect`.
-        lease_timeout_s: How long creating an actor waits for free resources unless its class says otherwise.
+        lease_timeout_s: The time that creating an actor waits for free resources unless its class says otherwise.
         folder: The directory of actors; None for that of this process.
         on_close: Closes the connection to Ray, if this client has opened it.
 
@@ -110,7 +110,7 @@ class RayClient(ConnectionDisplay):
 
     @property
     def is_gone(self) -> bool:
-        """Return False: that is Ray's to tell."""
+        """Return False: Ray reports that itself."""
         return False
 
     @property
@@ -428,7 +428,7 @@ def open_ray(
         address: "ray" for an instance on this machine, or "ray://host:port".
         cpu_num: CPUs that an instance on this machine gives to actors; None for all.
         files: The patterns of `distributed_files`.
-        lease_timeout_s: How long creating an actor waits for free resources unless its class says otherwise.
+        lease_timeout_s: The time that creating an actor waits for free resources unless its class says otherwise.
         logs: Whether Ray shows the output of actors here.
 
     Raises:

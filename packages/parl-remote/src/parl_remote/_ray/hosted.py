@@ -1,4 +1,4 @@
-"""Ray's side: the Ray actors that host users' objects, and the folder that they run in.
+"""The Ray actors that host users' objects, and the folder that they run in.
 
     HostedObject        one call at a time, in the order in which each caller sent them
     ConcurrentObject    several at a time: Ray delivers all calls at once, and threads or an event loop run them,
@@ -108,7 +108,7 @@ class Client(PathClient, _current.ActorMaker, Protocol):
     """The part of its own client that an actor's process needs."""
 
     def restored(self, extras: Message) -> list[ObjectRef[Any]]:
-        """Put values that came beside a message where references find them."""
+        """Make values that came beside a message available to references."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Setup:
         folder: Its working directory and module paths.
         description: The description for processes that look the actor up by name.
         has_gpu: Whether it was given a GPU.
-        lease_timeout_s: How long making further actors waits for free resources.
+        lease_timeout_s: The time that making further actors waits for free resources.
         address: The address of its program's connection.
         client: Makes the actor's own side of the cluster; `RayClient`, which imports this module.
     """

@@ -188,10 +188,10 @@ class Client(Protocol):
         """Return Ray's reference to a value of `put`; None where the receiver sees the memory that it is in."""
 
     def arriving(self, extras: Message) -> AbstractContextManager[None]:
-        """Have handles lead to the actors that came beside them within this block."""
+        """Resolve handles to the actors sent beside them, within this block."""
 
     def in_background(self, action: Callable[[], None]) -> None:
-        """Run something on the thread for results."""
+        """Run a function in the thread for results."""
 
 
 class RayPath(OpenPath):

@@ -1,4 +1,4 @@
-"""Where handlers of signals may run: not in the middle of this package's steps in the main thread, only where it waits.
+"""Deferral of signal handlers: in the main thread they run where this package waits, not in the middle of its steps.
 
     with uninterrupted:              # a handler runs when this is left
         ...
@@ -145,7 +145,7 @@ def take_items(into: list[Any], source: Iterator[Any], number: int | None) -> Ba
     Args:
         into: The list; it has what was taken whatever is raised.
         source: The iterator.
-        number: How many items to take; None for all.
+        number: The number of items to take; None for all.
 
     Returns:
         What ended the iterator, if that was an error.

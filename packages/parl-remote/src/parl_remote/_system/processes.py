@@ -419,7 +419,7 @@ def _opened(pid: int, began: int) -> int | None:
 
 
 def state_of(pid: int) -> str:
-    """Return the kernel's state of a process: "process 12 is asleep, in the kernel at ..."."""
+    """Return the state of a process in the kernel: "process 12 is asleep, in the kernel at ..."."""
     if is_portable():
         return f"process {pid} is {portable.state_of(pid)}"
     try:

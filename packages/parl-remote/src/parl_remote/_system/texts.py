@@ -1,4 +1,4 @@
-"""Texts that people read: other users' output, whose control characters no terminal obeys, and what an exception says.
+"""Texts for display: output of others with visible control characters, and texts of exceptions.
 
 `text_of` and `described` are short however much data the exception holds.
 """
@@ -63,7 +63,7 @@ def visible_output() -> Iterator[None]:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an exception says, cut short; never raises."""
+    """Return the text of an exception, cut short; never raises."""
     try:
         if not is_heavy(error):
             return cut(str(error))
@@ -75,7 +75,7 @@ def text_of(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Return the type of an exception and what it says, if anything; never raises."""
+    """Return the type of an exception and its text, if it has one; never raises."""
     text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

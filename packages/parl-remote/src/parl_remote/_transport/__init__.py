@@ -63,7 +63,7 @@ class Closed(Record):
 
     Attributes:
         peer: Its number.
-        reason: Why.
+        reason: The reason.
         shortage: The shortage of this side's system for which it was given up; empty for every other reason.
     """
 
@@ -96,7 +96,7 @@ class Channel(Pollable, Protocol):
 
         Args:
             frames: One frame or more.
-            timeout_s: How long to wait while the peer does not keep up; None waits without limit.
+            timeout_s: The time to wait while the peer does not keep up; None waits without limit.
 
         Raises:
             ChannelClosed: The peer is gone.
@@ -124,7 +124,7 @@ class Channel(Pollable, Protocol):
         """Wait for one message and return its frames; one thread at a time.
 
         Args:
-            timeout_s: How long to wait; 0 does not wait, None waits without limit.
+            timeout_s: The time to wait; 0 does not wait, None waits without limit.
 
         Raises:
             ChannelClosed: The peer is gone and everything it had sent was received.

@@ -216,7 +216,7 @@ class SealedReader(FrameReader):
         self._sealed_end = end - at
 
     def _take(self, plain: memoryview) -> None:
-        """Add plain bytes to what is being read."""
+        """Add plain bytes to the message that is being read."""
         missing = self._missing
         while missing and plain:
             part = missing[0]
@@ -238,13 +238,13 @@ _HANDOVER = struct.Struct("<32sQ32sQ")
 
 
 class Handover(NamedTuple):
-    """What another process needs to continue with a connection, beside its socket.
+    """The state with which another process continues a connection, beside its socket.
 
     Attributes:
         send_key: Seals what it sends.
-        sent: How many records were sent.
+        sent: The number of sent records.
         receive_key: Opens what it receives.
-        received: How many records were received.
+        received: The number of received records.
     """
 
     send_key: bytes
@@ -253,7 +253,7 @@ class Handover(NamedTuple):
     received: int
 
     def encode(self) -> bytes:
-        """Return it as bytes."""
+        """Return the handover as bytes."""
         return _HANDOVER.pack(*self)
 
     @classmethod
@@ -400,7 +400,7 @@ class SealedListener:
     Args:
         host: The interface to listen on.
         port: The port; 0 for a free one.
-        limits: How long a ticket is valid, and how long a peer may be silent.
+        limits: The lifetime of a ticket, and the time for which a peer may be silent.
 
     Raises:
         OSError: There is no port, or no descriptor.

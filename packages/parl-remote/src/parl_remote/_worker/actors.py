@@ -56,7 +56,7 @@ class ActorProcess:
         address: The path of its socket.
         log: The file of its output once it is in use.
         stats: The file of its call statistics once it is in use.
-        cause: Why it was killed or asked to end; None if it was not.
+        cause: The cause for which it was killed or asked to end; None if it was not.
         peak: Its peak memory in bytes, known once it has ended.
     """
 
@@ -75,7 +75,7 @@ class ActorProcesses:
     Args:
         loop: The node's loop.
         directory: The node's private directory, with the actors' sockets.
-        log_directory: Where actors' log files go.
+        log_directory: The directory of actors' log files.
         zygote: A running zygote.
         restart_zygote: Starts another zygote after its death.
         log_tail_lines: The number of lines of the log in a death report.
@@ -210,7 +210,7 @@ class ActorProcesses:
                 os.unlink(actor.stats)
 
     def _note_stillborn(self) -> None:
-        """Count a spare process that ended by itself; several in a row mean that its host has not enough for one."""
+        """Count a spare process that ended by itself; several in a row mean that its host lacks resources for one."""
         self._stillborn += 1
         if self._stillborn % _MAX_STILLBORN == 0:
             self._refused("a process for it ends at once; the node's log tells why")
@@ -245,7 +245,7 @@ class ActorProcesses:
         self._on_spare()
 
     def _try_later(self, reason: str) -> None:
-        """Refuse what waits, and start another zygote after a moment."""
+        """Refuse the waiting requests, and start another zygote after a moment."""
         self._loop.call_later(_REST_S, self._replace_zygote)
         self._refused(reason)
 
@@ -259,7 +259,7 @@ class WorkerLease:
 
     Attributes:
         assigned: The master's message.
-        since: When it arrived, on the loop's clock.
+        since: The time of its arrival, on the loop's clock.
         link: The client that owns its actor, while it is connected.
         start: The client's request; None before it.
         actor: The process, once there is one.
@@ -384,7 +384,7 @@ class CallRecorder:
     """Answers RecordCalls and ReadCalls; see `handshake.Part`.
 
     Args:
-        directory: Where the files go.
+        directory: The directory of the files.
         leases: Returns the worker's leases.
     """
 
@@ -395,7 +395,7 @@ class CallRecorder:
         self._recorded: dict[int, _Recorded] = {}
 
     def settings_of(self, lease: WorkerLease, actor: ActorProcess) -> dict[str, object] | None:
-        """Return what the process of an actor has to know to record; None while nothing is recorded."""
+        """Return the settings with which an actor's process records; None while nothing is recorded."""
         if time.perf_counter() >= self._until or len(self._recorded) >= _MOST_ACTORS:
             return None
         number, one = actor.number, lease.assigned

@@ -380,7 +380,7 @@ class WorkerFiles:
             raise RemoteError(f"files on {host_name()}: {error}") from error
 
     def _begin(self, job: Callable[[], None]) -> None:
-        """Have a job done; raise `RuntimeError` if there is no thread left."""
+        """Queue a job for the other thread; raise `RuntimeError` if no thread can be started."""
         if self._thread is None:
             thread = threading.Thread(target=self._work, name="parl-files", daemon=True)
             thread.start()
@@ -388,7 +388,7 @@ class WorkerFiles:
         self._jobs.put(job)
 
     def _clear(self, program: _Program) -> None:
-        """Remove a program's folders as soon as no actor runs in them; detached actors may for long."""
+        """Remove a program's folders as soon as no actor runs in them; detached actors may run for long."""
         used = self._in_use()
 
         def attempt() -> None:

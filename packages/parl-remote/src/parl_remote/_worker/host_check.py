@@ -61,7 +61,7 @@ class HostCheck:
 
     Args:
         loop: The node's loop.
-        directory: Where the node writes logs and files.
+        directory: The directory of the node's logs and files.
         addresses: Returns the addresses that a node has told the master, none if the node is unknown; None in a worker.
     """
 

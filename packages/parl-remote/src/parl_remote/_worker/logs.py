@@ -1,4 +1,4 @@
-"""Logs of a node's actors: which actor writes to which file, pieces of them, and a worker's answers to who reads them.
+"""Logs of a node's actors: the file of each actor, pieces of it, and a worker's answers to readers.
 
     worker --began, ended--> LogBook --find(lease)--> LogEntry --> file, and the file before it
     ReadLog, FollowActors --> WorkerLogs --whole lines--> `xparl logs`, the monitor, programs
@@ -267,7 +267,7 @@ class Lines:
         data: Whole lines; the last one may lack its end if the log has ended or the line is very long.
         start: The position of the first one.
         end: The position after them.
-        dropped: How many lines before them were left out.
+        dropped: The number of lines before them that were left out.
     """
 
     __slots__ = ("data", "dropped", "end", "start")
@@ -286,7 +286,7 @@ def next_lines(entry: LogEntry, start: int, most_bytes: int, backlog: int) -> Li
         entry: The log.
         start: The position.
         most_bytes: The maximum number of bytes.
-        backlog: How far behind the end a reader may be; older text is skipped, up to the next line's beginning.
+        backlog: The maximum distance of a reader from the end; older text is skipped, up to the next line's beginning.
     """
     size = entry.size()
     dropped = 0

@@ -108,7 +108,7 @@ class Relay:
             self._catch_up()
 
     def _move(self, pair: _Pair, how: Callable[..., None], *what: Any) -> None:
-        """Move something of a pair, and end the pair if there is a shortage."""
+        """Forward data of a pair, and end the pair if there is a shortage."""
         try:
             how(pair, *what)
         except Exception as error:
@@ -176,7 +176,7 @@ class Relay:
 
 
 def _refuse(link: Link, shortage: str) -> None:
-    """Tell a caller why its connection ends, and end it; either may fail for want of the same."""
+    """Send a caller the reason why its connection ends, and end it; either may fail because of the shortage."""
     _if_possible(lambda: link.send(refusal_of(shortage)))
     _if_possible(link.drop)
 

@@ -47,7 +47,7 @@ class Watched:
         pid: Its process id.
         memory_limit: The growth that it is allowed, in bytes; None for no limit.
         memory_at_start: Its size when it became an actor.
-        stopped_since: When it was first seen stopped by a signal, on the loop's clock; None if it runs.
+        stopped_since: The time at which it was first seen stopped by a signal, on the loop's clock; None if it runs.
         memory: Its size over the last minute.
     """
 
@@ -273,7 +273,7 @@ class WorkerNumbers:
 
 
 def _differ(before: ActorNumbers, now: ActorNumbers) -> bool:
-    """Return whether the change is worth a message."""
+    """Return whether numbers have changed enough for a message."""
     return (
         abs(now.memory - before.memory) >= _MEMORY_STEP
         or now.cpu_s - before.cpu_s >= _CPU_STEP_S

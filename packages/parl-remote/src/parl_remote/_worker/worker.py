@@ -68,7 +68,7 @@ class ActorEquipment:
 
     Args:
         limit_threads: Whether actors get as many numeric threads as CPUs; not where the user chose a number.
-        reach: How actors reach the cluster; None if they must not.
+        reach: The way of actors to the cluster; None if they must not connect.
     """
 
     def __init__(self, *, limit_threads: bool, reach: ClusterReach | None) -> None:
@@ -83,7 +83,7 @@ class ActorEquipment:
         Args:
             lease: The lease.
             actor: The process.
-            record: How it records its calls; None for not at all.
+            record: The settings of the recording of its calls; None for none.
 
         Raises:
             ChannelClosed: It has ended.
@@ -124,13 +124,13 @@ class Worker:
     Args:
         loop: The node's loop.
         directory: The node's private directory, for sockets.
-        log_directory: Where actors' log files go.
+        log_directory: The directory of actors' log files.
         zygote: A running zygote.
         restart_zygote: Starts another zygote after its death.
         to_master: Sends messages to the master.
         limits: Times and sizes.
         limit_threads: Whether actors get as many numeric threads as CPUs; not where the user chose a number.
-        reach: How actors reach the cluster; None if they must not.
+        reach: The way of actors to the cluster; None if they must not connect.
         keep_logs: Whether log files of ended actors are kept, because their directory is the user's.
 
     Attributes:
@@ -232,7 +232,7 @@ class Worker:
     # -- the clients' side (handshake.Service) -------------------------------------------------------------------
 
     def opened(self, link: Link) -> None:
-        """Do nothing: a new client has nothing here yet."""
+        """Do nothing: a new client has no actors here yet."""
 
     def received(self, link: Link, frames: list[memoryview]) -> None:
         """Process a client's message, or forward it to an actor."""
@@ -301,7 +301,7 @@ class Worker:
 
     @staticmethod
     def import_parts() -> None:
-        """Import all that a worker may need later, when there may be no descriptor left for it."""
+        """Import the modules that a worker may need later, when no descriptor may be left for that."""
         from parl_remote._worker import files  # noqa: F401  # see `_file_part`
 
         all_kinds()

@@ -215,14 +215,14 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
 
 
 def _tell_place(directory: str) -> None:
-    """Find out, once for all actors, where values of `put` are."""
+    """Determine, once for all actors, the directory of values of `put`."""
     from parl_remote._data import object_memory  # 1.5 ms that a node would spend before it forks the zygote
 
     object_memory.look_in(directory)
 
 
 def _expect_elsewhere() -> None:
-    """Note, once for all actors, that what was imported so far needs no look: it would copy 2 MB in each."""
+    """Record, once for all actors, that the modules imported so far need no check, which would copy 2 MB in each."""
     from parl_remote._data import ownership  # imported by then, see `_WARM`
 
     ownership.expect_elsewhere()

@@ -209,7 +209,7 @@ class MeasuredReport:
 
     Attributes:
         report: The report.
-        ahead_s: How far its clock is ahead of this host's.
+        ahead_s: The seconds by which its clock is ahead of this host's.
         error_s: The error of that: half of the round-trip time.
     """
 

@@ -203,7 +203,7 @@ def _later_events(session: Session, since: float, latest: int) -> Iterator[Clust
 
     Args:
         session: The session.
-        since: When the count of that number began; a master that counts anew has lost what was before.
+        since: The time at which the count of that number began; a master that counts anew has lost what was before.
         latest: The number.
     """
     with contextlib.ExitStack() as opened:

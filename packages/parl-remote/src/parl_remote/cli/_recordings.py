@@ -315,8 +315,8 @@ def trace_of(
     Args:
         actors: The actors with their calls.
         events: The cluster's events of that time.
-        began: When the recording began, Unix time: the zero of the trace.
-        ended: When it ended; calls that still run end there.
+        began: The time at which the recording began, Unix time: the zero of the trace.
+        ended: The time of its end, which is that of calls that still run.
     """
     rows: list[dict[str, Any]] = []
     for process, actor in enumerate(sorted(actors, key=lambda one: (one.node, one.who, one.pid)), start=1):

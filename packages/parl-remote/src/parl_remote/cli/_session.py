@@ -193,7 +193,7 @@ def ask_status(connect: Callable[[], Channel], limits: Limits) -> Status:
 
     Args:
         connect: Opens a channel to the master.
-        limits: How long to wait.
+        limits: The time to wait.
 
     Raises:
         RemoteError: The master cannot be reached, refuses, or does not answer in time.

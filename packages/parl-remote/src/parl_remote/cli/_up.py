@@ -46,7 +46,7 @@ class Host:
     """One node of a cluster.
 
     Attributes:
-        destination: What ssh is to connect to.
+        destination: The destination of ssh.
         address: Its name for the other hosts.
         options: Options of `xparl start` or `xparl connect`.
         variables: Environment variables of the node.
@@ -215,7 +215,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a command on a host has printed, or why it failed."""
+    """The output of a command on a host, or the reason of its failure."""
 
     destination: str
     text: str

@@ -77,12 +77,12 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is running, that is, has not ended."""
+        """Return whether the process is running, that is, has not ended."""
         return not _ready(self._descriptor, 0.0)
 
     @property
     def paused(self) -> bool:
-        """Whether the process is stopped by a signal."""
+        """Return whether the process is stopped by a signal."""
         return self.alive and _stat(self.pid)[1] in {"T", "t"}
 
     @property

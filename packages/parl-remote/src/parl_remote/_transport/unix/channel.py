@@ -166,13 +166,13 @@ class UnixChannel:
             wait_once(self._socket, OUT, 1000 * timeout_s)
 
     def flush(self) -> bool:
-        """Send what `post` took, without waiting; see `Channel.flush`."""
+        """Send the rest of posted messages, without waiting; see `Channel.flush`."""
         with self._send_lock:
             self._unsent = self._rest_of(self._unsent)
             return not self._unsent
 
     def _rest_of(self, parts: list[Buffer]) -> list[Buffer]:
-        """Write without waiting, and return what the socket did not take."""
+        """Write without waiting, and return the parts that the socket did not take."""
         try:
             while parts:
                 parts = after(parts, self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW))
@@ -249,8 +249,8 @@ class UnixChannel:
         """Wait for a message and add it, with all others that have arrived; see `Channel.receive`.
 
         Args:
-            into: What they are added to, empty; if a signal's handler raises, it has those that were taken.
-            timeout_s: How long to wait.
+            into: The container to add them to, empty; if a signal's handler raises, it has those that were taken.
+            timeout_s: The time to wait.
         """
         with self._receive_lock:
             if self._inbox:
@@ -279,7 +279,7 @@ class UnixChannel:
                 raise self._broken(error) from error
 
     def _may_read(self) -> bool:
-        """Begin to read unless another thread reads, or this one does; who got True releases the lock."""
+        """Begin to read unless another thread or this one reads; after True the caller releases the lock."""
         is_here = self._receive_lock._is_owned()  # type: ignore[attr-defined]  # not in its stub
         return not is_here and self._receive_lock.acquire(blocking=False)
 

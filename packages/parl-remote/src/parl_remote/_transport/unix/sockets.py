@@ -1,4 +1,4 @@
-"""Unix stream sockets as both ends need them, and how messages of frames lie in their byte stream.
+"""Unix stream sockets for both ends, and the layout of messages of frames in their byte stream.
 
     offset  size       field
     0       4          number of frames, n (1 or more)
@@ -249,7 +249,7 @@ class FrameReader:
                 self._counts.extend(read)
 
     def _note(self) -> None:
-        """Note what was read last, and forget its number in the same step."""
+        """Count the bytes that were read last, and forget their number in the same step."""
         got = self._counts[0]
         if not got:
             self._counts.clear()
