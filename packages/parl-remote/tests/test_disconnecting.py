@@ -66,6 +66,7 @@ def test_who_waits_for_the_master_is_told_when_the_program_disconnects(
         limits=LIMITS,
         on_lost_lease=unused,
         on_wanted_lease=unused,
+        on_full=unused,
         when_needed=True,
     )
     monkeypatch.setattr(master, "_connect", lambda: channel)
@@ -94,6 +95,7 @@ def test_a_program_without_threads_goes_on_trying_to_reach_its_master(monkeypatc
         limits=limits,
         on_lost_lease=unused,
         on_wanted_lease=unused,
+        on_full=unused,
         when_needed=True,
     )
     tries: list[str] = []

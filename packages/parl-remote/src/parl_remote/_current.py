@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, NoReturn, Protocol
 
 from parl_remote._data import serialize
-from parl_remote.errors import NoResources, NotConnected, RemoteError
+from parl_remote.errors import NotConnected, RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,8 +40,8 @@ __all__ = [
     "client",
     "connect_when_needed",
     "construct_here",
-    "create",
     "end_actor",
+    "free_slots",
     "give_back",
     "inherit",
     "inherited",
@@ -92,10 +92,8 @@ class ActorMaker(Protocol):
         options: ActorOptions,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        *,
-        at_once: bool = False,
     ) -> ActorRef:
-        """Make an actor and run its constructor; `at_once` does not wait for resources, but restarts do."""
+        """Make an actor and run its constructor; if it waits for resources, call `free_slots`."""
 
     def start_reading(self) -> None:
         """Start the thread that reads answers for futures with callbacks, if this kind of connection has one.
@@ -140,7 +138,7 @@ class _State:
         self.make: Callable[[], ActorMaker] | None = None
         self.in_children: Callable[[], ActorMaker] | None = None
         self.report_end: Callable[[], None] | None = None
-        self.free_slots: Callable[[ActorMaker], bool] | None = None
+        self.free_slots: Callable[[ActorMaker, str], None] | None = None
         self.give_back: Callable[[str], None] | None = None
         self.making = threading.RLock()  # a handler may use actors meanwhile
         self.inherited: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
@@ -208,28 +206,6 @@ def _settings(process: ModuleType) -> dict[str, Any]:
     return found
 
 
-def create(
-    maker: ActorMaker, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> ActorRef:
-    """Make an actor; if it needs resources, end idle workers of plain functions.
-
-    Raises:
-        RemoteError: See `refuse_at_import`.
-    """
-    refuse_at_import(f"makes {spec.name}", spec.cls.__module__)
-    free_slots = _state.free_slots
-    if free_slots is None or not any((options.n_cpu, options.n_gpu, options.memory, options.labels)):
-        return maker.create(spec, options, args, kwargs)
-    if not (options.detached and options.max_restarts):  # these are made by a supervisor, which waits
-        try:
-            return maker.create(spec, options, args, kwargs, at_once=True)
-        except NoResources as error:
-            if error.__cause__ is not None:  # of something that its constructor made
-                raise
-    free_slots(maker)
-    return maker.create(spec, options, args, kwargs)
-
-
 def refuse_at_import(does: str, module: str | None = None) -> None:
     """Refuse to make a process while an actor imports a module that the new process would import as well.
 
@@ -248,10 +224,16 @@ def refuse_at_import(does: str, module: str | None = None) -> None:
         )
 
 
-def when_full(free_slots: Callable[[ActorMaker], bool], give_back: Callable[[str], None]) -> None:
-    """Register the function that ends idle workers for actors without resources, and the function of `give_back`."""
+def when_full(free_slots: Callable[[ActorMaker, str], None], give_back: Callable[[str], None]) -> None:
+    """Register the functions of `free_slots` and `give_back`."""
     _state.free_slots = free_slots
     _state.give_back = give_back
+
+
+def free_slots(client: ActorMaker, class_name: str) -> None:
+    """End a connection's idle workers of functions, because an actor of a class waits for resources."""
+    if _state.free_slots is not None:
+        _state.free_slots(client, class_name)
 
 
 def give_back(lease_id: str) -> None:

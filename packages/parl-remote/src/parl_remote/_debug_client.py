@@ -258,8 +258,6 @@ class DebugClient(ConnectionDisplay):
         options: ActorOptions,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        *,
-        at_once: bool = False,  # noqa: ARG002 - nothing ever waits here
     ) -> ActorRef:
         """Make an actor; see `Client.create`. It does not wait for a slot, because none can be freed meanwhile."""
         if self._closed:
@@ -287,6 +285,7 @@ class DebugClient(ConnectionDisplay):
         )
         if not self._free.fits(need):
             gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
+            _current.free_slots(self, spec.name)
         with self._lock:
             if not self._free.fits(need):
                 available = f"{self._total}, {self._free} free"

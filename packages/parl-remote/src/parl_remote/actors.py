@@ -69,7 +69,8 @@ class RemoteActors:
             ActorLost: The process ended in the constructor.
             Exception: The exception that the constructor raised.
         """
-        handle = _RemoteHandle(_current.create(_current.client(), ClassSpec(cls), self._options, args, kwargs))
+        _current.refuse_at_import(f"makes {cls.__qualname__}", cls.__module__)
+        handle = _RemoteHandle(_current.client().create(ClassSpec(cls), self._options, args, kwargs))
         self._handles.append(handle)
         return handle
 

@@ -56,7 +56,7 @@ __all__ = [
     "Source",
     "Workers",
     "after_fork",
-    "free_slots",
+    "free_for_actor",
     "own_workers",
     "shared_workers",
 ]
@@ -453,7 +453,7 @@ class Workers:
         except NoResources as error:
             if isinstance(error.__cause__, RemoteCallError) or (not is_first and not insist):
                 raise
-            if free_slots(self._client, self):
+            if _free_slots(self._client, self):
                 with contextlib.suppress(NoResources):
                     return self._created(options.changed({"lease_timeout_s": _FULL_S})), False
             if 0 < options.n_cpu <= 1 and ((private and insist) or (is_first and (private or _current.inside_actor()))):
@@ -680,7 +680,7 @@ _shared = _Shared()
 def shared_workers(options: ActorOptions) -> Workers:
     """Return the workers with these options that this program's functions share; connect if there is no connection."""
     client = _connected()
-    _current.when_full(free_slots, give_back)
+    _current.when_full(free_for_actor, give_back)
     with _shared.lock:
         if _shared.client is not client:
             _shared.client, _shared.kinds = client, {}
@@ -690,7 +690,7 @@ def shared_workers(options: ActorOptions) -> Workers:
 def own_workers(options: ActorOptions, initializer: Any) -> Workers:
     """Return separate workers, for an executor with an initializer."""
     client = _connected()
-    _current.when_full(free_slots, give_back)
+    _current.when_full(free_for_actor, give_back)
     workers = Workers(client, options, initializer)
     with _shared.lock:
         _shared.own.add(workers)
@@ -706,8 +706,14 @@ def _connected() -> _current.ActorMaker:
     return _current.client()
 
 
-def free_slots(client: Any, needy: Workers | None = None) -> bool:
-    """End this program's idle workers, because an actor needs their resources; return whether there were any."""
+def free_for_actor(client: Any, class_name: str) -> None:
+    """End this program's idle workers, because an actor waits for their resources; `_leased` does so for a worker."""
+    if class_name != _spec.name:
+        _free_slots(client)
+
+
+def _free_slots(client: Any, needy: Workers | None = None) -> bool:
+    """End this program's idle workers, except those of the needy kind; return whether there were any."""
     with _shared.lock:
         kinds = list(_shared.kinds.values()) if _shared.client is client else []
     return sum(kind.release_idle() for kind in kinds if kind is not needy) > 0

@@ -139,6 +139,7 @@ class Client(ConnectionDisplay):
             limits=limits,
             on_lost_lease=self._lost,
             on_wanted_lease=_current.give_back,
+            on_full=partial(_current.free_slots, self),
             when_needed=bool(inside_actor),  # a process that only holds actors of others needs no master
         )
         self._workers = WorkerClients(
@@ -212,8 +213,6 @@ class Client(ConnectionDisplay):
         options: ActorOptions,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        *,
-        at_once: bool = False,
     ) -> ActorRef:
         """Make an actor and run its constructor.
 
@@ -222,7 +221,6 @@ class Client(ConnectionDisplay):
             options: Its options.
             args: Positional arguments of the constructor.
             kwargs: Keyword arguments of the constructor.
-            at_once: Whether it waits for no resources now; its restarts do. A supervisor of detached actors waits.
 
         Raises:
             SerializationError: The class or an argument cannot be sent.
@@ -240,6 +238,7 @@ class Client(ConnectionDisplay):
             )
         with uninterrupted:
             if options.detached and options.max_restarts and not self.supervises:
+                _current.free_slots(self, spec.name)  # the supervisor waits for resources, not this process
                 return self._supervisor.create(spec, options, args, kwargs, self.making.lease_timeout_s)
             cls = dumps_class(spec.cls)
             args, kwargs = settled(args, kwargs)
@@ -248,7 +247,7 @@ class Client(ConnectionDisplay):
             arguments = serialize.dumps_arguments(args, kwargs, call, partial(spec.parameters, "__init__"), references)
             creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
             recipe = Recipe(spec, options, creation, arguments[1:], tuple(references))
-            made = self.making.make(recipe, at_once=at_once)
+            made = self.making.make(recipe)
             if options.max_restarts:
                 return _restarting_reference(self, recipe, made)
             recipe.references = None

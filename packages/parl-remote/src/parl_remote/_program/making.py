@@ -148,14 +148,13 @@ class Making:
         self.lease_timeout_s = lease_timeout_s
         self.logs: LogForwarder | None = None
 
-    def make(self, recipe: Recipe, replaces: str = "", restarts: int = 0, *, at_once: bool = False) -> Made:
+    def make(self, recipe: Recipe, replaces: str = "", restarts: int = 0) -> Made:
         """Make an actor; if its node is lost before its constructor began, make it on another node.
 
         Args:
             recipe: Class, arguments and options.
             replaces: The lease of the actor that it replaces; empty for a new one.
             restarts: The number of restarts, including this one.
-            at_once: Whether it waits for no resources.
 
         Raises:
             RemoteError: As for `Client.create`.
@@ -164,7 +163,7 @@ class Making:
         spec, options = recipe.spec, recipe.options
         timeout_s = self.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         for left in reversed(range(_PLACEMENTS)):
-            granted = self._lease(spec.name, options, 0.0 if at_once else timeout_s, replaces, restarts)
+            granted = self._lease(spec.name, options, timeout_s, replaces, restarts)
             record = ActorRecord(
                 granted.lease_id, granted.node_id, spec.name, recipe.names, is_detached=options.detached
             )

@@ -90,6 +90,8 @@ class MasterClient:
         limits: Times.
         on_lost_lease: Called in the loop with each lease that ended and the cause.
         on_wanted_lease: Called in the loop with each lease that another client waits for.
+        on_full: Called with the class of an actor that waits for resources, in the thread that makes it; frees some
+            that this program can do without.
         when_needed: Whether the link is made on the first request, not now.
 
     Attributes:
@@ -109,6 +111,7 @@ class MasterClient:
         limits: Limits,
         on_lost_lease: Callable[[str, DeathCause], None],
         on_wanted_lease: Callable[[str], None],
+        on_full: Callable[[str], None],
         when_needed: bool = False,
     ) -> None:
         self._loop = loop
@@ -118,6 +121,7 @@ class MasterClient:
         self._limits = limits
         self._on_lost_lease = on_lost_lease
         self._on_wanted_lease = on_wanted_lease
+        self._on_full = on_full
         self._requests = Requests()
         self._answers: dict[int, _Waiting] = {}
         self._held: dict[str, None] = {}  # leases, those included whose end the master has not told yet
@@ -189,6 +193,7 @@ class MasterClient:
             if not answer.wait(_SLOT_WAIT_S):
                 if self._held:
                     gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
+                self._on_full(class_name)
                 self._explain(number, answer, _waits(class_name, resources, timeout_s))
             if timeout_s is not None and not replaces and not answer.done():
                 self._wait_no_longer_than(began + timeout_s, answer)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from parl_remote import _current
 from parl_remote._actor.host import How, concurrency_of
 from parl_remote._current import FoundActor
 from parl_remote._data import serialize
@@ -124,8 +125,6 @@ class RayClient(ConnectionDisplay):
         options: ActorOptions,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        *,
-        at_once: bool = False,
     ) -> ActorRef:
         """Make an actor; see `client.Client.create`."""
         self._check_open()
@@ -156,7 +155,7 @@ class RayClient(ConnectionDisplay):
         handle = self._order(spec, options, message, setup)
         names = AttributeNames()
         try:
-            place = self._await_room(handle, spec, options, 0.0 if at_once else lease_timeout_s)
+            place = self._await_room(handle, spec, options, lease_timeout_s)
             names.set(self._await_object(handle, spec))
         except BaseException:
             with contextlib.suppress(Exception):
@@ -328,6 +327,7 @@ class RayClient(ConnectionDisplay):
         asked = handle.place.remote()
         quiet_s = _QUIET_WAIT_S if timeout_s is None else min(timeout_s, _QUIET_WAIT_S)
         if not ray().wait([asked], timeout=quiet_s)[0]:
+            _current.free_slots(self, spec.name)
             _log.warning("%s waits for %s on Ray", spec.name, options.resources)
             left_s = None if timeout_s is None else max(0.0, began + timeout_s - time.monotonic())
             if not ray().wait([asked], timeout=left_s)[0]:
