@@ -207,7 +207,7 @@ def answer_old_paths() -> None:
 
 
 class _OldPaths(MetaPathFinder, Loader):
-    """Finds the modules of old paths, and puts the modules that they stand for in their place."""
+    """Finds the modules of old paths, and replaces them by the modules that they stand for."""
 
     def find_spec(
         self,
@@ -241,7 +241,7 @@ class _OldPaths(MetaPathFinder, Loader):
 
 
 def _names_gone(path: str) -> dict[str, str]:
-    """Return the names that PARL 2.x had in a module and this project has not, with what took their place."""
+    """Return the names that PARL 2.x had in a module and this project has not, with their replacements."""
     removed = import_module("parl_core.migration").REMOVED_NAMES
     return {name.rpartition(".")[2]: told for name, told in removed.items() if name.rpartition(".")[0] == path}
 

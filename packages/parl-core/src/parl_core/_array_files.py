@@ -121,7 +121,7 @@ class ArrayFolder:
                 )
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Return the array of that name: zeros, or what a closed memory left in the directory.
+        """Return the array of that name: zeros, or the contents that a closed memory left in the directory.
 
         Raises:
             CheckpointError: the file there is missing or damaged, or has another shape or dtype.

@@ -1,4 +1,4 @@
-"""`with` for what has a `close`: once here, for environments, actor systems, pools and files."""
+"""The `with` statement of objects with a `close`: environments, actor systems, pools and files."""
 
 from types import TracebackType
 from typing import Any, Protocol, Self

@@ -1,4 +1,4 @@
-"""Weights in files of other programs, read without running what the files name.
+"""Weights in files of other programs, read without running code that the files name.
 
     PARL 2.x on torch     a zip archive of torch.save: data.pkl, and one file of numbers for each storage
     PARL 2.x on paddle    a pickle of paddle.save: a dictionary of arrays
@@ -104,7 +104,7 @@ def read_weights(path: Path) -> ForeignWeights:
 
 
 def read_statistics(path: Path) -> Mapping[str, Any]:
-    """Return what a VecNormalize of Stable-Baselines3 has saved, as attributes by name; arrays are arrays.
+    """Return the attributes that a VecNormalize of Stable-Baselines3 has saved, by name; arrays are arrays.
 
     Raises:
         CheckpointError: as in `read_weights`.
@@ -191,7 +191,7 @@ class _Reader(pickle.Unpickler):
         self._names, self._storage, self._records = names, storage, records
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what a name stands for.
+        """Return the object that a name stands for.
 
         Raises:
             pickle.UnpicklingError: it is not on the list.
@@ -241,7 +241,7 @@ class _DType:
 
 
 class _Array:
-    """A numpy array as pickles describe it: it is made empty, and told its content later."""
+    """A numpy array as pickles describe it: made empty, and filled later."""
 
     array: NDArray[Any]
 

@@ -1,4 +1,4 @@
-"""The state of what a program hangs on its algorithm: a framework's optimizers, schedulers, generators and modules.
+"""The state of objects attached to an algorithm: a framework's optimizers, schedulers, generators and modules.
 
     self.opt = torch.optim.Adam(...)         state_dict() and load_state_dict(), or paddle's set_state_dict()
     self.rng = np.random.default_rng(0)      the state of its bit generator
@@ -33,7 +33,7 @@ class Holder:
 
 
 def attributes(owner: object) -> Iterator[tuple[str, Any]]:
-    """Yield what an object's attributes hold, by name; what lists, tuples and dictionaries hold as `heads.0`."""
+    """Yield the values of an object's attributes by name; those in lists, tuples and dictionaries as `heads.0`."""
     for name, value in list(vars(owner).items()):  # a copy: another thread may act for the first time meanwhile
         yield from _held(name, value)
 
@@ -50,7 +50,7 @@ def _held(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def holder_of(value: Any) -> Holder | None:
-    """Return how the state of an object is read and written, None where it says nothing of one."""
+    """Return the functions that read and write the state of an object; None if it has no such state."""
     if isinstance(value, type):
         return None
     if isinstance(value, np.random.Generator):
@@ -91,7 +91,7 @@ def values_of(owner: object, to_array: Callable[[Any], NDArray[Any] | None]) -> 
 
 
 def changed_values(now: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of now that are others than at first."""
+    """Return the present values that differ from the first ones."""
     return {name: value for name, value in now.items() if value is not None and not _same_value(value, first.get(name))}
 
 
@@ -104,7 +104,7 @@ def _same_value(one: Any, other: Any) -> bool:
 def encode(
     value: Any, place: str, arrays: dict[str, NDArray[Any]], to_array: Callable[[Any], NDArray[Any] | None]
 ) -> Any:
-    """Return what JSON holds of a state; its arrays and tensors go into `arrays`.
+    """Return the JSON part of a state; its arrays and tensors go into `arrays`.
 
     Args:
         value: numbers, texts, arrays, tensors, and collections of these.
@@ -146,7 +146,7 @@ def encode(
 
 
 def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], to_tensor: Callable[[NDArray[Any]], Any]) -> Any:
-    """Return the state that `encode` was given.
+    """Return the state that was passed to `encode`.
 
     Raises:
         KeyError: an array is missing.

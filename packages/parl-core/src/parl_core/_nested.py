@@ -1,4 +1,4 @@
-"""Observations that are one array, or a dictionary of arrays: what is done to one is done to each."""
+"""Observations that are one array or a dictionary of arrays, and functions that apply to each array."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The way from what an environment shows to what it is told to do, through a trained agent's model.
+"""The path from an observation to an action of an environment, through a trained agent's model.
 
 `parl_core.export` compares the files of agents by it; `PolicyProgram` is what the backends' own files are made of.
 `describe` writes it down for a file of `parl_core.policy`: the network as a tree of layers, spaces, and weights. The
@@ -65,7 +65,7 @@ class Normalization:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The way from what an environment shows to what it is told to do.
+    """The path from an observation to an action of an environment.
 
     Attributes:
         algorithm: chooses actions.
@@ -118,7 +118,7 @@ class Pipeline:
 
 
 def scores(algorithm: Any, observations: Any, concat: Any) -> Any:
-    """Return what an algorithm chooses actions by, as a tensor `[n, columns]`: scores of choices, then numbers.
+    """Return the outputs by which an algorithm chooses actions, `[n, columns]`: scores of choices, then numbers.
 
     Args:
         algorithm: of either backend.
@@ -189,7 +189,7 @@ class PolicyProgram:
         return (*self._actions(columns, mask), columns, *(after[name] for name in self._pipeline.state))
 
     def _inputs(self, observations: Sequence[Any]) -> tuple[Any, Any]:
-        """Return the mask of actions, or None, and what the model takes."""
+        """Return the mask of actions, or None, and the inputs of the model."""
         leaves = dict(zip(self._names, observations, strict=True))
         mask = leaves.get("observation.action_mask") if self._pipeline.has_mask else None
         is_flat = self._pipeline.is_flat
@@ -283,7 +283,7 @@ def _nested(space: Any, leaves: Iterator[Any]) -> Any:
 
 
 def observation_leaves(space: Any, name: str = "observation") -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Yield a name, and what finds it in an observation, for every array of a space; each in the space's dtype."""
+    """Yield the name of every array of a space, and a function that takes it from observations in its dtype."""
     parts = _parts(space)
     if parts is None:
         yield name, lambda observation: np.asarray(observation, space.dtype)
@@ -391,7 +391,7 @@ class _Tree:
         return next(iter(self.arrays.values())).dtype
 
     def network(self) -> Node:
-        """Return the node that computes what `scores` gives, or logits instead of probabilities.
+        """Return the node that computes the result of `scores`, or logits instead of probabilities.
 
         Raises:
             ModelContractError: the model, or a layer of it, has no numpy form.
@@ -433,7 +433,7 @@ class _Tree:
         )
 
     def memory(self) -> Node:
-        """Return the node of what remembers; `front` has the layers before it.
+        """Return the node of the memory; `front` has the layers before it.
 
         Raises:
             ModelContractError: a layer has no numpy form.

@@ -382,7 +382,7 @@ class _Answer:
 
 
 def _shipped(constructor: tuple[Any, ...]) -> Any:
-    """Return what is sent: by value where Gymnasium, which brings the means, is installed and something needs it.
+    """Return the object to send: pickled by value if something needs that and cloudpickle, of Gymnasium, is installed.
 
     That is lambdas and classes of the main program; Gymnasium takes longer to import than Python to start.
     """

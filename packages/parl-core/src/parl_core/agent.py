@@ -646,7 +646,7 @@ class Agent:
         return batch, single
 
     def _forward(self, method: Callable[..., Any], batch: Any, with_noise: bool = False, **options: Any) -> Any:
-        """Return what a method of the algorithm gives of a batch of observations, in evaluation mode.
+        """Return the result of a method of the algorithm for a batch of observations, in evaluation mode.
 
         With noise, layers whose weights have some (`parl.layers.noisy_fc`) draw it, if the agent is in training mode.
         """
@@ -803,7 +803,7 @@ def _unbatched(actions: Any, single: bool) -> Any:
 def _explain(
     error: Exception, algorithm: str, method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Say beside an error out of the framework or the model which arrays led there, and what a model has to do."""
+    """Add to an error of the framework or the model the arrays that led there, and the requirements of a model."""
     if isinstance(error, ParlError) or getattr(error, "__notes__", None):
         return
     try:

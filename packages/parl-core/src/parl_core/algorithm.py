@@ -1,4 +1,4 @@
-"""The contract of `parl.Algorithm`: how the parameters of a model are updated, and of the optimizers that do it.
+"""The contract of `parl.Algorithm`, which updates the parameters of a model, and of its optimizers.
 
 Both backends share this module: weights, the state of a saved agent, the rule that turns a network's output into
 actions, and the check of a model's outputs before the first update. Tensor code is in the backends.
@@ -80,7 +80,7 @@ class LearningRate:
         raise NotImplementedError
 
     def _rate_state(self) -> dict[str, NDArray[Any]]:
-        """Return what a program has set, to be saved; nothing where it has set nothing."""
+        """Return the rate that a program has set, to be saved; empty if it has set none."""
         if self._set is None:
             return {}
         return {"set_lr": np.asarray([self._set, np.nan if self._asked is None else self._asked])}
@@ -228,7 +228,7 @@ class Optimizer(LearningRate):
 
 @dataclass(frozen=True)
 class AlgorithmState:
-    """All state that an exact continuation needs.
+    """The state that an exact continuation needs.
 
     Attributes:
         arrays: `<attribute>/<name>` -> array: every model (targets included) and every optimizer of the algorithm.
@@ -379,7 +379,7 @@ class Algorithm:
         raise NotImplementedError(f"{type(self).__name__} does not define learn()")
 
     def learn_many(self, batches: Iterable[Any], **settings: Any) -> list[Any]:
-        """Update the model from several batches of tensors, one after the other; return what `learn` does of each."""
+        """Update the model from several batches of tensors, one after the other; return the results of `learn`."""
         return [self.learn(batch, **settings) for batch in batches]
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
@@ -558,7 +558,7 @@ class Algorithm:
         return True
 
     def _device_of_models(self) -> Any:
-        """Return where the models' parameters are, for algorithms that did not call `super().__init__`."""
+        """Return the device of the models' parameters, for algorithms that did not call `super().__init__`."""
         raise NotImplementedError
 
     def _adam(
@@ -578,7 +578,7 @@ class Algorithm:
         raise NotImplementedError
 
     def _adapted(self, optimizer: Any, max_grad_norm: float | None, part: Iterable[Any] | None = None) -> Any:
-        """Return what takes steps with an optimizer of the framework.
+        """Return an adapter that takes steps with an optimizer of the framework.
 
         Args:
             optimizer: made of parameters of the model.
@@ -631,7 +631,7 @@ class Algorithm:
         raise NotImplementedError
 
     def _holder(self, value: Any) -> Holder | None:
-        """Return how the state of what hangs on the algorithm is read and written, None where it has none."""
+        """Return the functions that read and write the state of an attached object; None if it has none."""
         return holder_of(value)
 
     def _array(self, tensor: Any) -> Any:
@@ -639,7 +639,7 @@ class Algorithm:
         raise NotImplementedError
 
     def _run(self, network: Callable[..., Any], *inputs: Any) -> Any:
-        """Return what a network gives; where it computes in fewer bits, widened again."""
+        """Return the output of a network, widened again if the network computes in fewer bits."""
         return network(*inputs)
 
     def _no_gradients(self) -> AbstractContextManager[Any]:
@@ -679,7 +679,7 @@ class Algorithm:
         return None
 
     def _at_each_update(self, value: Callable[[], Any]) -> Any:
-        """Return what `value` returns now; of an update that is recorded and run later, what it returns at each run."""
+        """Return `value()`; in an update that is recorded and run later, its result at each run."""
         return value()
 
     def _after_each_update(self, action: Callable[[], object]) -> None:
@@ -693,7 +693,7 @@ class Algorithm:
     # Shared
 
     def _on_host(self, method: Callable[..., Any], obs: NDArray[Any], action_mask: NDArray[Any] | None = None) -> Any:
-        """Return what a method gives of observations, as arrays; None where the framework has to compute it."""
+        """Return the result of a method for observations as arrays; None if only the framework can."""
         framework = self.FRAMEWORK
         way_of = self._ways.get(getattr(method, "__func__", None))  # of the contract's method, unless it was replaced
         if framework is None or way_of is None or self._reduces or obs.ndim != 2 or obs.dtype.kind != "f":
@@ -711,7 +711,7 @@ class Algorithm:
         return acting(obs, action_mask)
 
     def _descend(self, optimizer: Any, loss: Callable[..., Any], *batch: Any, lr: Any = None) -> tuple[Any, Any]:
-        """Take one step of an optimizer down the gradient of `loss(*batch)`, and return what the loss did, detached."""
+        """Take one step of an optimizer down the gradient of `loss(*batch)`, and return its results, detached."""
         value, figures = optimizer.descend(loss, *batch, lr=lr)
         if not figures.keys() <= self.NAMED:
             self._add_figures(figures)
@@ -779,7 +779,7 @@ class Algorithm:
         rates: Mapping[str, float],
         max_grad_norm: float | None = None,
     ) -> list[Any]:
-        """Return the optimizer of each part of the model, in their order: what was given for it, else Adam.
+        """Return the optimizer of each part of the model, in their order: the given one, else Adam.
 
         Args:
             given: None, or optimizers of `parl.optim` or of the framework by part.
@@ -822,7 +822,7 @@ class Algorithm:
         return True
 
     def _features(self, obs: Any, state: Any, begins: Any, *, model: Any = None) -> Any:
-        """Return what the heads of a model take: observations, or what a memory makes of sequences of them.
+        """Return the inputs of a model's heads: observations, or a memory's outputs for sequences of them.
 
         Args:
             obs: tensors `[rows * T, ...]`, or a dictionary of such.
@@ -858,7 +858,7 @@ class Algorithm:
         return {name: value for name, value in attributes(self) if isinstance(value, Model)}
 
     def _hanging(self) -> dict[str, tuple[Any, Holder]]:
-        """Return what else has a state, by attribute; parts of models are with their models."""
+        """Return the other objects with a state, by attribute; parts of models belong to their models."""
         own: set[int] = set()
         for model in self._models().values():
             own.update(map(id, model._all_layers().values()))
@@ -874,7 +874,7 @@ class Algorithm:
         return found
 
     def _note_values(self) -> None:
-        """Remember what numbers, arrays and tensors the attributes hold before learning changes some of them."""
+        """Record the numbers, arrays and tensors in attributes before learning changes some of them."""
         if "_first_values" not in self.__dict__:
             self._first_values = values_of(self, self._value_in)
 
@@ -1027,7 +1027,7 @@ class Algorithm:
     def _shape_returned(
         self, method: str, wanted: str, obs: Any, action: NDArray[Any] | None = None
     ) -> tuple[int, ...] | None:
-        """Return the shape of what a method of the model returns for a row; None where it raises.
+        """Return the shape of the result of a model's method for a row; None if it raises.
 
         Args:
             method: takes observations, and actions where there are some.
@@ -1050,7 +1050,7 @@ class Algorithm:
         raise self._other_shape(method, wanted, found, count)
 
     def _other_shape(self, method: str, wanted: str, found: Any, rows: int) -> ModelContractError:
-        """Return the error for what a method of the model returned for so many rows instead of what is wanted."""
+        """Return the error for a result of a model's method whose shape is not the required one."""
         shape = list(getattr(found, "shape", ()))
         return self._wrong_return(method, wanted, f"{shape} for {rows} rows" if shape else _named(found))
 
@@ -1061,7 +1061,7 @@ class Algorithm:
         )
 
     def _output_size(self, method: str, obs: Any, dimensions: int = 2) -> int | None:
-        """Return how many numbers a method of the model returns side by side for an observation.
+        """Return the number of columns that a method of the model returns for an observation.
 
         Args:
             method: takes observations alone; where it returns several arrays, the first one counts.

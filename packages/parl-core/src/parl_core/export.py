@@ -366,7 +366,7 @@ def _as_model_sees(pipeline: Pipeline, observations: Sequence[Any]) -> Any:
 
 @contextmanager
 def _acting(agent: Any, pipeline: Pipeline) -> Iterator[Callable[..., Any]]:
-    """Provide what returns the parts of the agent's actions for a list of observations; it is left as it was.
+    """Provide a function that returns the parts of the agent's actions for a list of observations.
 
     Of an agent with a memory the state is taken, and returned behind the parts.
     """
@@ -399,7 +399,7 @@ def _actions_of(agent: Any, pipeline: Pipeline, observations: Sequence[Any]) -> 
 
 
 def _sequences(observations: int) -> int:
-    """Return in how many sequences of the same length so many observations of a policy with a memory are played."""
+    """Return the number of sequences of equal length in which observations of a policy with a memory are played."""
     return max((rows for rows in (2, 4, 5, 8) if observations % rows == 0 and observations > rows), default=1)
 
 
@@ -495,7 +495,7 @@ def _files(path: Path) -> list[Path]:
 def _run_elsewhere(
     run: str, load: str, written: Path, inputs: Mapping[str, NDArray[Any]], folder: Path
 ) -> list[NDArray[Any]]:
-    """Return what a new process computes with a file.
+    """Return the results of a new process for a file.
 
     Raises:
         ExportError: it failed; the message has what it said.
@@ -518,7 +518,7 @@ def _run_elsewhere(
 
 
 def _compared(pipeline: Pipeline, expected: list[NDArray[Any]], found: list[NDArray[Any]]) -> tuple[int, float]:
-    """Return how many actions are equal, and the largest difference of their numbers.
+    """Return the number of equal actions, and the largest difference of their numbers.
 
     A choice may differ where the file's own scores of both choices are the same except for rounding.
 

@@ -358,7 +358,7 @@ def _actor_critic_of_sb3(settings: Mapping[str, Any], left: "_Left") -> _Network
 
 
 def _activation(settings: Mapping[str, Any], default: str) -> str:
-    """Return our name of what `policy_kwargs` calls `<class 'torch.nn.modules.activation.ReLU'>`.
+    """Return our name of the activation that `policy_kwargs` calls `<class 'torch.nn.modules.activation.ReLU'>`.
 
     Raises:
         CheckpointError: there is none.
@@ -522,7 +522,7 @@ def _chains_of(
 
 
 def _chained(layers: Iterable[_Dense]) -> list[_Dense]:
-    """Return layers, each of which takes what the one before gives.
+    """Return layers, each of which takes the output of the one before.
 
     Raises:
         CheckpointError: one does not.

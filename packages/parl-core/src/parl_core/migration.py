@@ -110,7 +110,7 @@ REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
 
 
 def replacement_of(path: str) -> str | None:
-    """Return what to use instead of a name that is gone; None for any other.
+    """Return the replacement of a name that is gone; None for any other.
 
     Args:
         path: such as `parl.utils.utils.isnotebook`, or `parl.utils.isnotebook`: packages of PARL 2.x have the names of
@@ -580,7 +580,7 @@ class _Reader(ast.NodeVisitor):
         return None
 
     def _is_number_of_paddle(self, node: ast.Subscript) -> bool:
-        """Return whether an expression is `loss.numpy()[0]` of what `learn` returned, or `x.argmax().numpy()[0]`."""
+        """Return whether an expression is `loss.numpy()[0]` of the result of `learn`, or `x.argmax().numpy()[0]`."""
         first = isinstance(node.slice, ast.Constant) and node.slice.value == 0
         if "paddle" not in self._modules or not first or not _is_call_of(node.value, "numpy"):
             return False
@@ -604,7 +604,7 @@ class _Reader(ast.NodeVisitor):
         return isinstance(node, ast.Name) and node.id in self._losses
 
     def _note_origin(self, target: str, value: ast.expr) -> None:
-        """Note what made the object that a name or an attribute stands for from here on."""
+        """Record the origin of the object that a name or an attribute refers to from here on."""
         if isinstance(value, ast.Call) and value.args and ast.unparse(value.func) in _COPIES:
             value = value.args[0]
         origin = self._origin_of(value)
@@ -614,7 +614,7 @@ class _Reader(ast.NodeVisitor):
             self._origins[target] = origin
 
     def _origin(self, node: ast.expr) -> str | None:
-        """Return what makes an object in an expression: a path of PARL's, or the name of a class of the program."""
+        """Return the origin of an expression's object: a path of PARL's, or the name of a class."""
         if not isinstance(node, ast.Call):
             return None
         if isinstance(node.func, ast.Name) and node.func.id in self._classes:
@@ -645,21 +645,21 @@ class _Reader(ast.NodeVisitor):
         return False if path.startswith(("parl.", "gym")) or ast.unparse(node) == "object" else None
 
     def _origin_of(self, node: ast.expr) -> str | None:
-        """Return what of PARL, or of the program, made an object; None for what is of neither, or not known."""
+        """Return the path of PARL, or the class of the program, that made an object; None if unknown."""
         return self._origin(node) or self._origins.get(ast.unparse(node))
 
     def _origin_of_owner(self, call: ast.expr) -> str | None:
-        """Return what of PARL made the object whose method a call calls."""
+        """Return the path of PARL that made the object whose method is called."""
         method = call.func if isinstance(call, ast.Call) else None
         return self._origin_of(method.value) if isinstance(method, ast.Attribute) else None
 
     def _unpacks_five(self, wrapper: ast.expr) -> bool:
-        """Return whether a class is, or derives from, one of Gymnasium's wrappers that unpack what `step` returns."""
+        """Return whether a class is, or derives from, one of Gymnasium's wrappers that unpack a step."""
         own = isinstance(wrapper, ast.Name) and wrapper.id in self._wrappers
         return own or _INSIDE.fullmatch(self._path(wrapper) or "") is not None
 
     def _path(self, node: ast.expr) -> str | None:
-        """Return what an expression such as `parl.utils.utils.to_str` names, or None where it begins with an object."""
+        """Return the path that an expression such as `parl.utils.utils.to_str` names; None if it is an object's."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -695,7 +695,7 @@ def _gone_of_gym(path: str) -> str | None:
 
 
 def _of_paddle(value: ast.expr, names: Sequence[str], origin: str | None) -> Iterator[str]:
-    """Yield what algorithms returned otherwise on paddle, told by the class, or the names that programs of 2.x give."""
+    """Yield expressions for results that differed on paddle, found by the class or by the names of programs of 2.x."""
     if _is_call_of(value, "sample") and len(names) == len(("probs", "logits")) and names[0].startswith("prob"):
         yield "IMPALA.sample returns actions and logits, not probabilities: remove the line that draws actions"
     if _is_call_of(value, "sample") and len(names) == len(("value", "action", "logp", "entropy")):

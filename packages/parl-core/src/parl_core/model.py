@@ -265,7 +265,7 @@ class Model:
         raise NotImplementedError
 
     def _watch(self, other: Model) -> Callable[[], bool] | None:  # noqa: ARG002
-        """Return what tells whether both models have the layers and tensors of now; None where nothing can."""
+        """Return a check that both models still have their present layers and tensors; None if there is none."""
         return None
 
     def _waiting(self) -> list[str]:

@@ -309,7 +309,7 @@ class _Network(Model):
     """The attribute `parl.Agent.obs_ndim`, which is taken from here."""
 
     def _trunk(self, body: Body, *, encoded: bool = False) -> Any:
-        """Return the layers from observations, or from what an encoder made of them, to hidden features."""
+        """Return the layers from observations, or from an encoder's output, to hidden features."""
         layers = [] if encoded or body.observed is None else [self._parts.space_encoder(body.observed)]
         if body.simba:
             layers.append(self._parts.simba(body.hidden, body.act))
@@ -596,7 +596,7 @@ class _Remembering(_Network):
 
 
 def _of_memory(features: Any) -> Any:
-    """Return the array of what `remember` returned."""
+    """Return the array in the result of `remember`."""
     return features["features"] if isinstance(features, Mapping) else features
 
 

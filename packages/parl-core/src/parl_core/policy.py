@@ -389,7 +389,7 @@ def _zeros(space: _Node) -> Any:
 
 
 def _layer(node: _Node, arrays: _Arrays) -> _Function:
-    """Return what a layer computes.
+    """Return the function that a layer computes.
 
     Raises:
         CheckpointError: the kind of a layer is not known.
@@ -518,7 +518,7 @@ def _mean(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the o
 
 
 def _expectation(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
-    """Return what makes means of logits, of which each action has one for each of some evenly spaced values."""
+    """Return a function that makes means of logits; each action has one for each of some evenly spaced values."""
     groups = int(node["groups"])
     support = np.linspace(float(node["low"]), float(node["high"]), groups)
 
@@ -551,7 +551,7 @@ def _scaled(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the
 
 
 def _planes(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
-    """Return what makes planes `[n, planes, height, width]` of images as the environment gives them."""
+    """Return a function that makes planes `[n, planes, height, width]` of images as the environment gives them."""
     frames, channels, height, width = (int(node[name]) for name in ("frames", "channels", "height", "width"))
     order = ((0, 1, 4, 2, 3) if frames else (0, 3, 1, 2)) if node["last"] else None
     low, span = np.float32(node["low"]), np.float32(node["span"])
@@ -568,7 +568,7 @@ def _planes(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the
 
 
 def _encoder(node: _Node, arrays: _Arrays) -> _Function:
-    """Return what makes rows of features of observations in several parts."""
+    """Return a function that makes rows of features of observations in several parts."""
     parts = [_part(part, arrays) for part in node["parts"]]
 
     def run(observations: Any) -> NDArray[Any]:
@@ -717,7 +717,7 @@ def _transformer(node: _Node, arrays: _Arrays) -> _Step:
 
 
 def _attention(node: _Node, arrays: _Arrays) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
-    """Return what a block makes of steps `[n, reach + 1, size]`, of which the last one is the present."""
+    """Return the output of a block for steps `[n, reach + 1, size]`, of which the last one is the present."""
     names = ("norm", "query", "key", "value", "project", "wide_norm", "wide", "narrow")
     norm, query, key, value, project, wide_norm, wide, narrow = (_layer(node[name], arrays) for name in names)
     heads, nearness = int(node["heads"]), arrays[node["nearness"]][::-1].T  # the farthest step first

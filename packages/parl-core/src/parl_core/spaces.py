@@ -104,7 +104,7 @@ def kind_of(space: Any) -> ActionKind:
 
 
 def action_size(space: Any) -> int:
-    """Return how many numbers an action has beside its choices."""
+    """Return the number of numbers of an action beside its choices."""
     return sum(map(_numbers, _leaves(space)))
 
 

@@ -169,7 +169,7 @@ class RunningMeanStd:
         return {"mean": self.mean.copy(), "var": self.var.copy(), "count": np.float64(self.count)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned.
+        """Continue from the result of `state_dict`.
 
         Raises:
             ValueError: it has another shape.
@@ -448,7 +448,7 @@ def _by_task(values: Scores) -> dict[str, NDArray[np.float64]]:
 
 
 def _shares(rng: np.random.Generator, size: int, resamples: int) -> NDArray[np.float64]:
-    """Return how much each of `size` seeds weighs in each resample with replacement, `[resamples, size]`."""
+    """Return the weight of each of `size` seeds in each resample with replacement, `[resamples, size]`."""
     counts = rng.multinomial(size, np.full(size, 1.0 / size), check_int("resamples", resamples))
     shares: NDArray[np.float64] = counts / size
     return shares

@@ -207,20 +207,20 @@ class _TeamNetwork(_Network):
     obs_ndim: Any = None
 
     def _seen(self, obs: Any) -> Any:
-        """Return what the agents of a joint observation see, as vectors `[batch, agents, numbers]`."""
+        """Return the inputs of the agents of a joint observation, as vectors `[batch, agents, numbers]`."""
         rows = self._parts.layers.cast(obs["obs"] if isinstance(obs, Mapping) else obs, "float32")
         if len(rows.shape) == 3:
             return rows
         return self._parts.layers.reshape(rows, [rows.shape[0], rows.shape[1], -1])
 
     def _with_state(self, obs: Any, agents: int) -> Any:
-        """Return what each agent sees with the global state beside it, `[batch, agents, numbers]`."""
+        """Return each agent's inputs with the global state beside them, `[batch, agents, numbers]`."""
         layers = self._parts.layers
         state = layers.cast(obs["state"], "float32")
         return layers.concat([self._seen(obs), layers.stack([state] * agents, axis=1)], axis=-1)
 
     def _mlp_of(self, hidden: Sequence[int], out: int, act: str = "relu") -> Callable[[], Any]:
-        """Return what makes hidden layers and a last one of `out` outputs."""
+        """Return a function that makes hidden layers and a last one of `out` outputs."""
         layers = self._parts.layers
 
         def make() -> Any:
@@ -489,7 +489,7 @@ class CentralActorCritic(_TeamNetwork, _Policy):
         return self.value_head(self.value_trunk(self._seen_by_critics(obs)))
 
     def _seen_by_critics(self, obs: Any) -> Any:
-        """Return what critics see, `[batch, agents, numbers]`."""
+        """Return the inputs of the critics, `[batch, agents, numbers]`."""
         return self._with_state(obs, self._agents) if self._central else self._seen(obs)
 
 

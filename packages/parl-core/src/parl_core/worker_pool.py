@@ -309,7 +309,7 @@ class WorkerPool:
             time.sleep(limit)
 
     def _collect(self, number: int) -> list[Answer]:
-        """Return what this worker has answered; with a lost one, all that it owed has failed."""
+        """Return the answers of this worker; the unanswered calls of a lost worker have failed."""
         slot = self._slots[number]
         found: list[Answer] = []
         if slot.spawning is not None and slot.spawning.done():

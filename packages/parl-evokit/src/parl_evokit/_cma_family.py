@@ -235,7 +235,7 @@ class CmaFamily(Strategy):
         return Advance(mean.astype(np.float32), std, norm, transform)
 
     def _reach(self, mean: NDArray[np.floating]) -> float:
-        """Return how far from 0 samples of this mean lie at most."""
+        """Return the largest distance from 0 of samples of this mean."""
         return float(np.abs(mean).max()) + FARTHEST * self._widest()
 
     def _note(self, group: Group) -> None:
@@ -250,7 +250,7 @@ class CmaFamily(Strategy):
         return 10 + 30 * self.layout.size // self.population
 
     def _converged(self) -> str:
-        """Return why this run can be given up; empty while it continues."""
+        """Return the reason to give this run up; empty while it continues."""
         bests = self._bests  # the first of the run, and the last ones
         if len(bests) > self._enough:
             last, improvement = bests[-1], abs(bests[-1] - bests[0])
@@ -280,7 +280,7 @@ class CmaFamily(Strategy):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Forget what the last run has learnt except for population and step size."""
+        """Reset the state of the last run except for population and step size."""
 
     @abstractmethod
     def _begin_with(self, covariance: NDArray[np.float64]) -> None:
@@ -288,7 +288,7 @@ class CmaFamily(Strategy):
 
     @abstractmethod
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
-        """Return the next mean and the norm of what moved it, in units of the step size."""
+        """Return the next mean and the norm of its step, in units of the step size."""
 
     @abstractmethod
     def _shape(self) -> tuple[float | FlatVector, Transform | None]:
@@ -299,7 +299,7 @@ class CmaFamily(Strategy):
         """Return the largest standard deviation of the samples to come."""
 
     def _too_small(self) -> str:
-        """Return why steps do not matter any more; empty while they do."""
+        """Return the reason why steps no longer matter; empty while they do."""
         largest = self._widest()
         if largest < SMALLEST_STEP:
             return f"the largest standard deviation is {largest:.3g}: the search has converged"
@@ -307,7 +307,7 @@ class CmaFamily(Strategy):
 
     @abstractmethod
     def _load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what is the algorithm's own; the shapes are right."""
+        """Restore the algorithm's own state, whose shapes are checked."""
 
 
 @dataclass(frozen=True)

@@ -408,7 +408,7 @@ def _key_bytes(key: Sequence[int]) -> bytes:
 
 @lru_cache(maxsize=64, typed=True)  # a service writes the same few all day
 def _origin_bytes(model_iter_id: int, fingerprint: int) -> bytes:
-    """Return the bytes that say which model was perturbed."""
+    """Return the bytes that identify the perturbed model."""
     if not 0 <= model_iter_id < 2**31:
         raise RecordError(f"model_iter_id must be from 0 to 2**31 - 1, not {_shown(model_iter_id)}")
     if not fingerprint:

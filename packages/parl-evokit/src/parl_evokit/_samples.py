@@ -312,7 +312,7 @@ class Group:
 
 @dataclass
 class Intake:
-    """All samples of an update, sorted.
+    """The samples of an update, sorted.
 
     Attributes:
         groups: Usable samples, the newest model first.
@@ -364,7 +364,7 @@ def sort_samples(
     left = np.ones(len(samples), np.bool_)
 
     def take(rows: NDArray[np.bool_]) -> int:
-        """Return how many of the samples that are left these are, and take them out."""
+        """Remove these from the remaining samples, and return their number."""
         if not np.count_nonzero(rows):
             return 0
         found = int(np.count_nonzero(left & rows))

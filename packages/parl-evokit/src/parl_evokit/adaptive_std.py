@@ -123,7 +123,7 @@ class AdaptiveStd(Strategy):
 
     @abstractmethod
     def _step(self, group: Group, sampler: Sampler) -> tuple[FlatVector, NDArray[np.float64], float]:
-        """Return the next parameters and deviations, and the norm of what moved the parameters."""
+        """Return the next parameters and deviations, and the norm of the parameters' step."""
 
     def _first_moment(self, group: Group, weights: NDArray[np.int64], sampler: Sampler) -> NDArray[np.float64]:
         """Return the sum of weight * z over the samples, `[n]`."""

@@ -365,7 +365,7 @@ class ESAgent:
         self._versions[os.path.realpath(model_dir)] = _solver_dir.version(model_dir)
 
     def _source(self) -> SamplerSource:
-        """Return where clones find the newest model."""
+        """Return the source of the newest model for clones."""
         return self._ready("clone")[0]
 
     def _tell_log(
@@ -411,7 +411,7 @@ class ESAgent:
         return report, contents
 
     def _fresh(self, contents: LogContents) -> tuple[Samples, SetAside]:
-        """Return the samples of a log that may count, and how many may not.
+        """Return the samples of a log that may count, and the number of the others.
 
         Those that an earlier update has used may not, nor are they waited for.
         """
@@ -431,7 +431,7 @@ class ESAgent:
         return samples, aside
 
     def _timed_out(self, contents: LogContents, samples: Samples, now_us: int, since_us: int) -> tuple[Samples, int]:
-        """Return the samples and those whose reward did not come in time, and how many these are.
+        """Return the samples with those whose reward did not come in time, and the number of the latter.
 
         They are not waited for any more. Samples that are read for the first time wait from `since_us` on, or from
         their serving time if that is later.
@@ -480,7 +480,7 @@ class ESAgent:
         return report
 
     def _settle(self) -> None:
-        """Move aside what the update that has just been saved found to be damaged."""
+        """Move aside the files that the update just saved found to be damaged."""
         for segment in self._to_quarantine:
             with contextlib.suppress(OSError, LogError):
                 segment.save_damaged()

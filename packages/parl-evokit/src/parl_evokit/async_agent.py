@@ -242,7 +242,7 @@ class AsyncESAgent(ESAgent):
                 self.warehouse.expire(self._needed())
 
     def _restorer(self) -> Callable[[], None]:
-        """Return a function that takes the agent back to where it is, without reading a file."""
+        """Return a function that restores the agent's present state, without reading a file."""
         strategy, _ = self._ready("update")
         back, progress, history, versions = strategy.snapshot(), self._progress, list(self._history), {**self._versions}
 

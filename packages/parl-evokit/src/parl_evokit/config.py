@@ -1,4 +1,4 @@
-"""All settings, typed and frozen, with their defaults and ranges.
+"""The settings, typed and frozen, with their defaults and ranges.
 
 The tree is the nested form of the PARL 1.x manual: `solver { type optimizer sampling update }`. `Config.load` reads
 prototxt (that form and the flat one of the original's public code), TOML, JSON and dictionaries; see `config_reader`.
@@ -541,7 +541,7 @@ class AsyncConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a search.
+    """The settings of a search.
 
     Attributes:
         solver: Settings of algorithm, optimizer, sampling and update.

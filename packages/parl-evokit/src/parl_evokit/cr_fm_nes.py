@@ -172,7 +172,7 @@ class CRFMNES(CmaFamily):
         self._deviations *= np.maximum(SMALLEST_FACTOR, 1.0 + weights @ s)
 
     def _determinant(self) -> float:
-        """Return the n-th root of the determinant of what makes noise of normal numbers in (1), sigma aside."""
+        """Return the n-th root of the determinant of the matrix in (1) that makes noise, without sigma."""
         stretched = log(1.0 + float(self._v @ self._v)) / (2 * self.layout.size)
         return exp(float(np.log(self._deviations).mean()) + stretched)
 

@@ -144,7 +144,7 @@ class Comparison:
         return self.spread / self.freedom if self.freedom else 0.0
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the bounds of (1) for how much better the present models are."""
+        """Return the bounds of (1) for the advantage of the present models."""
         if self.information <= 0.0 or self.variance <= 0.0:
             return -float("inf"), float("inf")
         a, least = level * 6.0 / (pi * self.number) ** 2, TIGHTEST / 2.0 * self.variance

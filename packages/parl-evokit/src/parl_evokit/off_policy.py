@@ -150,7 +150,7 @@ def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -
 
 
 def _identity(info: SamplingInfo, fingerprint: int = 0) -> tuple[int, ...]:
-    """Return what tells a sample from all others; `fingerprint` is that of its segment."""
+    """Return the identity of a sample; `fingerprint` is that of its segment."""
     return (*(info.key or (0, 0)), info.identity, info.model_iter_id, info.fingerprint or fingerprint)
 
 

@@ -204,7 +204,7 @@ class ES(Strategy):
         return self._summed(intake, sampler, shares)
 
     def _note_stale(self, intake: Intake, rule: str, effective: float | None = None) -> None:
-        """Have the report say how stale samples counted."""
+        """Record in the report the way in which stale samples counted."""
         intake.stale_rule = rule
         intake.effective = intake.effective if effective is None else effective
 
@@ -231,7 +231,7 @@ class ES(Strategy):
         return gradient
 
     def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002
-        """Return what one unit of noise with utility 1 and weight 1 adds to the gradient."""
+        """Return the contribution to the gradient of one unit of noise with utility 1 and weight 1."""
         weights = sum(_weight(each, self.config.solver.update) * len(each.keys) for each in intake.groups)
         std = float(np.float32(self._sampler.std))
         return -std / UNITS_PER_ONE / weights if weights else 0.0  # no weight at all: stale samples and a decay of 0
@@ -286,7 +286,7 @@ def _together(groups: Sequence[Group]) -> Group:
 
 
 def _effective(intake: Intake, update: UpdateConfig) -> float:
-    """Return how many samples of equal weight those of an update are worth."""
+    """Return the number of equally weighted samples that those of an update are worth."""
     sizes = [(_weight(group, update), len(group.keys)) for group in intake.groups]
     total, squares = sum(weight * size for weight, size in sizes), sum(weight**2 * size for weight, size in sizes)
     return total**2 / squares if squares else 0.0

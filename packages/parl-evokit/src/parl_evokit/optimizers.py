@@ -142,12 +142,12 @@ class Optimizer(ABC):
         return self.base_lr * self.schedule.factor(self.steps - 1)
 
     def _largest_change(self, longest: float) -> float:
-        """Return what a step changes a parameter by at most, if no gradient has been longer than this."""
+        """Return the largest change of a parameter by a step, if no gradient has been longer than this."""
         return self.base_lr * max(1.0, self.schedule.final) * longest
 
     @abstractmethod
     def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
-        """Return what is subtracted from the parameters, a new array; updates the moments in place."""
+        """Return the vector to subtract from the parameters, a new array; updates the moments in place."""
 
 
 class SGD(Optimizer):

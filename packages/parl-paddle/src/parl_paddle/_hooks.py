@@ -29,7 +29,7 @@ static: Any = paddle.static  # paddle's types of it are incomplete
 
 @dataclass
 class _Number:
-    """A tensor that is given what `value` returns before each run."""
+    """A tensor that is given the result of `value` before each run."""
 
     value: Callable[[], Any]
     tensor: paddle.Tensor

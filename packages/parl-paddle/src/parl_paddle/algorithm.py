@@ -175,7 +175,7 @@ class Algorithm(contract.Algorithm):
 
 
 def _holder_of_optimizer(optimizer: paddle.optimizer.Optimizer) -> Holder:
-    """Return how the state of one of paddle's own optimizers is read and written.
+    """Return the functions that read and write the state of one of paddle's own optimizers.
 
     Paddle finds a parameter's state again by the parameter's name, which counts the layers that the process has made.
     Saved are the parameters' places in the optimizer's list instead, so that another process or a second model goes on.

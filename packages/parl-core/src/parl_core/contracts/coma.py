@@ -152,7 +152,7 @@ class COMA(OnPolicy):
             return value, action, *(part.reshape([-1, self.n_agents]) for part in parts)
 
     def explore(self, obs: Any, action_mask: Any = None) -> Any:
-        """Return the first three of what `sample` returns."""
+        """Return the first three of the result of `sample`."""
         return self.sample(obs, action_mask)[:3]
 
     def value(self, obs: Any, action_mask: Any = None) -> Any:
@@ -258,7 +258,7 @@ class COMA(OnPolicy):
         return self._distribution(logits.reshape([-1, logits.shape[-1]]), self.actions, rows)
 
     def _values(self, model: Any, obs: Any, action: Any) -> Any:
-        """Return what a critic says of each agent's actions beside the others', `[batch, agents, n_actions]`."""
+        """Return a critic's values of each agent's actions beside the others', `[batch, agents, n_actions]`."""
         raise NotImplementedError
 
     def _of_actions(self, values: Any, action: Any) -> Any:

@@ -177,7 +177,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
     # Shared
 
     def _count_heads(self, obs: Any, action: NDArray[Any]) -> int:
-        """Return how many heads the model has; 0 where it raises, which the update, which is next, does again.
+        """Return the number of heads of the model; 0 if it raises, as the following update does again.
 
         Raises:
             ModelContractError: its methods return other shapes than those of heads.

@@ -57,7 +57,7 @@ class DistributionalDQN(DQN):
     # Backend hooks
 
     def _means_of(self, distribution: Any) -> Any:
-        """Return the mean values `[batch, act_dim]` of what the model returns."""
+        """Return the mean values `[batch, act_dim]` of the model's output."""
         raise NotImplementedError
 
 

@@ -50,7 +50,7 @@ def _rescaled(values: Any, slope: float) -> Any:
 
 
 def _restored(values: Any, slope: float) -> Any:
-    """Return what `_rescaled` was given."""
+    """Return the argument of `_rescaled` from its result."""
     beyond = values.abs() + (1.0 + slope)
     root = 2.0 * beyond / ((beyond * (4.0 * slope) + 1.0).sqrt() + 1.0)  # (sqrt(1 + 4 e x) - 1) / 2 e, which cancels
     return values.sign() * (root.square() - 1.0)
@@ -329,7 +329,7 @@ class DQN(CountingUpdates):
         return self._run(getattr(model, self._value), obs)
 
     def _distributions(self, obs: Any) -> Any:
-        """Return what the model returns to act by, where that has a dimension more than values have.
+        """Return the model's output for acting, if it has one dimension more than values.
 
         Raises:
             ModelContractError: it has not.

@@ -191,7 +191,7 @@ class PolicyGradient(OnPolicy):
 
 
 def _no_probabilities(output: NDArray[Any], sums: NDArray[Any]) -> Exception:
-    """Return the error for what a model returned instead of probabilities."""
+    """Return the error for an output of a model that is not probabilities."""
     if not np.isfinite(output).all():
         return DivergedError(
             "the policy's probabilities are NaN or infinite; go back to the last checkpoint, lower the learning rate, "

@@ -254,7 +254,7 @@ class PPO(_SeparateMethods, OnPolicy):
             return value, action, policy.logp(action), policy.entropy()
 
     def explore(self, obs: Any, action_mask: Any = None) -> Any:
-        """Return the first three of what `sample` returns."""
+        """Return the first three of the result of `sample`."""
         return self.sample(obs, action_mask)[:3]
 
     def value(self, obs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Environments whose episode can be taken up again in another process: what it began with, and every action since.
+"""Environments whose episode can be continued in another process, from its beginning and every action since.
 
     reset ──> seed, or the state of the generators before it          set_state:  reset as then, every action again,
     step  ──> action                                                              and compare the last observation
@@ -43,7 +43,7 @@ FIRST_CAPACITY = 64  # actions; it doubles when it is full
 
 
 class RecordedEnv(AnyWrapper):
-    """Passes everything on, and remembers how its episode came about.
+    """Passes everything on, and records the course of its episode.
 
     A reset that only continues with the same game (a layer says so by `reset_continues`, as `EpisodicLifeEnv` does) is
     part of the record; any other one begins a new record.
@@ -72,7 +72,7 @@ class RecordedEnv(AnyWrapper):
         return step
 
     def get_state(self) -> dict[str, Any]:
-        """Return what `set_state` needs on a new environment of the same kind.
+        """Return the state for `set_state` of a new environment of the same kind.
 
         Raises:
             CheckpointError: the environment's generator is not one of numpy's usual ones.
@@ -91,7 +91,7 @@ class RecordedEnv(AnyWrapper):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> Any:
-        """Bring a new environment to where the saved one was, and return its newest observation.
+        """Bring a new environment to the state of the saved one, and return its newest observation.
 
         Raises:
             CheckpointError: with the same actions it did not come to the same observation.
@@ -165,7 +165,7 @@ class RecordedEnv(AnyWrapper):
 
 
 def _carried(env: AnyEnv, seed: int | None) -> list[Any]:
-    """Return what a reset with this seed carries over from earlier episodes, by layer from the outermost one on."""
+    """Return the state that a reset with this seed keeps from earlier episodes, by layer, the outermost first."""
     return [_state_of(layer, seed) for layer in _layers(env)]
 
 
@@ -223,7 +223,7 @@ _SUM = "discounted_reward"  # of NormalizeReward, which does not begin it anew w
 
 
 def statistics_of(layer: Any) -> Any:
-    """Return what a wrapper keeps beyond an episode, of one environment or of a vector; None if it keeps nothing."""
+    """Return the state of a wrapper that outlasts an episode, around an environment or a vector; None without any."""
     if hasattr(layer, "checkpoint_state"):
         return layer.checkpoint_state()
     if hasattr(layer, "state_dict") and hasattr(layer, "load_state_dict"):
@@ -232,7 +232,7 @@ def statistics_of(layer: Any) -> Any:
 
 
 def put_statistics(layer: Any, saved: Any) -> None:
-    """Continue with what `statistics_of` returned of a wrapper of the same kind."""
+    """Continue with the result of `statistics_of` of a wrapper of the same kind."""
     if hasattr(layer, "restore_checkpoint"):
         layer.restore_checkpoint(saved)
     elif hasattr(layer, "load_state_dict"):
@@ -243,12 +243,12 @@ def put_statistics(layer: Any, saved: Any) -> None:
 
 
 def kept_beyond(env: AnyEnv) -> list[Any]:
-    """Return what the layers of an environment keep beyond an episode, besides their generators."""
+    """Return the state of an environment's layers that outlasts an episode, besides their generators."""
     return _carried(env.env if isinstance(env, RecordedEnv) else env, seed=0)
 
 
 def put_kept(env: AnyEnv, states: list[Any]) -> None:
-    """Continue with what `kept_beyond` returned of an environment of the same kind, which is to be reset next.
+    """Continue with the result of `kept_beyond` of an environment of the same kind, which is to be reset next.
 
     Raises:
         CheckpointError: it has other layers.
@@ -260,7 +260,7 @@ def put_kept(env: AnyEnv, states: list[Any]) -> None:
 
 
 def statistics_inside(envs: Any) -> list[Any] | None:
-    """Return what each environment inside a vector keeps beyond an episode; None of vectors of other libraries."""
+    """Return the lasting state of each environment of a vector; None for vectors of other libraries."""
     if hasattr(envs, "get_statistics"):
         found: list[Any] = envs.get_statistics()
         return found
@@ -270,7 +270,7 @@ def statistics_inside(envs: Any) -> list[Any] | None:
 
 
 def put_statistics_inside(envs: Any, saved: list[Any]) -> None:
-    """Continue with what `statistics_inside` returned of a vector of the same kind.
+    """Continue with the result of `statistics_inside` of a vector of the same kind.
 
     Raises:
         CheckpointError: the number of environments differs.
@@ -288,7 +288,7 @@ def put_statistics_inside(envs: Any, saved: list[Any]) -> None:
 
 
 def _attributes_inside(envs: SyncVectorEnv | AsyncVectorEnv) -> list[dict[str, Any]]:
-    """Return by name, for each environment, what statistics may be kept in, where all environments have it."""
+    """Return the attributes in which each environment may keep statistics, by name, if all have them."""
     rows: list[dict[str, Any]] = [{} for _ in range(envs.num_envs)]
     for name in (*_RUNNING, _SUM):
         if all(envs.call("has_wrapper_attr", name)):  # asked first: a worker process ends with its first error

@@ -250,7 +250,7 @@ class StepMemory:
                 os.close(one)
 
     def keep_own_ends(self) -> None:
-        """Close what was only there to be opened by the actor, so that the end of either process is noticed."""
+        """Close the descriptors that the actor has opened by now, so that the end of either process is noticed."""
         for one in self._lent:
             os.close(one)
         self._lent, self.ticket = (), None
@@ -268,7 +268,7 @@ class StepMemory:
             self.close()
 
     def forget(self) -> None:
-        """Read away what the other end has written so far, a byte for each call or answer."""
+        """Discard the bytes that the other end has written so far, one for each call or answer."""
         while self._poll.poll(0) and os.read(self._reads, _TOKEN_BYTES):
             pass
 
@@ -322,7 +322,7 @@ class StepMemory:
         os.write(self._writes, answer)
 
     def put_endings(self, endings: list[Ending]) -> None:
-        """Write what `endings` reads, without infos."""
+        """Write the data that `endings` reads, without infos."""
         for ending in endings:
             index = ending.env_index
             if ending.observation is not None:

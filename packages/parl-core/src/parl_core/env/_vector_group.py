@@ -100,7 +100,7 @@ class EnvGroup:
         self._memory: StepMemory | None = None
 
     def open(self) -> GroupSpaces:
-        """Make the environments, and say what spaces one of them has."""
+        """Make the environments, and return the spaces of one of them."""
         self._envs = make_envs(self._make, self._count)
         try:
             require_equal_spaces("observation_space", [env.observation_space for env in self._envs])
@@ -237,11 +237,11 @@ class EnvGroup:
         return GroupStep(stacked, rewards, terminated, truncated, endings, infos)
 
     def record(self) -> None:
-        """Remember from now on how each environment's episode came about, for `get_state`."""
+        """Record the course of each environment's episode from now on, for `get_state`."""
         self._envs = [env if isinstance(env, RecordedEnv) else RecordedEnv(env) for env in self._envs]
 
     def get_state(self) -> list[dict[str, Any]]:
-        """Return where each environment is, for `set_state` of another group, which need not be as large.
+        """Return the state of each environment, for `set_state` of another group, which need not be as large.
 
         Raises:
             CheckpointError: an environment cannot be saved.
@@ -257,7 +257,7 @@ class EnvGroup:
         ]
 
     def set_state(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Bring every environment to where the saved one was.
+        """Bring every environment to the state of the saved one.
 
         Raises:
             CheckpointError: one did not come to the same observation.
@@ -274,7 +274,7 @@ class EnvGroup:
             raise
 
     def call(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return what a method of each environment returns, or its attribute of that name."""
+        """Return the result of a method of each environment, or its attribute of that name."""
         found = []
         for env in self._envs:
             value = env.get_wrapper_attr(name)
@@ -287,11 +287,11 @@ class EnvGroup:
             env.set_wrapper_attr(name, value)
 
     def get_statistics(self) -> list[list[Any]]:
-        """Return what each environment keeps beyond an episode."""
+        """Return the state of each environment that outlasts an episode."""
         return [kept_beyond(env) for env in self._envs]
 
     def set_statistics(self, states: Sequence[list[Any]]) -> None:
-        """Continue with what `get_statistics` returned; a reset has to follow."""
+        """Continue with the result of `get_statistics`; a reset has to follow."""
         for env, state in zip(self._envs, states, strict=True):
             put_kept(env, state)
 
@@ -482,7 +482,7 @@ def telling_options(name: str, given: Mapping[str, Any], made_by: Callable[[], A
 
 
 def _beginning(env: Any, answer: Any) -> tuple[Any, dict[str, Any]]:
-    """Return what `reset` returned.
+    """Return observation and info of `reset`.
 
     Raises:
         EnvironmentContractError: it is not a pair with a dictionary.

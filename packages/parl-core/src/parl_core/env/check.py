@@ -275,7 +275,7 @@ class _Checker:
 
 
 def _mismatches(space: Any, value: Any, name: str) -> Iterator[str]:
-    """Return what of an observation does not fit its space."""
+    """Return the parts of an observation that do not fit its space."""
     if isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(value, Mapping) or set(value) != set(space):
             has = sorted(value) if isinstance(value, Mapping) else _kind(value)

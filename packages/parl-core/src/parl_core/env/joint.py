@@ -321,7 +321,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             raise EnvironmentContractError(f"the observation of {name} does not fit: {error}") from None
 
     def _mask(self, row: int, name: str, found: Mapping[str, Any], infos: Mapping[str, Any]) -> Any:
-        """Return which of the choices of an agent that is there are possible: of one that waits, one choice."""
+        """Return the mask of possible choices of a present agent: one choice of an agent that waits."""
         size = self.act_sizes[row]
         if self._turns is not None and self._alive[row] and name != self._turns.agent_selection:
             return np.arange(size) == 0  # whatever it chooses is ignored: nothing is learned of it
@@ -403,7 +403,7 @@ def make_joint_env(env_id: str, **options: Any) -> JointEnv:
 
 
 def _leave_out_checks(joint: JointEnv) -> None:
-    """Take out of PettingZoo's conversion what costs a quarter of MPE's steps and changes no episode.
+    """Remove checks from PettingZoo's conversion that cost a quarter of MPE's steps and change no episode.
 
     These are wrappers that check what `JointEnv` checks, and the observation of each agent before it acts, which the
     conversion asks for and drops.
@@ -521,7 +521,7 @@ def _size(space: Any) -> int:
 
 
 def _infos(infos: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is told besides masks, by agent, without agents of which nothing is."""
+    """Return the infos besides masks by agent, without agents that have none."""
     told = {
         name: {key: value for key, value in info.items() if key != "action_mask"}
         for name, info in infos.items()

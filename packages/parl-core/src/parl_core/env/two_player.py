@@ -36,7 +36,7 @@ _ONE = np.uint64(1)
 
 
 def _connects_four(stones: Any) -> Any:
-    """Return what is not zero where stones, a number or an array of such, have four in a row."""
+    """Return a value that is not zero where stones, a number or an array of such, have four in a row."""
     found = stones & 0
     for step in _DIRECTIONS:
         shift = np.uint64(step) if isinstance(stones, np.ndarray) else step
@@ -87,7 +87,7 @@ class TurnGame:
 
     @property
     def num_agents(self) -> int:
-        """Return how many players have not left."""
+        """Return the number of players that have not left."""
         return len(self.agents)
 
     @property

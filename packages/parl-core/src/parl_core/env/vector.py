@@ -174,7 +174,7 @@ class _SharedLink(_CallLink):
         self._called, self._serving = False, None
 
     def _leave(self) -> None:
-        """Have the actor leave the call in which it serves, and forget calls and answers that no call waited for.
+        """End the call in which the actor serves, and discard calls and answers that no call waited for.
 
         Those of an interrupted step may or may not have been written and read. Calls run in order, so the actor serves
         no more when it answers this one, and both pipes are empty then.
@@ -192,7 +192,7 @@ class _SharedLink(_CallLink):
         return serving.result()
 
     def _next_byte(self) -> bytes:
-        """The actor's next byte, none at all if there will be none: then its call says why."""
+        """Return the actor's next byte; empty if there will be none, and its call has the reason."""
         answer = self._memory.wait_for_answer(_LOOK_S)
         while answer is None:
             # Asked before the last look: what a call has written before it ended is there to be read then.

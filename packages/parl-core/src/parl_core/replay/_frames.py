@@ -273,7 +273,7 @@ class FrameReplayMemory(SampledRing):
         return {**super().rows_since(place), "frame_spans": np.array(spans), "frames": np.concatenate(frames)}
 
     def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Write back what `rows_since` returned; call it for the oldest rows first, after `set_state`.
+        """Write back the result of `rows_since`; call it for the oldest rows first, after `set_state`.
 
         Raises:
             CheckpointError: the rows do not fit this memory's columns.
@@ -290,7 +290,7 @@ class FrameReplayMemory(SampledRing):
         return {**super().get_state(), "starts": list(self._starts)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned, of a memory with the same arguments.
+        """Continue from the result of `get_state`, of a memory with the same arguments.
 
         Raises:
             CheckpointError: it had other arguments.

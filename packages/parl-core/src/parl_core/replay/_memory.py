@@ -364,7 +364,7 @@ def _method(env: Any, name: str) -> Callable[..., Any] | None:
 
 
 def _of_each(compute: Callable[..., Any], achieved: NDArray[Any], desired: NDArray[Any]) -> Any:
-    """Return what a function says of goals, asked at once where it answers with one number per row."""
+    """Return the results of a function for goals, called once if it returns one number per row."""
     rows = len(achieved)
     with suppress(Exception):  # any: of one that takes single goals; of another one the same is raised below
         found = np.asarray(compute(achieved, desired, {}))
@@ -437,12 +437,12 @@ class HindsightReplayMemory(ReplayMemory):
         return place
 
     def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Write back what `rows_since` returned: see `ReplayMemory.put_rows`."""
+        """Write back the result of `rows_since`: see `ReplayMemory.put_rows`."""
         super().put_rows(rows)
         self._begin_following()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned: see `ReplayMemory.set_state`."""
+        """Continue from the result of `get_state`: see `ReplayMemory.set_state`."""
         super().set_state(state)
         self._begin_following()
 
@@ -502,7 +502,7 @@ class HindsightReplayMemory(ReplayMemory):
         self._first = self._start + (np.arange(self.n_envs) - self._start) % self.n_envs
 
     def _follow(self) -> None:
-        """Note of all transitions that came since where their episodes end."""
+        """Record the ends of episodes of all transitions that came since."""
         if self._followed < self._start:
             self._begin_following()
         new = np.arange(self._followed, self._end)

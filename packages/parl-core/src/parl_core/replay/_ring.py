@@ -100,7 +100,7 @@ class Ring:
         return max(self._floor, self._end - self.max_size)
 
     def size(self) -> int:
-        """Return how many transitions can be drawn."""
+        """Return the number of transitions that can be drawn."""
         return self._end - self._start
 
     def __len__(self) -> int:
@@ -120,11 +120,11 @@ class Ring:
         return {**self.place(), "end": first}
 
     def place(self) -> dict[str, Any]:
-        """Return counters of what was written: `start` (the oldest transition held) and `end`, from the first one."""
+        """Return counters of written transitions: `start` (the oldest one held) and `end`, from the first one."""
         return {"start": self._start, "end": self._end}
 
     def rows_since(self, place: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-        """Return what was written since an earlier `place()` and is still held; all for None. An append may change it.
+        """Return the rows written since an earlier `place()` that are still held; all for None. Appends change them.
 
         Returns:
             columns `[n, ...]` by name, and `span`, the numbers of the first of them and of the one after the last.
@@ -137,7 +137,7 @@ class Ring:
         return {"span": np.array([first, self._end]), **columns}
 
     def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Write back what `rows_since` returned; call it for the oldest rows first, after `set_state`.
+        """Write back the result of `rows_since`; call it for the oldest rows first, after `set_state`.
 
         Raises:
             CheckpointError: the rows do not fit this memory's columns.
@@ -162,7 +162,7 @@ class Ring:
         return {**self.place(), "max_size": self.max_size, "n_envs": self.n_envs}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned, of a memory with the same arguments.
+        """Continue from the result of `get_state`, of a memory with the same arguments.
 
         Raises:
             CheckpointError: it had other arguments.
@@ -261,7 +261,7 @@ class Ring:
         return slots
 
     def _attach(self) -> None:
-        """Continue with what a closed memory left in the directory, and mark it as in use."""
+        """Continue with the contents that a closed memory left in the directory, and mark it as in use."""
         state = self._folder.state
         if state is not None:
             if state.get("n_envs", self.n_envs) != self.n_envs:

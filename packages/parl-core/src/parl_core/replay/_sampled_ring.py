@@ -238,7 +238,7 @@ class SampledRing(Ring):
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned, of a memory with the same arguments.
+        """Continue from the result of `get_state`, of a memory with the same arguments.
 
         Raises:
             CheckpointError: it had other arguments.
@@ -272,7 +272,7 @@ class SampledRing(Ring):
         return ""
 
     def _misfit(self, obs: Any, act: Any, reward: Any, next_obs: Any) -> str:
-        """Return what `append` says of a transition that is not of this memory's form."""
+        """Return the message of `append` for a transition that is not of this memory's form."""
         shapes, lost = [list(np.asarray(part, object).shape) for part in (obs, next_obs, act)], ""
         with suppress(ValueError):  # of rows of different lengths
             lost = self._lost(obs, act, next_obs)

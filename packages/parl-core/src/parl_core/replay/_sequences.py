@@ -118,7 +118,7 @@ class SequenceReplayMemory(_SequenceMemory):
         return self._possible() > 0
 
     def count_for(self, batch_size: int) -> int:
-        """Return how many sequences have at most `batch_size` steps that are learned from, at least one."""
+        """Return the number of sequences with at most `batch_size` steps that are learned from, at least one."""
         return max(1, batch_size // self.length)
 
     def sample_sequences(self, count: int) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class SequenceReplayMemory(_SequenceMemory):
         }
 
     def _possible(self) -> int:
-        """Return at how many steps of an environment a sequence can begin."""
+        """Return the number of steps of an environment at which a sequence can begin."""
         held = self._end // self.n_envs - -(-self._start // self.n_envs)
         return held - (self.burn_in + self.length + self._ahead) + 1
 
@@ -289,12 +289,12 @@ class EpisodeReplayMemory(_SequenceMemory):
         return place
 
     def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Write back what `rows_since` returned."""
+        """Write back the result of `rows_since`."""
         super().put_rows(rows)
         self._scanned = -1
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Continue from the result of `get_state`."""
         super().set_state(state)
         self._scanned = -1
 

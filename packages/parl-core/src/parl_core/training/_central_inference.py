@@ -30,7 +30,7 @@ _ARRAYS = ("observations", "rewards", "terminated", "truncated")
 
 
 class Chosen(NamedTuple):
-    """What was chosen for a group: as the arguments of `FragmentWriter.add`, except for the environments' answer."""
+    """The choices for a group: the arguments of `FragmentWriter.add` without the environments' answer."""
 
     version: int
     obs: Observations
@@ -78,7 +78,7 @@ class GroupSlot:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Continue from the result of `get_state`."""
         self.tasks = deque(Task(*task) for task in state["tasks"])
         self.writer = None if state["writer"] is None else FragmentWriter.from_state(state["writer"])
         self.obs, self.state, self.under_way = state["obs"], state.get("state", {}), state["under_way"]

@@ -119,7 +119,7 @@ class EnvironmentWorkers(ClosedByWith):
         self._pool.start()
 
     def incarnation(self, group: int) -> tuple[int, int]:
-        """Return the worker that has this group, and how many were in its place before."""
+        """Return the worker that has this group, and the number of its predecessors."""
         worker = self._worker_of[group]
         return worker, self._pool.restarts[worker]
 
@@ -129,7 +129,7 @@ class EnvironmentWorkers(ClosedByWith):
         return [life + self._pool.restarts[self._worker_of[group]] for group, life in self._earlier.items()]
 
     def go_on(self, lives: Sequence[int]) -> None:
-        """Continue counting the lives of groups where another run, of as many groups, has stopped."""
+        """Continue counting the lives of groups from the end of another run with as many groups."""
         for group, life in enumerate(lives):
             self._earlier[group] = life - self._pool.restarts[self._worker_of[group]]
         self.call_all([Call(group, "live", (group, life)) for group, life in enumerate(lives)])
@@ -229,7 +229,7 @@ class FragmentOrder(Protocol):
     """Fragments that were too old to be learned from."""
 
     def due(self, version: int) -> list[Task]:
-        """Return what has to be asked for now, with weights that have seen `version` updates; each only once."""
+        """Return the fragments to request now, with weights that have seen `version` updates; each only once."""
 
     def arrived(self, fragment: FragmentSteps) -> None:
         """Accept a fragment that was due."""
@@ -241,10 +241,10 @@ class FragmentOrder(Protocol):
         """Continue after `version` updates, with nothing in progress and nothing that waits."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, when all that was asked for has arrived."""
+        """Return the state for a checkpoint, when all requested fragments have arrived."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Continue from the result of `get_state`."""
 
 
 class ArrivalOrder:
@@ -362,7 +362,7 @@ class FragmentSource(Protocol):
         """Return the fragments of the next batch; waits only if they are not there yet."""
 
     def settle(self) -> None:
-        """Wait for all that is in progress; in the deterministic mode what is learned from stays the same."""
+        """Wait for all calls in progress; in the deterministic mode, later batches stay the same."""
 
     def begin_again(self, observations: Sequence[Observations]) -> None:
         """Every group's environments were reset and observe `[size, *obs]`; nothing was in progress."""
@@ -371,7 +371,7 @@ class FragmentSource(Protocol):
         """Return the state for a checkpoint, of a deterministic run that has settled."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Continue from the result of `get_state`."""
 
 
 class CollectedByActors:
@@ -466,7 +466,7 @@ class ActorEnvironments:
         self.recorded = True
 
     def get_state(self) -> dict[str, Any]:
-        """Return where every group is, once nothing is in progress.
+        """Return the state of every group, once nothing is in progress.
 
         Raises:
             CheckpointError: an environment cannot be saved.
@@ -475,7 +475,7 @@ class ActorEnvironments:
         return {"groups": self._workers.call_all([Call(group, "get_state", (group,)) for group in range(self._groups)])}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Bring every group to where it was; it may have lived in another number of actors.
+        """Bring every group to its saved state; it may have lived in another number of actors.
 
         Raises:
             CheckpointError: there are other groups, or an environment did not come to the same observation.
@@ -490,13 +490,13 @@ class ActorEnvironments:
         self._workers.call_all([Call(group, "set_state", (group, each)) for group, each in enumerate(saved)])
 
     def get_statistics(self) -> list[Any]:
-        """Return what each environment keeps beyond an episode, once nothing is in progress."""
+        """Return the state of each environment that outlasts an episode, once nothing is in progress."""
         self._source.settle()
         calls = [Call(group, "get_statistics", (group,)) for group in range(self._groups)]
         return list(itertools.chain.from_iterable(self._workers.call_all(calls)))
 
     def set_statistics(self, saved: Sequence[Any]) -> None:
-        """Continue with what `get_statistics` returned, from the next reset on, which has to follow.
+        """Continue with the result of `get_statistics`, from the next reset on, which has to follow.
 
         Raises:
             CheckpointError: an environment has other wrappers.
@@ -524,7 +524,7 @@ class FragmentCollector:
         return {"shape": self._shape, "source": self._source.get_state(), **_counts(self._workers)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned.
+        """Continue from the result of `get_state`.
 
         Raises:
             CheckpointError: the settings are others.
@@ -562,7 +562,7 @@ class LooseCollector:
         return {"dropped": self._order.dropped, **_counts(self._workers)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned, with new episodes."""
+        """Continue from the result of `get_state`, with new episodes."""
         life = 1 + max(state["lives"])
         self._workers.go_on([life] * len(self._workers.lives))
         _go_on_counting(self._workers, state)

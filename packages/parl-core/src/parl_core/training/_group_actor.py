@@ -81,7 +81,7 @@ class ActingExperience(Protocol):
     """An agent, seen from an actor that collects fragments."""
 
     def drawing_from(self, seed: int) -> AbstractContextManager[None]:
-        """Provide a context in which `choose` draws what `seed` decides; no other generator is touched."""
+        """Provide a context in which `choose` draws by `seed`; no other generator changes."""
 
     def begin(self, rows: int) -> Mapping[str, NDArray[Any]]:
         """Return the state before the first step of an episode, `[rows, ...]` by name; empty without a memory."""
@@ -90,7 +90,7 @@ class ActingExperience(Protocol):
         """Draw actions for `[n, *obs]`, with the state before them."""
 
     def complete(self, fragment: FragmentSteps) -> FragmentSteps:
-        """Return a fragment with what only the actor can compute, without columns that learning does not need."""
+        """Return a fragment with the columns that only the actor can compute, without unneeded ones."""
 
 
 class Experience(ActingExperience, Protocol):
@@ -267,7 +267,7 @@ def experience_of(
     passes: tuple[int | None, int | None] = (None, None),
     rng: np.random.Generator | None = None,
 ) -> Experience:
-    """Return what fits the agent's algorithm.
+    """Return the experience that fits the agent's algorithm.
 
     Args:
         agent: acts, learns, or both.
@@ -341,7 +341,7 @@ class GroupActor:
         self._has_told = False
 
     def spaces(self) -> GroupSpaces:
-        """Return what the environments observe and what they do; makes those of the first group."""
+        """Return the spaces of observations and actions; makes the environments of the first group."""
         self._environments(min(self._lives))
         return self._spaces
 
@@ -372,11 +372,11 @@ class GroupActor:
             raise
 
     def live(self, group: int, life: int) -> None:
-        """Set how many actors have held a group before, in a resumed run."""
+        """Set the number of actors that have held a group before, in a resumed run."""
         self._lives[group] = life
 
     def get_state(self, group: int) -> dict[str, Any]:
-        """Return where a group is, for `set_state` of another actor.
+        """Return the state of a group, for `set_state` of another actor.
 
         Raises:
             CheckpointError: an environment cannot be saved.
@@ -385,7 +385,7 @@ class GroupActor:
         return {"begun": self._begun[group], "environments": self._open[group].get_state() if is_open else None}
 
     def set_state(self, group: int, state: Mapping[str, Any]) -> None:
-        """Bring a group to where the saved one was.
+        """Bring a group to the state of the saved one.
 
         Raises:
             CheckpointError: an environment did not come to the same observation.
@@ -400,11 +400,11 @@ class GroupActor:
         self._begun[group] = state["begun"]
 
     def get_statistics(self, group: int) -> list[Any]:
-        """Return what each environment of a group keeps beyond an episode."""
+        """Return the state of each environment of a group that outlasts an episode."""
         return self._environments(group).get_statistics()
 
     def set_statistics(self, group: int, states: Sequence[Any]) -> None:
-        """Continue with what `get_statistics` returned; a reset has to follow."""
+        """Continue with the result of `get_statistics`; a reset has to follow."""
         self._environments(group).set_statistics(states)
 
     def close(self) -> None:

@@ -173,7 +173,7 @@ def require_log(agent: object, dataset: OfflineDataset, batch_size: int) -> None
 
 
 def require_agents(agent: Any, space: Any) -> int | None:
-    """Return for how many agents an algorithm for several acts, after trying it out; None of any other.
+    """Return the number of agents for which an algorithm for several acts, after trying it out; None for any other.
 
     Args:
         agent: with an `explore` or `predict` of its own it is not tried out.
@@ -359,7 +359,7 @@ def _recurrent_layers(model: Any) -> dict[str, Any]:
 
 
 def _steps_of(layer: Any, inputs: Any) -> int:
-    """Return over how many steps a call of a recurrent layer runs."""
+    """Return the number of steps over which a call of a recurrent layer runs."""
     if "RNNCellBase" in {cls.__name__ for cls in type(layer).__mro__}:
         return 1
     shape = tuple(inputs[0].shape)

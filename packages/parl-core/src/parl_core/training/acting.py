@@ -235,7 +235,7 @@ def _into_composite(space: Any, unit_box: bool, one_by_one: bool) -> Callable[[A
 
 
 def _into_parts(space: Any, unit_box: bool) -> Callable[[Any], Any]:
-    """Return what makes the parts of actions valid, each in its own part of a space."""
+    """Return a function that makes the parts of actions valid, each in its own part of a space."""
     if isinstance(space, gymnasium.spaces.Dict):
         named = {key: _into_parts(part, unit_box) for key, part in space.spaces.items()}
         return lambda parts: {key: valid(parts[key]) for key, valid in named.items()}

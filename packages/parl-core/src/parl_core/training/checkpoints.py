@@ -228,7 +228,7 @@ class Checkpoints:
             parts.collector.begin_again(self._environments.reset_seeds(step))
 
     def _played(self, parts: LoopParts) -> dict[str, Any]:
-        """Return the state of what steps the environments; it may wait for them."""
+        """Return the state of the collector, which may have to wait for the environments."""
         if self._environments is None or parts.collector is None:
             return {}
         return {"environments": self._environments.get_state(), "collector": parts.collector.get_state()}
@@ -340,7 +340,7 @@ def _agent_state(agent: Any, first: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _agent_holders(agent: Any) -> dict[str, Holder]:
-    """Return what an agent draws from or counts with, by name, besides `rng` and what its algorithm holds."""
+    """Return an agent's generators and counters by name, besides `rng` and those of its algorithm."""
     kinds = (np.random.Generator, np.random.RandomState, random.Random, PiecewiseScheduler, LinearDecayScheduler)
     held = {name: value for name, value in getattr(agent, "__dict__", {}).items() if isinstance(value, kinds)}
     holders = {name: holder_of(value) for name, value in held.items() if name != "rng"}
@@ -474,7 +474,7 @@ def get_random_state(backend: str = "") -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any], backend: str = "") -> bool:
-    """Continue from what `get_random_state` returned.
+    """Continue from the result of `get_random_state`.
 
     Returns:
         Whether the state has the generators of `backend`; a run of another backend has its own.

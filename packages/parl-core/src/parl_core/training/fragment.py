@@ -376,7 +376,7 @@ def _refuse_observations(fragments: Sequence[FragmentSteps]) -> None:
 
 
 def _observed(fragment: FragmentSteps) -> Iterator[tuple[NDArray[np.int64], str, Observations]]:
-    """Yield all that was observed as rows, with the step `i * T + t` of each, and whether they are before or after it.
+    """Yield all observations as rows, with the step `i * T + t` of each, and whether they are before or after it.
 
     What the last steps led to is in no fragment's `obs` if an episode was truncated there, and too late in the next one
     if it was not: this one bootstraps from it.

@@ -603,7 +603,7 @@ def make_memory(
 
 
 def _outcome_in(envs: Any) -> Outcome:
-    """Return what computes rewards of goals as the environments of a vector do.
+    """Return a function that computes rewards of goals as the environments of a vector do.
 
     Raises:
         HyperparameterError: the vector gives no environment that could be asked, or one without `compute_reward`.

@@ -233,7 +233,7 @@ def evaluate_with_target_return(
 
 
 def _width(algorithm: Any, space: Any) -> int:
-    """Return how many numbers an action is: dimensions of a box, or choices, of which it is a one-hot row."""
+    """Return the number of columns of an action: dimensions of a box, or choices, as a one-hot row."""
     if isinstance(space, gymnasium.spaces.Discrete):
         width = int(space.n)
     elif isinstance(space, gymnasium.spaces.Box):

@@ -357,7 +357,7 @@ def _check_one_each(values: Any, log_probs: Any, shape: tuple[int, ...]) -> None
 
 
 def _as_it_led_to(obs: Mapping[str, Any], ended: NDArray[np.int64], infos: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a step led to of joint observations: where episodes ended the last one, not that after the reset."""
+    """Return the joint observations to which a step led: the last ones where episodes ended, not those after resets."""
     parts = {name: np.array(obs[name]) for name in ("alive", "rewards", "terminated")}
     for i in ended.tolist():
         for name, array in parts.items():

@@ -555,7 +555,7 @@ def check_rendering(trained: Trained, mode: str) -> None:
 
 
 def _actors_of(recipe: Recipe, actors: int | None, cluster: str) -> ActorSystem | None:
-    """Open where environments live; of loops whose actors are part of them, by default in processes of their own."""
+    """Open the actor system of the environments; processes by default if the loop's actors are part of it."""
     if isinstance(recipe.loop, OfflineSettings):
         if actors or cluster:
             raise HyperparameterError(
@@ -574,7 +574,7 @@ def _actors_of(recipe: Recipe, actors: int | None, cluster: str) -> ActorSystem 
 
 
 def _envs_per_actor(num_envs: int, actors: int | None, cluster: str) -> int | None:
-    """Return how many environments an actor has: of a cluster, which does not say its slots, by default one."""
+    """Return the number of environments of an actor; by default one on a cluster, whose slots are unknown."""
     if actors:
         return math.ceil(num_envs / actors)
     return 1 if cluster else None

@@ -264,7 +264,7 @@ def verify(path: Path, *, progress: Callable[[str, float], None] = lambda _, __:
 
 
 def _differences(result: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what is not as a result has recorded it: versions of packages, Python, processor."""
+    """Return the differences from the record of a result: versions of packages, Python, processor."""
     before = {**result.get("versions", {}), "Python": result.get("python"), **result.get("machine", {})}
     now: dict[str, Any] = {"Python": platform.python_version(), **machine()}
     for package in result.get("versions", {}):

@@ -136,7 +136,7 @@ class FollowedRuns:
 
 
 def _events(path: Path, begin: int) -> tuple[list[dict[str, Any]], int | None]:
-    """Return the events of a log from a place on, and where the next begin; None: no line begins at that place."""
+    """Return the events of a log from a position on, and the position of the next; None if no line begins there."""
     with path.open("rb") as log:
         if begin > log.seek(0, os.SEEK_END):
             return [], None
@@ -235,7 +235,7 @@ def _await_checkpoints(run: Run, futures: list[ActorFuture]) -> None:
 
 
 def _note_saved(run: Run, folders: Sequence[Path]) -> None:
-    """Note what the runs have written, for the message after an interruption."""
+    """Record the files that the runs have written, for the message after an interruption."""
     for folder in folders:
         store = CheckpointStore(folder / "checkpoints")
         if steps := store.steps():

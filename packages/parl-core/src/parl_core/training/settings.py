@@ -287,7 +287,7 @@ def _refuse_idle_sizes(algorithm: str, asked: Sequence[str], memory: str | None)
 
 
 def _switched(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> tuple[Recipe, Mapping[str, Any]]:
-    """Return a recipe with the parts turned on or off that values speak of, and the values that are left.
+    """Return a recipe with the parts turned on or off that values name, and the remaining values.
 
     Raises:
         HyperparameterError: a part is turned off and has settings, or the algorithm has no such part.

@@ -264,7 +264,7 @@ def tune(
 
 
 def _best_so_far(study: Any, asked: RecipeRun, folder: Path, states: Any) -> Tuned | None:
-    """Return what a study has found, and write its best settings; None where no trial has a score."""
+    """Return the result of a study, and write its best settings; None if no trial has a score."""
     done = study.get_trials(deepcopy=False)
     if not any(one.value is not None for one in done):
         return None
@@ -311,7 +311,7 @@ def _suggested(trial: Any, name: str, one: Range) -> Any:
 
 
 def _report(running: _Running) -> None:
-    """Tell the study what a running trial has reached, and the trial to stop where it is not worth continuing."""
+    """Report the scores of a running trial to the study, and stop the trial if it is not worth continuing."""
     path = running.path
     if not (path / JsonLines.NAME).exists() or (path / STOP_FILE).exists():
         return

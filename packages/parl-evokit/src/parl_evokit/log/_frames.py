@@ -140,7 +140,7 @@ def _regular_frames(data: bytes, start: int) -> tuple[list[int], list[int]]:
 
 
 def _checksums(content: NDArray[np.uint8], at: NDArray[np.int64], length: int) -> NDArray[np.bool_]:
-    """Return of which frames of one length the checksum holds."""
+    """Return a mask of the frames of one length whose checksum holds."""
     state = np.full(len(at), zlib.crc32(LENGTH.pack(length)) ^ 0xFFFFFFFF, np.uint32)
     first = at + HEAD.size
     for column in range(length):

@@ -454,7 +454,7 @@ def read_segment(
 
 
 def _end_of_damage(path: Path, end: int, limit: int) -> int:
-    """Return up to where what follows the last good frame is damage, and not a frame that is still to be written."""
+    """Return the end of the damage behind the last good frame, after which a frame may still be written."""
     if end >= limit or not _at_rest(path, inf, without_locks=False):
         return end
     return end + cut_off(stretch_of(path, end, limit))

@@ -234,7 +234,7 @@ class LogWriter:
         return self._refused
 
     def _tally(self) -> None:
-        """Write how many tokens were refused since the last time."""
+        """Write the number of tokens refused since the last time."""
         if self._descriptor is None or self._owner != os.getpid():
             self._begin(self._fingerprint)
         refused = {reason.value: count for reason, count in self._refused.items()}

@@ -174,7 +174,7 @@ class ExactSum:
         return sums
 
     def _room_for(self, lines: int, size: int) -> NDArray[np.float32] | None:
-        """Return memory for long rows: the same memory each time, for new memory costs more than what is put there."""
+        """Return memory for long rows: the same each time, because new memory costs more than filling it."""
         if size < LONG_ROW:
             return None
         if self._room.size < lines * size:
@@ -183,7 +183,7 @@ class ExactSum:
 
 
 def _entries(size: int) -> int:
-    """Return how many entries of noise to hold at a time, in rows of this size."""
+    """Return the number of entries of noise to hold at a time, in rows of this size."""
     return ENTRIES if size >= LONG_ROW else SHORT_ENTRIES
 
 
@@ -218,7 +218,7 @@ def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.ui
 
 
 def _common_zeros(weights: NDArray[np.int64]) -> int:
-    """Return how many of the lowest bits are 0 in all weights, none of which is 0."""
+    """Return the number of lowest bits that are 0 in all weights, none of which is 0."""
     bits = int(np.bitwise_or.reduce(weights))
     return max(0, (bits & -bits).bit_length() - 1)
 
@@ -242,7 +242,7 @@ def _digits(weights: NDArray[np.int64]) -> list[tuple[int, NDArray[np.integer]]]
 
 
 def _run_count(digits: Sequence[NDArray[np.integer]]) -> int:
-    """Return into how many runs to deal the rows, for no product to exceed what float32 holds."""
+    """Return the number of runs into which to divide the rows, so that no product exceeds the range of float32."""
     sizes = [np.abs(digit) for digit in digits]
     rows = len(sizes[0]) if sizes else 0
     count = max([-(-rows // LONGEST), *(-(-int(size.sum()) // BUDGET) for size in sizes)])

@@ -411,7 +411,7 @@ class GaussianNoise:
             yield slice(low - start, high - start), slice(low + shift, high + shift)
 
     def _starts_by_block(self, pairs: NDArray[np.uint64], blocks: int) -> list[list[int]]:
-        """Yield where in the table each pair's window begins, for one block after the other."""
+        """Yield the beginning of each pair's window in the table, for one block after the other."""
         if len(pairs) * blocks <= FEW_WINDOWS:
             streams = pairs.tolist()
             return [[splitmix64(pair, number) % self._window_count for pair in streams] for number in range(blocks)]
@@ -453,7 +453,7 @@ class GaussianNoise:
 
 
 def _step(std: float) -> np.float32:
-    """Return what one unit is."""
+    """Return the value of one unit."""
     return np.float32(std) * np.float32(1 / UNITS_PER_ONE)
 
 

@@ -311,7 +311,7 @@ class Pool(ClosedByWith):
                 )
 
     def _forget(self, slot: int, *, from_outside: bool = False) -> int | None:
-        """Forget what a worker has been sent and does; return a sample that has ended too many workers."""
+        """Forget the state of a worker; return a sample that has ended too many workers."""
         self._members[slot] = _Member()
         return self._schedule.lost(slot, from_outside=from_outside)
 

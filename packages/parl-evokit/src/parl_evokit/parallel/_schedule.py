@@ -151,7 +151,7 @@ class Schedule:
         return [worker for worker, r in self._running.items() if r.round < self._round and self._overdue(r, now)]
 
     def wait_s(self, now: float) -> float | None:
-        """Return after how long a worker becomes overdue; None if only results can change anything."""
+        """Return the time after which a worker becomes overdue; None if only results can change anything."""
         later = [running.since + self._patience - now for running in self._running.values()]
         return min((seconds for seconds in later if seconds > 0), default=None)
 
@@ -163,7 +163,7 @@ class Schedule:
         return now - running.since >= self._patience
 
     def _held_up(self, now: float) -> list[int]:
-        """Return what an overdue worker of this round has not begun and no other was given, its last sample first.
+        """Return the samples that an overdue worker of this round has not begun and no other has, the last one first.
 
         Its first one is left to it: if that takes so long, it would hold up the next worker as well.
         """

@@ -72,7 +72,7 @@ def _mask(batch: Transitions) -> Tensor | None:
 
 
 def _masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean over batch and heads, `[batch, heads]`; what is masked counts as 0."""
+    """Return the mean over batch and heads, `[batch, heads]`; masked entries count as 0."""
     return values.mean() if mask is None else (mask * values).mean()
 
 

@@ -63,7 +63,7 @@ class IMPALA(contract.IMPALA, Algorithm):
         return joined
 
     def _begins(self, done: Tensor) -> Tensor:
-        """Return where a step is the first of its episode: behind one at which an episode ended, in each fragment."""
+        """Return a mask of the first steps of episodes: those behind the end of an episode, in each fragment."""
         by_fragment = done.reshape([-1, self.sample_batch_steps])
         return paddle.concat([paddle.zeros_like(by_fragment[:, :1]), by_fragment[:, :-1]], axis=1).reshape([-1])
 

@@ -94,7 +94,7 @@ class IMPALA(contract.IMPALA, Algorithm):
         return steps if batch.last_obs is not None else steps[:-1]
 
     def _begins(self, done: Tensor) -> Tensor:
-        """Return where a step is the first of its episode: behind one at which an episode ended, in each fragment."""
+        """Return a mask of the first steps of episodes: those behind the end of an episode, in each fragment."""
         by_fragment = done.reshape(-1, self.sample_batch_steps)
         return torch.cat([torch.zeros_like(by_fragment[:, :1]), by_fragment[:, :-1]], dim=1).reshape(-1)
 
