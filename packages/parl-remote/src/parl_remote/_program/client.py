@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
@@ -23,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from parl_remote import _current
 from parl_remote._config import Limits
 from parl_remote._current import FoundActor
-from parl_remote._data import serialize
-from parl_remote._data.class_spec import ClassSpec, dumps_class
+from parl_remote._data.class_spec import ClassSpec
 from parl_remote._display import ConnectionDisplay
 from parl_remote._files.places import Places
 from parl_remote._links.handshake import ClientIdentity, Cluster
@@ -32,7 +30,7 @@ from parl_remote._links.loop import Loop
 from parl_remote._messages import LeaseGranted, Status, StatusRequest
 from parl_remote._messages.parts import ActorFound, ActorReached, FindActor, UnwatchActor
 from parl_remote._options import ActorOptions
-from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames, settled
+from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames
 from parl_remote._program.connection import Connection, OwnConnection
 from parl_remote._program.known_actors import (
     CAUSE_PATIENCE_S,
@@ -240,17 +238,10 @@ class Client(ConnectionDisplay):
             if options.detached and options.max_restarts and not self.supervises:
                 _current.free_slots(self, spec.name)  # the supervisor waits for resources, not this process
                 return self._supervisor.create(spec, options, args, kwargs, self.making.lease_timeout_s)
-            cls = dumps_class(spec.cls)
-            args, kwargs = settled(args, kwargs)
-            references: list[object] = []
-            call = f"{spec.name}.__init__"
-            arguments = serialize.dumps_arguments(args, kwargs, call, partial(spec.parameters, "__init__"), references)
-            creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
-            recipe = Recipe(spec, options, creation, arguments[1:], tuple(references))
+            recipe = Recipe(spec, options, args, kwargs)
             made = self.making.make(recipe)
             if options.max_restarts:
                 return _restarting_reference(self, recipe, made)
-            recipe.references = None
             ref = self._reference(spec, made.record, Outbox(made.path), made.place, options)
             self._refs[made.place.lease_id] = ref
             if options.name:

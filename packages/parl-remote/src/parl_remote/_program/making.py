@@ -9,20 +9,23 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing import process
 from typing import TYPE_CHECKING, Any
 
 from parl_remote._config import Limits
+from parl_remote._data import serialize
 from parl_remote._data.calls import Call
-from parl_remote._data.class_spec import ClassSpec, description_of
+from parl_remote._data.class_spec import ClassSpec, description_of, dumps_class
 from parl_remote._files.places import Places
 from parl_remote._links.call_messages import Kind, header_of, payload_of
 from parl_remote._messages import LeaseGranted, StartActor
 from parl_remote._messages.parts import DescribeActor
 from parl_remote._options import RECORD_VARIABLE, ActorOptions
-from parl_remote._program.actor_ref import ActorPlace, AttributeNames
+from parl_remote._program.actor_ref import ActorPlace, AttributeNames, settled
 from parl_remote._program.connection import Connection
 from parl_remote._program.known_actors import NEWS_S, ActorRecord, Made, OwnActors
 from parl_remote._program.master_client import MasterClient
@@ -46,16 +49,17 @@ class Recipe:
     Args:
         spec: Its class.
         options: The options of the request.
-        creation: The first fields of `actor.host.Creation` after `sys_path`, without those that options give.
-        buffers: The buffers of the pickled arguments; copied if the actor may be restarted, because the program may
-            change its arrays meanwhile.
-        references: The objects that references among the arguments lead to, kept as long as the actor may be restarted.
+        args: Positional arguments of the constructor; futures are waited for. Arrays are copied if the actor may be
+            restarted, because the program may change them meanwhile.
+        kwargs: Keyword arguments of the constructor, likewise.
 
     Attributes:
         names: The names of the actor's attributes.
+        references: The objects that references among the arguments lead to, kept as long as the actor may be restarted.
         saves: Whether its state is saved for restarts.
 
     Raises:
+        SerializationError: The class or an argument cannot be sent.
         TypeError: The class has only one of the two methods that save and load its state.
     """
 
@@ -63,16 +67,21 @@ class Recipe:
         self,
         spec: ClassSpec,
         options: ActorOptions,
-        creation: tuple[Any, ...],
-        buffers: Sequence[Buffer],
-        references: tuple[object, ...],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
     ) -> None:
+        cls = dumps_class(spec.cls)
+        args, kwargs = settled(args, kwargs)
+        references: list[object] = []
+        call = f"{spec.name}.__init__"
+        data, *buffers = serialize.dumps_arguments(args, kwargs, call, partial(spec.parameters, "__init__"), references)
         self.spec = spec
         self.options = options
         self.names = AttributeNames()
         self.saves = bool(options.max_restarts) and _saves(spec.cls)
-        self.references: object = references
-        self._creation = creation
+        self.references = tuple(references)
+        # The first fields of `actor.host.Creation` after `sys_path`.
+        self._creation = tuple(sys.argv), spec.name, cls, spec.names, bytes(data), bool(kwargs)
         self._buffers = [bytes(buffer) for buffer in buffers] if options.max_restarts else buffers
         self._state: tuple[bytes, list[Buffer]] | None = None
 

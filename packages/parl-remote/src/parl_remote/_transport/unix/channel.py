@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 
 from parl_remote._config import Limits
 from parl_remote._system.facilities import IN, OUT, is_raised_by_handler, wait_once
-from parl_remote._system.shortage import is_shortage
 from parl_remote._system.texts import in_seconds
 from parl_remote._transport import Buffer, abandoned_in_children
 from parl_remote._transport.unix.sockets import (
@@ -80,13 +79,7 @@ class UnixChannel:
             ChannelClosed: Nothing listens there.
             OSError: This process has no descriptors or no memory left, whatever listens there.
         """
-        try:
-            connection = connect_to(path, wait=True)
-        except OSError as error:
-            if is_shortage(error):
-                raise
-            raise ChannelClosed(f"nothing listens at {path}: {error.strerror or error}") from error
-        return cls(connection, allocate=allocate)
+        return cls(connect_to(path, wait=True), allocate=allocate)
 
     @property
     def peer_pid(self) -> int:

@@ -205,13 +205,7 @@ class UnixPeers:
             ChannelClosed: Nothing listens there.
             OSError: There is no descriptor left, whatever listens there.
         """
-        try:
-            connection = connect_to(path, wait=False)
-        except OSError as error:
-            if is_shortage(error):
-                raise
-            raise ChannelClosed(f"nothing listens at {path}: {error.strerror}") from error
-        return self.add(connection)
+        return self.add(connect_to(path, wait=False))
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while `poll` has something to do."""

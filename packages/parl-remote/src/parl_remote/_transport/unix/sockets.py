@@ -38,8 +38,9 @@ from parl_remote._portable.sockets import (
 )
 from parl_remote._system.facilities import is_portable
 from parl_remote._system.interrupts import interruptible
+from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Buffer
-from parl_remote.errors import LocalProtocolError, RemoteProtocolError
+from parl_remote.errors import ChannelClosed, LocalProtocolError, RemoteProtocolError
 
 __all__ = [
     "DONT_WAIT",
@@ -388,16 +389,22 @@ def connect_to(path: str, *, wait: bool) -> socket.socket:
         wait: Whether to wait until the listener has authenticated itself, where it has to.
 
     Raises:
-        OSError: Nothing listens there.
+        ChannelClosed: Nothing listens there.
+        OSError: This process has no descriptors or no memory left, whatever listens there.
     """
-    if is_portable():
-        return connect_loopback(path, wait=wait)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.connect(path)
-    except BaseException:
-        connection.close()
-        raise
+        if is_portable():
+            return connect_loopback(path, wait=wait)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(path)
+        except BaseException:
+            connection.close()
+            raise
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        raise ChannelClosed(f"nothing listens at {path}: {error.strerror or error}") from error
     return connection
 
 
