@@ -63,7 +63,7 @@ def noise_table_generation(n: int, population: int, table: int = TABLE, batch: b
     """
     noise = np.random.default_rng(123).standard_normal(max(table, 4 * n), np.float32)
     random, theta = np.random.default_rng(0), np.zeros(n, np.float32)
-    m, v, room, gradient = (np.zeros(n, np.float32) for _ in range(4))
+    m, v, scratch, gradient = (np.zeros(n, np.float32) for _ in range(4))
     step = [0]
     rewards = np.random.default_rng(0).normal(size=(population // 2, 2))
     out = np.empty((rows_of(n, population) if batch else 2, n), np.float32)
@@ -74,9 +74,9 @@ def noise_table_generation(n: int, population: int, table: int = TABLE, batch: b
         places = random.integers(0, len(noise) - n + 1, population // 2).tolist()
         row = 0
         for place in places:
-            np.multiply(noise[place : place + n], std, out=room)
-            np.add(theta, room, out=out[row])
-            np.subtract(theta, room, out=out[row + 1])
+            np.multiply(noise[place : place + n], std, out=scratch)
+            np.add(theta, scratch, out=out[row])
+            np.subtract(theta, scratch, out=out[row + 1])
             row = (row + 2) % len(out)
         flat = rewards.ravel()
         ranks = np.empty(len(flat), np.float32)
@@ -88,22 +88,22 @@ def noise_table_generation(n: int, population: int, table: int = TABLE, batch: b
             here = places[first : first + len(rows)]
             for copy, place in zip(rows, here, strict=False):
                 copy[...] = noise[place : place + n]
-            np.dot(weights[first : first + len(rows)], rows[: len(here)], out=room)
-            np.add(gradient, room, out=gradient)
+            np.dot(weights[first : first + len(rows)], rows[: len(here)], out=scratch)
+            np.add(gradient, scratch, out=gradient)
         np.multiply(gradient, np.float32(-1.0 / population), out=gradient)
         step[0] += 1
         rate = 0.01 * np.sqrt(1 - 0.999 ** step[0]) / (1 - 0.9 ** step[0])
         for moment, decay in ((m, 0.9), (v, 0.999)):
-            np.multiply(gradient, np.float32(1.0 - decay), out=room)
+            np.multiply(gradient, np.float32(1.0 - decay), out=scratch)
             if moment is v:
-                np.multiply(room, gradient, out=room)
+                np.multiply(scratch, gradient, out=scratch)
             np.multiply(moment, np.float32(decay), out=moment)
-            np.add(moment, room, out=moment)
-        np.sqrt(v, out=room)
-        np.add(room, np.float32(1e-8), out=room)
-        np.divide(m, room, out=room)
-        np.multiply(room, np.float32(rate), out=room)
-        np.subtract(theta, room, out=theta)
+            np.add(moment, scratch, out=moment)
+        np.sqrt(v, out=scratch)
+        np.add(scratch, np.float32(1e-8), out=scratch)
+        np.divide(m, scratch, out=scratch)
+        np.multiply(scratch, np.float32(rate), out=scratch)
+        np.subtract(theta, scratch, out=theta)
 
     return generation
 

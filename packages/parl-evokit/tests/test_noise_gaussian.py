@@ -344,9 +344,9 @@ def test_a_sum_over_many_blocks_is_that_of_its_samples(spec: NoiseSpec, count: i
     expected = sum(
         int(w) * noise.units(int(key), 0, size).astype(np.int64) for key, w in zip(keys, weights, strict=True)
     )
-    room = np.full(size, 5, np.int64)
-    found = ExactSum(noise, keys, weights).part(0, size, room)
-    assert found is room
+    memory = np.full(size, 5, np.int64)
+    found = ExactSum(noise, keys, weights).part(0, size, memory)
+    assert found is memory
     assert (found == expected).all()
 
 

@@ -157,7 +157,7 @@ class Strategy(ABC):
         if info.origin != ahead.origin:
             sampler.require_own(info)
         if out is not None:
-            _room((self.layout.size,), out)
+            _output_of((self.layout.size,), out)
         made = ahead.made.pop(info.drawn_key, None)
         if made is None:
             made = ahead.take(info.noise_key, out)
@@ -182,7 +182,7 @@ class Strategy(ABC):
         for info in infos:
             if info.model_iter_id != number or info.fingerprint != mark:
                 sampler.require_own(info)
-        return sampler.perturb_many(noise_keys(infos), _room((len(infos), self.layout.size), out))
+        return sampler.perturb_many(noise_keys(infos), _output_of((len(infos), self.layout.size), out))
 
     def tell(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
         """Update from any number of the drawn samples, in any order.
@@ -606,7 +606,7 @@ def _distance(a: FlatVector, b: FlatVector) -> float:
     return sqrt(total) if isfinite(total) else float(np.linalg.norm(a.astype(np.float64) - b))
 
 
-def _room(shape: tuple[int, ...], out: NDArray[np.float32] | None) -> NDArray[np.float32]:
+def _output_of(shape: tuple[int, ...], out: NDArray[np.float32] | None) -> NDArray[np.float32]:
     if out is None:
         return np.empty(shape, np.float32)
     if out.shape != shape:

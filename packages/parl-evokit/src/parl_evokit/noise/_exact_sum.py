@@ -89,7 +89,7 @@ class ExactSum:
                 return rows.reshape(self._run, self._runs).T
             return np.append(rows, np.full(surplus, filling, rows.dtype)).reshape(self._run, self._runs).T
 
-        self._room = np.empty(0, np.float32)
+        self._scratch = np.empty(0, np.float32)
         self._pairs = dealt(pairs, pairs[0] if len(pairs) else 0).ravel()
         self._digits = [(shift, dealt(digit, 0).astype(np.float32)[:, None]) for shift, digit in digits]
         self._row_chunk, self._rows_of = noise.row_chunk, noise.rows(self._pairs)
@@ -161,25 +161,25 @@ class ExactSum:
         line, count = first * self._run, run_count * self._run
         fitting = max(1, _entries(size) // size)
         if count <= fitting:
-            rows = self._rows_of(slice(line, line + count), start, size, self._room_for(count, size))
+            rows = self._rows_of(slice(line, line + count), start, size, self._scratch_for(count, size))
             rows = rows.reshape(run_count, self._run, size)
             return [_product(digits[first : first + run_count], rows) for _, digits in self._digits]
         sums = [np.zeros(size, np.float32) for _ in self._digits]  # of one run, which float32 holds as a whole
         for part in chunks(self._run, fitting):
             rows = self._rows_of(
-                slice(line + part.start, line + part.stop), start, size, self._room_for(part.stop - part.start, size)
+                slice(line + part.start, line + part.stop), start, size, self._scratch_for(part.stop - part.start, size)
             )
             for sum_, (_, digits) in zip(sums, self._digits, strict=True):
                 sum_ += digits[first, 0, part] @ rows
         return sums
 
-    def _room_for(self, lines: int, size: int) -> NDArray[np.float32] | None:
+    def _scratch_for(self, lines: int, size: int) -> NDArray[np.float32] | None:
         """Return memory for long rows: the same each time, because new memory costs more than filling it."""
         if size < LONG_ROW:
             return None
-        if self._room.size < lines * size:
-            self._room = np.empty(lines * size, np.float32)
-        return self._room[: lines * size].reshape(lines, size)
+        if self._scratch.size < lines * size:
+            self._scratch = np.empty(lines * size, np.float32)
+        return self._scratch[: lines * size].reshape(lines, size)
 
 
 def _entries(size: int) -> int:

@@ -195,10 +195,10 @@ class CounterKeys:
         """Return a key that was not drawn before."""
         count = next(self._counts)
         low = count if self._mirrored else 2 * count
-        self._require_room(low)
+        self._require_free_counts(low)
         return self._worker << HALF_BITS | low
 
-    def _require_room(self, low: int) -> None:
+    def _require_free_counts(self, low: int) -> None:
         if low > HALF_MASK:
             raise EvolutionError(f"worker {self._worker} has used all its keys: give it another number")
 
@@ -207,7 +207,7 @@ class CounterKeys:
         _require_count(n)
         counts = np.array(list(itertools.islice(self._counts, n)), np.uint64)  # taken in one go, which is atomic too
         lows = counts if self._mirrored else counts << np.uint64(1)
-        self._require_room(int(lows[-1]) if len(lows) else 0)
+        self._require_free_counts(int(lows[-1]) if len(lows) else 0)
         return lows | np.uint64(self._worker << HALF_BITS)
 
     def start_pair(self) -> None:
