@@ -70,7 +70,7 @@ class Outbox:
 
     Args:
         channel: The channel to the caller.
-        on_room: Called in any thread when a caller has read everything after it had fallen behind.
+        on_caught_up: Called in any thread when a caller has read everything after it had fallen behind.
 
     Attributes:
         held: The replies that the next `flush` writes.
@@ -78,11 +78,11 @@ class Outbox:
         is_full: Whether the caller has not read everything that was sent to it.
     """
 
-    __slots__ = ("_channel", "_lock", "_on_room", "guarded", "held", "is_full")
+    __slots__ = ("_channel", "_lock", "_on_caught_up", "guarded", "held", "is_full")
 
-    def __init__(self, channel: UnixChannel, on_room: Callable[[], None]) -> None:
+    def __init__(self, channel: UnixChannel, on_caught_up: Callable[[], None]) -> None:
         self._channel = channel
-        self._on_room = on_room
+        self._on_caught_up = on_caught_up
         self.held: deque[list[Buffer]] = deque()
         self.guarded = False
         self.is_full = False
@@ -103,7 +103,7 @@ class Outbox:
             except ChannelClosed:
                 self._drop()
         if not self.is_full:
-            self._on_room()
+            self._on_caught_up()
             return
         try:
             start_daemon(self._write_rest, "parl-rest")
@@ -122,7 +122,7 @@ class Outbox:
         """Wait a moment for a caller that is about to read, because that costs less than a thread."""
         until = time.perf_counter() + _MOMENT_S
         while (left_s := until - time.perf_counter()) > 0:
-            self._channel.wait_for_room(left_s)
+            self._channel.wait_writable(left_s)
             if self._channel.flush():
                 return True
         return False
@@ -130,13 +130,13 @@ class Outbox:
     def _write_rest(self) -> None:
         """Write until the caller has read everything or is gone; its owner detects the latter."""
         while self.is_full:
-            self._channel.wait_for_room(_LOOK_AGAIN_S)
+            self._channel.wait_writable(_LOOK_AGAIN_S)
             with self._lock:
                 try:
                     self.is_full = not (self._channel.flush() and self._post())
                 except ChannelClosed:
                     self._drop()
-        self._on_room()
+        self._on_caught_up()
 
     def _drop(self) -> None:
         """Drop the buffered replies: the caller is gone."""
@@ -216,10 +216,10 @@ class _Caller:
         "supervises",
     )
 
-    def __init__(self, channel: UnixChannel, sent: Callable[[_Caller], None], on_room: Callable[[], None]) -> None:
+    def __init__(self, channel: UnixChannel, sent: Callable[[_Caller], None], on_caught_up: Callable[[], None]) -> None:
         self.channel = channel
         self._sent = sent
-        self.outbox = Outbox(channel, on_room)
+        self.outbox = Outbox(channel, on_caught_up)
         self.aside: deque[list[memoryview]] = deque()  # what it sent and is not done before it takes its answers
         self.sharing: Sharing | None = None
         self.supervises = False
@@ -290,7 +290,7 @@ class ActorProcess:
         # Handles of a lost actor may lead here before the one who makes it again has sent the constructor's arguments.
         self._early: list[tuple[_Caller, list[memoryview]]] = []
         self._flush_timer = FlushTimer()
-        self._room: Waker | None = None  # woken when a caller takes answers again
+        self._caught_up: Waker | None = None  # woken when a caller takes answers again
         self._leaving = False  # this loop, for good or for another one
         self.over = False
         self.has_time = False
@@ -329,8 +329,8 @@ class ActorProcess:
             self._read(self._callers[fd])
         elif fd == self._acceptor.fileno():
             self._accept()
-        elif self._room is not None:
-            self._room.clear()
+        elif self._caught_up is not None:
+            self._caught_up.clear()
             for caller in self._callers.values():
                 if not caller.outbox.is_full:
                     self._resume(caller)
@@ -343,12 +343,12 @@ class ActorProcess:
         """
         if caller.is_gone or not (caller.outbox.is_full or caller.aside):
             return False
-        if self._room is None:
-            self._room = Waker()
-            self.poller.register(self._room.fileno(), IN)
+        if self._caught_up is None:
+            self._caught_up = Waker()
+            self.poller.register(self._caught_up.fileno(), IN)
         caller.aside.append(frames)
-        if not caller.outbox.is_full:  # looked at again now that `_on_room` can wake the poller
-            self._room.wake()
+        if not caller.outbox.is_full:  # looked at again now that `_on_caught_up` can wake the poller
+            self._caught_up.wake()
         return True
 
     def _resume(self, caller: _Caller) -> None:
@@ -356,9 +356,9 @@ class ActorProcess:
         while caller.aside:
             self._queue.appendleft((caller, caller.aside.pop()))
 
-    def _on_room(self) -> None:
-        if self._room is not None:
-            self._room.wake()
+    def _on_caught_up(self) -> None:
+        if self._caught_up is not None:
+            self._caught_up.wake()
 
     def _accept(self) -> None:
         """Accept all connections that are waiting."""
@@ -369,7 +369,7 @@ class ActorProcess:
             self._add(channel)
 
     def _add(self, channel: UnixChannel) -> None:
-        caller = _Caller(channel, self._sent, self._on_room)
+        caller = _Caller(channel, self._sent, self._on_caught_up)
         self._callers[channel.fileno()] = caller
         self._holders.connected(caller)
         self.poller.register(channel.fileno(), IN)

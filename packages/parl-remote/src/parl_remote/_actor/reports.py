@@ -260,8 +260,8 @@ def _page(path: str | os.PathLike[str]) -> bytes:
         return b""
 
 
-def _read(page: bytes, offset: int, room: int) -> str:
-    size = min(int.from_bytes(page[offset : offset + 2], "little"), room - 2)
+def _read(page: bytes, offset: int, size_limit: int) -> str:
+    size = min(int.from_bytes(page[offset : offset + 2], "little"), size_limit - 2)
     return page[offset + 2 : offset + 2 + size].decode(errors="replace")
 
 

@@ -197,7 +197,7 @@ class Segments:
     def _make(self, size: int) -> _Segment | None:
         self._drop_retired()
         whole = _FRAMES_AT + shared_memory.whole_size(size)
-        if not self._make_room(whole):
+        if not self._may_grow(whole):
             return None
         descriptor = shared_memory.create(_NAME, whole)
         segment = _Segment(descriptor, shared_memory.address_of(descriptor).inode, whole)
@@ -205,7 +205,7 @@ class Segments:
         _give_back_later(self)
         return segment
 
-    def _make_room(self, size: int) -> bool:
+    def _may_grow(self, size: int) -> bool:
         """Return whether one more segment is within the limits, after dropping free ones that did not fit."""
         free = sorted((s for s in self._segments if s.state() == _FREE), key=lambda s: s.last_use, reverse=True)
         most = max(_MOST_BYTES, size)  # a message of any size, if it is the only one

@@ -277,13 +277,13 @@ class Items:
         added = False
         while not self._exhausted:
             with self.workers.lock:
-                room = self._room()
-            if room <= 0:
+                capacity = self._capacity()
+            if capacity <= 0:
                 break
             some: list[Any] = []
             try:
-                error = take_items(some, self._items, None if room == inf else int(room))
-                self.source_error, self._exhausted = error, len(some) < room
+                error = take_items(some, self._items, None if capacity == inf else int(capacity))
+                self.source_error, self._exhausted = error, len(some) < capacity
                 if error is not None and (is_by_handler(error) or not isinstance(error, Exception)):
                     raise error
             finally:
@@ -303,14 +303,14 @@ class Items:
         elif self._exhausted:
             self._end_if_idle()
 
-    def _room(self) -> float:
+    def _capacity(self) -> float:
         if self.ahead == 0:
             return inf
         if self.ahead is not None:
             return self.ahead - (self._taken - self.given)
         size = self._chunksize or self._wished()
-        room = _AHEAD * size * max(2, self._workers_seen) - (self._taken - self.given)
-        return room if room >= size else 0
+        capacity = _AHEAD * size * max(2, self._workers_seen) - (self._taken - self.given)
+        return capacity if capacity >= size else 0
 
     def part(self, timeout_s: float | None, deadline: float | None) -> _Read | BaseException | None:
         """Wait for the next part of the results and return it.

@@ -155,7 +155,7 @@ class RayClient(ConnectionDisplay):
         handle = self._order(spec, options, message, setup)
         names = AttributeNames()
         try:
-            place = self._await_room(handle, spec, options, lease_timeout_s)
+            place = self._await_process(handle, spec, options, lease_timeout_s)
             names.set(self._await_object(handle, spec))
         except BaseException:
             with contextlib.suppress(Exception):
@@ -321,7 +321,7 @@ class RayClient(ConnectionDisplay):
                 f"the name {name!r} is taken; choose another, or use that one: parl.get_actor({name!r})"
             ) from None
 
-    def _await_room(self, handle: Any, spec: ClassSpec, options: ActorOptions, timeout_s: float | None) -> RayPlace:
+    def _await_process(self, handle: Any, spec: ClassSpec, options: ActorOptions, timeout_s: float | None) -> RayPlace:
         """Wait until an actor has a process."""
         began = time.monotonic()
         asked = handle.place.remote()

@@ -229,7 +229,7 @@ class SealedReader(FrameReader):
                 missing[0] = part[size:]
         if plain:
             if len(self._buffer) - self._end < len(plain):
-                self._make_room(self._end - self._start + len(plain))
+                self._reserve(self._end - self._start + len(plain))
             self._view[self._end : self._end + len(plain)] = plain
             self._end += len(plain)
 
@@ -365,7 +365,7 @@ class SealedChannel(UnixChannel):
             rest = after(rest, sent)
             if not rest:
                 return
-            if not self._wait_for_room(deadline, inside_message=True):
+            if not self._wait_writable(deadline, inside_message=True):
                 raise ChannelClosed("the peer took a long message too slowly; the connection is closed")
 
 

@@ -153,7 +153,7 @@ class UnixChannel:
             self._unsent += [bytes(part) for part in rest]
             return not self._unsent
 
-    def wait_for_room(self, timeout_s: float) -> None:
+    def wait_writable(self, timeout_s: float) -> None:
         """Wait until the peer takes more, is gone, or the time has passed, without reading."""
         with contextlib.suppress(OSError, ValueError):  # it is closed
             wait_once(self._socket, OUT, 1000 * timeout_s)
@@ -180,7 +180,7 @@ class UnixChannel:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self._unsent:
             self._unsent = self._rest_of(self._unsent)
-            if self._unsent and not self._wait_for_room(deadline):
+            if self._unsent and not self._wait_writable(deadline):
                 raise ResultTimeout(f"the peer received nothing for {timeout_s} s")
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
@@ -190,7 +190,7 @@ class UnixChannel:
         rest = after(parts, sent)
         try:
             while rest:
-                if not self._wait_for_room(deadline, inside_message=started):
+                if not self._wait_writable(deadline, inside_message=started):
                     raise ResultTimeout(f"the peer received nothing for {timeout_s} s")
                 try:
                     sent = self._socket.sendmsg(rest[:PARTS_AT_ONCE], (), NOW)
@@ -206,7 +206,7 @@ class UnixChannel:
             if rest and started:  # half a message is on its way and nothing can follow it
                 self._hang_up()
 
-    def _wait_for_room(self, deadline: float | None, *, inside_message: bool = False) -> bool:
+    def _wait_writable(self, deadline: float | None, *, inside_message: bool = False) -> bool:
         """Wait until the socket accepts data, reading meanwhile; return False once the deadline has passed."""
         may_be_interrupted = not inside_message
         if self._may_read():  # otherwise another thread is reading anyway

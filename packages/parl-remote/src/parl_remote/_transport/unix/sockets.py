@@ -149,7 +149,7 @@ class FrameReader:
                 raise RemoteProtocolError(f"a message cannot have {count} frames")
             if available < 4 + 8 * count:
                 # At most twice what has arrived: a peer that announces a million frames has to send their lengths.
-                self._make_room(min(4 + 8 * count, 2 * max(available, _READ_AHEAD)))
+                self._reserve(min(4 + 8 * count, 2 * max(available, _READ_AHEAD)))
                 return None
             lengths = struct.unpack_from(f"<{count}Q", self._buffer, start + 4)
             body = start + 4 + 8 * count
@@ -223,7 +223,7 @@ class FrameReader:
             self._fill_missing(source, flags)
             return
         if self._start and len(self._buffer) - self._end < len(self._buffer) // 4:
-            self._make_room(0)
+            self._reserve(0)
         into = self._view[self._end :] if self._end else self._buffer
         if self.descriptors is None:
             self._receive(map(source.recv_into, (into,), NO_SIZE, (flags,)), flags)
@@ -231,7 +231,7 @@ class FrameReader:
             self._counts.append(_receive_with_descriptor(source, into, flags, self.descriptors))
         self._note()
         if self._end == len(self._buffer) < _READ_AHEAD:
-            self._make_room(_READ_AHEAD)  # there is more than this at a time
+            self._reserve(_READ_AHEAD)  # there is more than this at a time
 
     def _fill_missing(self, source: socket.socket, flags: int) -> None:
         missing = self._missing
@@ -270,7 +270,7 @@ class FrameReader:
         self._missing = rest
         del self._counts[0]
 
-    def _make_room(self, needed: int) -> None:
+    def _reserve(self, needed: int) -> None:
         """Move the unread bytes to the front, into a larger buffer if `needed` bytes would not fit."""
         rest = self._buffer[self._start : self._end]
         count = len(rest)
