@@ -1,4 +1,4 @@
-"""Look-up of the facade's names and module paths, with what to install when the package of one is missing.
+"""Look-up of the facade's names and module paths; errors name the package to install.
 
 Paths of PARL 1.x and 2.x are other names of modules that this project has in another place:
 
@@ -201,7 +201,7 @@ def refuse_old_distribution() -> None:
 
 
 def answer_old_paths() -> None:
-    """Let `import` find the old paths, after everything else; once a process."""
+    """Make `import` find the old paths, after everything else; once a process."""
     if not any(isinstance(finder, _OldPaths) for finder in sys.meta_path):
         sys.meta_path.append(_OldPaths())
 
@@ -267,7 +267,7 @@ def _tell_what_took_its_place(path: str) -> None:
 
 
 def offer_to_joblib() -> None:
-    """Let joblib find its backend "parl", now or when it is imported; parl-remote is imported when that is used."""
+    """Register the backend "parl" with joblib, now or when it is imported; parl-remote is imported at its first use."""
     loaded = sys.modules.get("joblib.parallel")
     if loaded is not None:
         _offer_to(loaded)

@@ -156,7 +156,7 @@ class ArrayFolder:
         self._write({"closed": False})
 
     def flush(self) -> None:
-        """Have the system write every mapped array to its file."""
+        """Make the system write every mapped array to its file."""
         for mapped in self._mapped:
             mapped.flush()
 

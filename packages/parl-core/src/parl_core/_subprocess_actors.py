@@ -242,7 +242,7 @@ class _Process:
         return _Answer(self, future)
 
     def begin_close(self) -> None:
-        """Tell the process to end, without waiting for it."""
+        """Signal the process to end, without waiting for it."""
         self._loss = ""
         if not self._closed:
             self._closed = True

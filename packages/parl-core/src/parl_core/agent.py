@@ -190,7 +190,7 @@ class Agent:
         return _unbatched(actions, single)
 
     def _settle_shapes(self, batch: Any, action: Any) -> None:
-        """Let layers that acting does not run take their shapes, so that an agent that has acted can be saved."""
+        """Shape the layers that acting does not run, so that an agent that has acted can be saved."""
         self._has_settled = True
         with suppress(Exception):  # what a model cannot do is explained by the update that needs it
             self.alg.settle_shapes(batch, action[0] if self.alg.remembers else action)

@@ -545,7 +545,7 @@ class Algorithm:
         raise NotImplementedError
 
     def _settle_threads(self) -> None:
-        """Let the framework compute in as many threads as pay for these models, once the shapes of all are known.
+        """Set the framework's number of threads to one that suits these models, once the shapes of all are known.
 
         It goes by size and never by timing: another number of threads sums in another order, and a resumed run is to
         have the same bits. What the user has chosen stays.

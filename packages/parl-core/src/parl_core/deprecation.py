@@ -49,7 +49,7 @@ REMOVED_CLIENT_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
 
 
 def found_or_successor(owner: object, name: str, removed: Mapping[str, str]) -> Any:
-    """Look up an attribute that was not found: what `__getattr__` of a class with removed attributes returns.
+    """Return the value for `__getattr__` of a class with removed attributes, or raise an error with the successor.
 
     Raises:
         AttributeError: it is missing; if it was removed, the message names its successor.

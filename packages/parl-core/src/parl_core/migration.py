@@ -455,7 +455,7 @@ class _Reader(ast.NodeVisitor):
                 self._change_part(node.lineno, start, end, message.format(new=new), new)
 
     def _module(self, node: ast.stmt | ast.alias, name: str) -> bool:
-        """Note whether this is a program of PARL at all; note and return whether the module is gone."""
+        """Record whether this is a program of PARL; record and return whether the module is gone."""
         self._is_of_parl |= name.partition(".")[0] == "parl"
         for gone, instead in {**REMOVED_MODULES, "paddle.fluid": _FLUID}.items():
             if name == gone or name.startswith(f"{gone}."):
@@ -464,7 +464,7 @@ class _Reader(ast.NodeVisitor):
         return False
 
     def _name(self, node: ast.expr | ast.alias, path: str) -> None:
-        """Note the use of a name that is gone."""
+        """Record the use of a name that is gone."""
         instead = replacement_of(path) if path.startswith("parl.") else _gone_of_gym(path)
         if instead is not None:
             self.findings.append(Finding(node.lineno, f"{path} is gone: {instead}"))

@@ -302,7 +302,7 @@ class Model:
             layer.materialise(own)
 
     def _share_initial_weights(self, target_model: Model) -> None:
-        """Let the target's lazily shaped layers draw the same initial weights as this model's."""
+        """Give the target's lazily shaped layers the same initial weights as this model's."""
         layers = self._lazy_layers()
         for name, layer in target_model._lazy_layers().items():
             if name in layers:

@@ -359,7 +359,7 @@ class WorkerPool:
         self._slots[number].spawning = _Spawning(lambda: self._spawn(number), in_thread=self.in_thread)
 
     def _welcome(self, number: int, spawning: _Spawning) -> list[Answer]:
-        """Let the worker begin that was spawned; where it was lost meanwhile, have another one spawned."""
+        """Start the spawned worker; if it was lost meanwhile, spawn another one."""
         slot = self._slots[number]
         slot.spawning = None  # it is taken once, also where this ends the run
         try:

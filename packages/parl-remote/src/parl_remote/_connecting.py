@@ -399,7 +399,7 @@ def _disconnect_at_end() -> None:
 
 
 def _register_end() -> None:
-    """Have this process disconnect when it ends, after `multiprocessing` has joined the children that may use it.
+    """Register the disconnection at this process's end, after `multiprocessing` has joined children that may use it.
 
     What `atexit` knows is run in reverse order, so what that package registers once it is used comes before. Its own
     children run only what is registered with it.

@@ -208,7 +208,7 @@ class _Awaiting:
         self.news: asyncio.Future[None] = loop.create_future()
 
     def wake(self) -> None:
-        """Have the task look again."""
+        """Wake the task to check again."""
         if threading.get_ident() == self._thread:
             self._tell()
         else:

@@ -59,7 +59,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let the C library keep memory that an update frees for the next one.
+    """Make the C library keep memory that an update frees for the next one.
 
     glibc returns freed memory to the kernel if more than a few hundred kilobytes are free at the top of its heap, and
     maps each larger block anew. Updates free megabytes, so that each begins with page faults, which take a tenth of the

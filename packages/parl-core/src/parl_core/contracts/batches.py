@@ -583,7 +583,7 @@ def learns_from(
     keywords: Sequence[str] = (),
     extra: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let `learn(self, batch, ...)` take the columns of the batch one by one as well, as in PARL 1.x and 2.x.
+    """Make `learn(self, batch, ...)` also accept the columns of the batch one by one, as in PARL 1.x and 2.x.
 
     Args:
         kind: of the batch.

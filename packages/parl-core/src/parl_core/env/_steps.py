@@ -275,7 +275,7 @@ class StepMemory:
     # -- the end that steps ------------------------------------------------------------------------------------------
 
     def call(self, actions: npt.NDArray[Any]) -> bool:
-        """Have the actor step with these actions; False where they do not fit into the memory."""
+        """Request a step with these actions from the actor; return False if they do not fit into the memory."""
         dtype = actions.dtype.char
         if dtype not in _NUMBERS:
             return False
@@ -289,7 +289,7 @@ class StepMemory:
         return True
 
     def ask_to_leave(self) -> None:
-        """Have the actor end the call in which it serves."""
+        """Make the actor end the call in which it serves."""
         os.write(self._writes, _LEAVE)
 
     def wait_for_answer(self, timeout_s: float) -> bytes | None:
@@ -318,7 +318,7 @@ class StepMemory:
         return (self._view_as(char) if view is None else view).copy()  # an environment may keep the action that it got
 
     def answer(self, answer: Answer) -> None:
-        """Tell the other end."""
+        """Signal the other end."""
         os.write(self._writes, answer)
 
     def put_endings(self, endings: list[Ending]) -> None:

@@ -95,7 +95,7 @@ class _CallLink:
         self.begin("close")
 
     def begin_end(self) -> None:
-        """Tell the actor to end without waiting for it, where its system can do so."""
+        """Signal the actor to end without waiting for it, where its system can do so."""
         getattr(self._group, "begin_close", lambda: None)()
 
     def close(self) -> None:

@@ -185,7 +185,7 @@ class Ring:
         return ("action", "reward", "terminal", "truncated")
 
     def flush(self) -> None:
-        """Have the system write a memory with a `directory` to disk; without one, do nothing."""
+        """Make the system write a memory with a `directory` to disk; without one, do nothing."""
         self._folder.flush()
 
     def close(self) -> None:

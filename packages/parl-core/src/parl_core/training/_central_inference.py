@@ -61,7 +61,7 @@ class GroupSlot:
         return self.writer is not None and not self.under_way and self.obs is not None
 
     def begin_again(self, obs: Observations, state: Mapping[str, NDArray[Any]]) -> None:
-        """Forget the fragment that was being made, because the environments were reset."""
+        """Drop the fragment that was being made, because the environments were reset."""
         if self.writer is not None:
             self.writer = FragmentWriter(self.writer.task, self.writer.n_steps)
         self.obs, self.state, self.chosen, self.under_way = obs, state, None, False

@@ -164,7 +164,7 @@ class EnvironmentWorkers(ClosedByWith):
         return answers
 
     def succeeded(self, group: int) -> None:
-        """Forget the failures of a group, because it has got on."""
+        """Reset the failures of a group, because a call of it has succeeded."""
         self._failures[group] = self._losses_from_outside[group] = 0
 
     def submit(self, call: Call) -> None:
@@ -462,7 +462,7 @@ class ActorEnvironments:
         self._workers, self._source = workers, source
 
     def record_episodes(self) -> None:
-        """Have actors that are made from now on record their episodes."""
+        """Make later actors record their episodes."""
         self.recorded = True
 
     def get_state(self) -> dict[str, Any]:

@@ -215,7 +215,7 @@ def require_agents(agent: Any, space: Any) -> int | None:
 
 
 def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) -> None:
-    """Let an agent that has not acted yet choose once, so that a misfit is found before the loop begins.
+    """Make an agent that has not acted yet choose once, so that a misfit is found before the loop begins.
 
     An algorithm that was not told how many actions there are, such as DQN, learns it here.
 
@@ -431,7 +431,7 @@ class RewardWatch:
         self._watches = bool(getattr(algorithm, "TEAM", None)) and not getattr(algorithm, "NEEDS_SEQUENCES", False)
 
     def compare(self, team: NDArray[Any], own: NDArray[Any], acted: NDArray[Any]) -> None:
-        """Look at rewards of a team `[...]`, and at those of its agents and whether they acted, `[..., agents]`."""
+        """Compare rewards of a team `[...]` with those of its agents that acted, both `[..., agents]`."""
         if not self._watches:
             return
         own, acted = np.asarray(own, np.float64), np.asarray(acted) != 0

@@ -186,7 +186,7 @@ class Checkpoints:
         self._first_values = _agent_values(agent)
 
     def await_rounds(self, awaits: bool) -> None:
-        """Let Ctrl-C wait for the end of a round and its checkpoint, if one can be written there, or stop waiting."""
+        """Defer Ctrl-C to the end of a round and its checkpoint, if one can be written there, or stop deferring it."""
         self._run.interruption.waits_for_round = awaits and self.exact
 
     def notice_interruption(self) -> None:

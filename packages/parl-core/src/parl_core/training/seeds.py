@@ -225,7 +225,7 @@ def train_seeds(
 
 
 def _await_checkpoints(run: Run, futures: list[ActorFuture]) -> None:
-    """Ask the runs to end, and wait for them no longer than for a single run."""
+    """Request the end of the runs, and wait for them no longer than for a single run."""
     os.write(2, b"\nInterrupted: the runs end with checkpoints after this round; Ctrl-C again ends them at once.\n")
     (run.path / STOP_FILE).touch()
     deadline = time.monotonic() + SECONDS_OF_A_ROUND

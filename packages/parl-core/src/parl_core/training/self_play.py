@@ -302,7 +302,7 @@ class OpponentPool:
             raise HyperparameterError(f"the pool has a player {name!r} already; names are {', '.join(self._players)}")
 
     def _drop_weakest(self) -> None:
-        """Let the weakest leave where there are too many, though never the newest."""
+        """Remove the weakest players above the maximum number, but never the newest."""
         if self._capacity is not None and len(self._players) > self._capacity:
             weakest = min(self.players[:-1], key=lambda each: each.rating)
             del self._players[weakest.name]
@@ -438,7 +438,7 @@ class Arena(ClosedByWith):
 
 
 class _Losses:
-    """Lets so many workers be lost, and none that cannot be spawned."""
+    """Allows a number of lost workers, and none that cannot be spawned."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit

@@ -186,7 +186,7 @@ class LogWriter:
             self._give_back()
 
     def _give_back(self) -> None:
-        """Have nothing open any more; the next record begins a segment."""
+        """Close all files; the next record begins a segment."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -232,7 +232,7 @@ class ActorHost:
         self._is_copy = False
 
     def become_copy(self) -> None:
-        """Note that this is the child of a fork: the call that forked ends the process when it returns or raises."""
+        """Record that this is the child of a fork: the call that forked ends the process when it returns or raises."""
         self._is_copy = True
 
     def handle(self, frames: Sequence[memoryview]) -> list[Buffer]:

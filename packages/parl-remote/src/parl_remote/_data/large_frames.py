@@ -272,7 +272,7 @@ def give_back_unused(seconds: float) -> None:
 
 
 def _give_back_later(segments: Segments) -> None:
-    """Have the segments of a connection given back when they are not used."""
+    """Return the segments of a connection when they are not used."""
     if _watch[0].pid != os.getpid():
         _watch[0] = _Watch()  # the thread and the locks of the other one belong to the process that forked this one
     _watch[0].add(segments)
@@ -370,7 +370,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
 
 
 def _give_back(memory: mmap.mmap, pid: int, forks: int) -> None:
-    """Let a segment go once its frames' last user is gone; not in a forked copy of the process."""
+    """Release a segment once its frames' last user is gone; not in a forked copy of the process."""
     if os.getpid() == pid:
         memory[0] = _FREE if forks == _forks[0] else _RETIRED
 

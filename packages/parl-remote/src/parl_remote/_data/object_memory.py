@@ -310,7 +310,7 @@ class MemoryPool:
         return memory
 
     def lend(self, memory: Memory, holder: object) -> None:
-        """Have memory given back at the end of its holder."""
+        """Return memory at the end of its holder."""
         # Called in C, the last one first: no handler of a signal can come before the end is noted.
         wakes = weakref.ref(holder, self._wakes.put)
         use = weakref.ref(holder, self._ended.append)

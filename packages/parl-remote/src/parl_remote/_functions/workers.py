@@ -390,7 +390,7 @@ class Workers:
         return self._idle[-1] if self._idle and source.quota.is_promised else None
 
     def _queue_behind(self, source: Source) -> tuple[_Worker, Chunk] | None:
-        """Let the next chunk of a source wait in a worker that has another chunk of it, if there is such a worker."""
+        """Queue the next chunk of a source in a worker that has another chunk of it, if there is such a worker."""
         if not source.may_queue():
             return None
         for worker in self._workers:

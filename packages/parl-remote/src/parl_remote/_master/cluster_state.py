@@ -167,7 +167,7 @@ class ClusterState:
         self._clients.joined(client_id, name, pid, now, host_id)
 
     def client_away(self, client_id: str, now: float) -> list[Instruction]:
-        """Note that a program's connection broke without a goodbye; unknown ones are ignored.
+        """Record that a program's connection broke without a Bye; unknown ones are ignored.
 
         Its actors go on until the program ends, which their workers detect at once by their own connections. A program
         that reconnects in time repeats its pending requests.
@@ -234,7 +234,7 @@ class ClusterState:
     # -- from outside (see `messages.overview`, `messages.parts`) -----------------------------------------------
 
     def find_requested(self, client_id: str, asked: FindActor) -> list[Instruction]:
-        """Look for an actor by its name, or for the one that replaced another.
+        """Find an actor by its name, or the one that replaced another.
 
         Raises:
             RemoteError: There is no such actor.

@@ -140,7 +140,7 @@ class LeaseGrants:
         return [ToNode(node.node_id, assigned), ToClient(client_id, granted)]
 
     def _ask_for_one(self, waiting: Waiting) -> list[Instruction]:
-        """Ask the client with the most workers of functions for a worker with the resources that a request waits for.
+        """Request a worker with the awaited resources from the client with the most workers of functions.
 
         Each client keeps one worker. If the requesting client runs functions as well, it gets no more workers than the
         other client keeps.

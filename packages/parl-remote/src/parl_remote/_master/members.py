@@ -418,7 +418,7 @@ class Draining:
             del self._absent[next(iter(self._absent))]
 
     def due(self, now: float) -> list[Instruction]:
-        """Ask the actors of nodes past their deadline to end."""
+        """Request the end of actors on nodes past their deadline."""
         out: list[Instruction] = []
         for node_id, drain in self._drains.items():
             node = self._tables.pool.get(node_id)

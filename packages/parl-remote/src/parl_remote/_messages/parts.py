@@ -55,7 +55,7 @@ __all__ = [
 
 @record
 class OpenSealed(Message):
-    """Ask a node for another connection to it, see `transport.sealed`; answered by SealedOpened.
+    """Request another connection to a node, see `transport.sealed`; answered by SealedOpened.
 
     Attributes:
         port: The port at which this link has found the node; if it is not the node's own, it is forwarded, and no

@@ -235,7 +235,7 @@ def _serve(settings: MonitorSettings, store: Store, source: ClusterSource) -> An
 
 
 def share_fairly(servers: Iterable[Any], peers: Peers, most: int) -> None:
-    """Let no visitor take all connections of some servers; waitress itself takes no more when it has enough.
+    """Keep any visitor from taking all connections of some servers; waitress itself accepts no more above its limit.
 
     Args:
         servers: waitress's servers.

@@ -76,7 +76,7 @@ class _OneProgram:
             self._on_gone()
 
     def closed(self, link: Link, reason: str) -> None:
-        """Note that a peer is gone; without the driver or the worker the node ends."""
+        """Record that a peer is gone; without the driver or the worker the node ends."""
         self._master.closed(link, reason)
         if link is self._driver or link.hello.role is not Role.CLIENT:
             self._on_gone()

@@ -104,7 +104,7 @@ class ActorRef:
         return self
 
     def wait_for_use(self, reach: Callable[[ActorRef], None]) -> None:
-        """Have no connection until the reference is used here; in a forked child, leave the connection to the parent.
+        """Drop the connection until the reference is used here; in a forked child, leave it to the parent.
 
         Args:
             reach: Connects the reference here; called on its first use.

@@ -268,7 +268,7 @@ class AnswerReader(ABC):
         return None
 
     def _resume(self, event_loop: EventLoopReader) -> None:
-        """Have an event loop read, unless another thread does, which then hands over."""
+        """Resume reading in an event loop, unless another thread reads, which then hands over."""
         if not self._awaited:
             return
         if self._is_lost:

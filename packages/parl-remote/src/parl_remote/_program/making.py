@@ -208,7 +208,7 @@ class Making:
         raise AssertionError("the last placement returns or raises")
 
     def announce(self, recipe: Recipe, record: ActorRecord) -> None:
-        """Have clients find an actor by its name from now on; called once handles of it are known here."""
+        """Publish an actor's description, by which clients find it; called once handles of it are known here."""
         description = description_of(recipe.spec, wait=recipe.options.wait)
         self._workers.tell(record.node_id, DescribeActor(record.lease_id, description))
 
@@ -263,7 +263,7 @@ class Making:
                 raise
 
     def _remember(self, name: str, record: ActorRecord | None) -> None:
-        """Note the actor that has a name; see `_lease`."""
+        """Record the actor that has a name; see `_lease`."""
         if len(self._named) >= _NAMES_KEPT:  # of those that ended, only the last ones matter
             self._named = {name: one for name, one in list(self._named.items()) if one and not one.has_ended}
         self._named[name] = record

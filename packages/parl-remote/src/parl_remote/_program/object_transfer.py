@@ -103,7 +103,7 @@ class NodeObjects:
             self._hold(ref, lambda number: HoldObject(number, ref.id, tuple(place)))
 
     def _hold(self, ref: Reference, make: Callable[[int], Message], frames: Sequence[Buffer] = ()) -> None:
-        """Have the worker hold a value for a reference, which is noted before: an earlier one may just be released."""
+        """Make the worker hold a value for a reference, which is recorded before that."""
         self._note(ref)
         try:
             self._ask(make, frames)
@@ -150,7 +150,7 @@ class NodeObjects:
             link.close()
 
     def _join(self, ref: Reference) -> bool:
-        """Note that a reference holds its value, if another one does; return whether it does now."""
+        """Record that a reference holds its value, if another one does; return whether it does now."""
         with self._noting:
             if ref.id not in self._there:
                 return False
@@ -158,7 +158,7 @@ class NodeObjects:
             return True
 
     def _note(self, ref: Reference) -> None:
-        """Note that a reference holds its value."""
+        """Record that a reference holds its value."""
         with self._noting:
             if id(ref) not in self._noted:
                 self._noted[id(ref)] = finalizer = weakref.finalize(ref, self._gone, ref.id, id(ref))

@@ -123,7 +123,7 @@ class OutboxMachine(Generic[C]):
         return True
 
     def settled(self, call: C) -> None:
-        """Note that one of the futures that a call waits for is settled."""
+        """Record that one of the futures that a call waits for is settled."""
         if self._queue.get(call):
             self._queue[call] -= 1
 
@@ -140,13 +140,13 @@ class OutboxMachine(Generic[C]):
         return call
 
     def has_left(self) -> None:
-        """Note that the leaving call is sent, or failed."""
+        """Record that the leaving call is sent, or failed."""
         assert self.leaving is not None
         del self._queue[self.leaving]
         self.leaving = None
 
     def stays(self) -> bool:
-        """Note that the leaving call was not sent; return False if the actor is gone, and the call fails."""
+        """Record that the leaving call was not sent; return False if the actor is gone, and the call fails."""
         if self.state is _S.GONE:
             self.has_left()
             return False

@@ -320,7 +320,7 @@ class SupervisorLink:
         kwargs: Mapping[str, Any],
         lease_timeout_s: float | None,
     ) -> ActorRef:
-        """Let the supervisor make and restart a detached actor; raise what `Client.create` raises."""
+        """Make a detached actor by the supervisor, which restarts it; raise what `Client.create` raises."""
         args, kwargs = settled(args, kwargs)
         timeout_s = lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         told = dataclasses.replace(options, lease_timeout_s=timeout_s)

@@ -370,7 +370,7 @@ class SealedChannel(UnixChannel):
 
 
 def watch_over(connection: socket.socket, limits: Limits) -> None:
-    """Have the kernel send small messages at once, and close the connection when the peer is silent for too long."""
+    """Make the kernel send small messages at once, and close the connection if the peer is silent for too long."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     probe_s = max(1, int(limits.liveness_limit_s / (_PROBES + 1)))

@@ -139,7 +139,7 @@ class ActorProcesses:
         self._zygote.kill(actor.number)
 
     def dump_stack(self, actor: ActorProcess) -> None:
-        """Have an actor print its stacks behind its page, see `reports`."""
+        """Make an actor print its stacks behind its page, see `reports`."""
         self._zygote.dump(actor.number)
 
     def note(self, actor: ActorProcess, cause: DeathCause) -> None:

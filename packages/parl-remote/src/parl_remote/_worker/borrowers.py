@@ -131,7 +131,7 @@ class Borrowers:
             self._release(lease_id)
 
     def _release(self, lease_id: str) -> None:
-        """Let the actor end, once no borrower is expected and the actor has read the HOLD."""
+        """Release the actor, once no borrower is expected and the actor has read the HOLD."""
         if lease_id not in self._held or self._on_their_way.get(lease_id):
             return
         self._on_their_way.pop(lease_id, None)

@@ -376,7 +376,7 @@ class Worker:
             self._processes.kill(lease.actor, cause)
 
     def _ask_to_end(self, lease: WorkerLease, actor: ActorProcess, cause: DeathCause) -> None:
-        """Ask an actor once to finish its calls and then end; one that ends already, or does not read, is not asked."""
+        """Request once that an actor finishes its calls and ends, unless it ends already or does not read."""
         if lease.is_ending or lease.channel is None:
             return
         with contextlib.suppress(ChannelClosed, ResultTimeout):
@@ -409,7 +409,7 @@ class Worker:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self, cause: DeathCause) -> None:
-        """Tell clients why all actors end, kill them and the zygote, and wait for them."""
+        """Send clients the cause of the end of all actors, kill them and the zygote, and wait for them."""
         for lease in self._leases:
             self._forget(lease.lease_id, cause)
         self.parts.close()

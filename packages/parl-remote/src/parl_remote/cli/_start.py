@@ -323,7 +323,7 @@ def _remove_if_empty(directory: Path) -> None:
 
 
 def _say_it_runs(what: str, directory: Path, found: Environment, key_file: Path | None) -> None:
-    """Say that a node of this name runs.
+    """Print that a node of this name runs.
 
     Raises:
         click.ClickException: It has another key than the given one, which is of no use there.

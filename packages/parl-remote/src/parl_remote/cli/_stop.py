@@ -228,7 +228,7 @@ def stop_command(ports: tuple[int, ...], addresses: list[Address], everything: b
 
 
 def _announce(running: Sequence[_Record], *, asks: bool) -> None:
-    """Say what is about to be stopped; ask, or give up, where it belongs to several clusters."""
+    """Print the processes to be stopped; ask for confirmation, or refuse, if they belong to several clusters."""
     if running:
         click.echo("This stops:")
     for one in running:
