@@ -152,7 +152,7 @@ def _home(module: str, wanted: str = "parl.remote") -> ModuleType:
 
 
 def unknown(name: str) -> AttributeError:
-    """Return the error for a name that `parl` does not have; what PARL 2.x had under it is told what took its place."""
+    """Return the error for a name that `parl` does not have, with the replacement of a name of PARL 2.x."""
     instead = import_module("parl_core.migration").replacement_of(f"parl.{name}")
     return AttributeError(f"module 'parl' has no attribute {name!r}" + (f": {instead}" if instead else ""))
 

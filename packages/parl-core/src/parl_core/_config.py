@@ -47,5 +47,5 @@ def chosen_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def one_thread_unless_chosen(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of one of several processes on a machine: one thread each, or what the user chose."""
+    """Return the environment of one of several processes on a machine: one thread each, or the user's choice."""
     return dict(environment) if chosen_variables(environment) else {**environment, **dict.fromkeys(VARIABLES, "1")}

@@ -39,13 +39,13 @@ class EventFile:
         self._write(_record(step=step, summary=summary))
 
     def hide_earlier_from(self, step: int) -> None:
-        """Hide what earlier files of the directory have of this step and of later ones."""
+        """Hide the events of earlier files of the directory from this step on."""
         from tensorboardX.proto.event_pb2 import SessionLog
 
         self._write(_record(step=step, session_log=SessionLog(status=SessionLog.START)))
 
     def sync(self) -> None:
-        """Wait until the disk has what was added."""
+        """Wait until the disk has all events."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ class ActorSystem(Protocol):
         """
 
     def close(self) -> None:
-        """Close all actors and release what the system holds; a second call does nothing."""
+        """Close all actors and release the system's resources; a second call does nothing."""
 
     def __enter__(self) -> Self: ...
 

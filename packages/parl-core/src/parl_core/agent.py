@@ -825,7 +825,7 @@ def _explain(
 
 
 def _check_figures(source: str, figures: Any) -> None:
-    """Refuse NaN and infinity among what an algorithm's method returned: a number, a tuple or a dictionary of some.
+    """Refuse NaN and infinity in the result of an algorithm's method: a number, a tuple or a dictionary.
 
     Raises:
         DivergedError: it names the figures, and what usually helps.

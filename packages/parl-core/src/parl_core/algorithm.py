@@ -627,7 +627,7 @@ class Algorithm:
         raise NotImplementedError
 
     def _copied(self, tensor: Any) -> NDArray[Any] | None:
-        """Return a copy of a tensor's values as an array, None of what is not a tensor."""
+        """Return a copy of a tensor's values as an array; None for other values."""
         raise NotImplementedError
 
     def _holder(self, value: Any) -> Holder | None:
@@ -635,7 +635,7 @@ class Algorithm:
         return holder_of(value)
 
     def _array(self, tensor: Any) -> Any:
-        """Return a numpy array that holds the tensor's values; what is not a tensor passes unchanged."""
+        """Return a numpy array that holds the tensor's values; other values pass unchanged."""
         raise NotImplementedError
 
     def _run(self, network: Callable[..., Any], *inputs: Any) -> Any:

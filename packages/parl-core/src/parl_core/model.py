@@ -1,4 +1,4 @@
-"""The contract of `parl.Model`: what both backends' model classes share.
+"""The contract of `parl.Model`, which both backends' model classes share.
 
 Tensor code (the conversion of parameters to arrays, the blending of two sets of parameters) is in the backends, in the
 methods below `Backend hooks`. Names, checks and messages are here, once for both.

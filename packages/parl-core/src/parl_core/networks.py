@@ -451,7 +451,7 @@ class _Policy(_Network):
         self.log_std = self._parts.layers.create_parameter([count], is_bias=True) if count else None
 
     def _distributed(self, output: Any) -> Any:
-        """Return what `parl_core.contracts.actions.ActionKind` says of the head's outputs."""
+        """Return the distribution by `parl_core.contracts.actions.ActionKind` of the head's outputs."""
         if self.log_std is None:
             return output
         std = self.log_std.exp()

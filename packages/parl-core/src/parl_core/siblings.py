@@ -45,5 +45,5 @@ def require_core(package: str, bounds: str) -> None:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Return the first numbers of a version or bound; what follows them (`rc1`) does not count."""
+    """Return the first numbers of a version or bound; a suffix such as `rc1` does not count."""
     return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[a-z+]", version)[0]))

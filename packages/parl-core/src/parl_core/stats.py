@@ -195,7 +195,7 @@ class SavedStatistics:
     """Base of wrappers with running statistics, of which `ob` are those of observations, `ret` those of rewards."""
 
     def _statistics(self) -> dict[str, RunningMeanStd]:
-        """Return what is normalised here, by part."""
+        """Return the running statistics of each part."""
         raise NotImplementedError
 
     def get_state(self) -> dict[str, NDArray[np.float64]]:

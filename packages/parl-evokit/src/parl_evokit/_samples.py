@@ -402,7 +402,7 @@ def sort_samples(
 def fresh_intake(
     infos: Sequence[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating], origin: tuple[int, int]
 ) -> Intake | None:
-    """Return what `sort_samples` makes of records that all count once, for the present model, without their columns.
+    """Return the result of `sort_samples` for records that all count once, of the present model, without columns.
 
     Args:
         infos: In any order.

@@ -307,7 +307,7 @@ class Strategy(ABC):
         return present, intake.controls.get(age, [])
 
     def _with_comparison(self, report: UpdateReport, comparison: Comparison, holdout: list[float]) -> UpdateReport:
-        """Return the report with what the arms of this update have shown."""
+        """Return the report with the comparison of the arms of this update."""
         if not self.config.solver.guard.rollback:
             return report
         low, high = comparison.interval(self.config.solver.guard.level)
@@ -419,7 +419,7 @@ class Strategy(ABC):
         self._sampler = replace(self._sampler, model_iter_id=int(state["model_iter_id"]))
 
     def _kept_of_round(self, intake: Intake, left: Sampler) -> Any:  # noqa: ARG002
-        """Return what has to be made of a round's samples before the model that they are of is left."""
+        """Return the data of a round's samples that must be computed before their model is replaced."""
         return None
 
     def _advance_reverted(self, intake: Intake, sampler: Sampler, kept: Any) -> Advance:  # noqa: ARG002
@@ -515,7 +515,7 @@ class _Ahead:
 
     @functools.cached_property
     def _order(self) -> list[int | None]:
-        """The keys, and what is none after the last one."""
+        """Return the keys, and None behind the last one."""
         return [*self._keys.tolist(), None]
 
     @functools.cached_property

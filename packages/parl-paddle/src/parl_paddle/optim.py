@@ -104,7 +104,7 @@ class Adam(contract.Optimizer):
 
     @contextlib.contextmanager
     def _others_frozen(self) -> Iterator[None]:
-        """Compute no gradients of what only the loss runs through, such as critics in an actor's step."""
+        """Compute no gradients of parameters that the optimizer does not change, such as critics in an actor's step."""
         if self._part is None or not self._slots or in_program():
             yield
             return

@@ -214,7 +214,7 @@ def deadline_of(name: str, timeout: Any) -> float | None:
 
 
 def check_flag(name: str, value: object) -> None:
-    """Refuse what is not True or False.
+    """Raise an error for a value that is not True or False.
 
     Raises:
         TypeError: It is neither.

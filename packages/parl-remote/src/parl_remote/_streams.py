@@ -332,7 +332,7 @@ def can_stream(value: object) -> bool:
 
 
 def open_stream(value: Any) -> Opened:
-    """Keep a generator in this process; return what is sent in its place."""
+    """Keep a generator in this process; return the object to send in its place."""
     source = _Source(value)
     _sources[source.number] = source
     return Opened(source)
@@ -443,7 +443,7 @@ def _next(number: int, most: int) -> Any:
 
 
 def _resume(number: int, value: Any, error: BaseException | None) -> Any:
-    """Resume a generator with a value, or with an exception; return what `_next` does, with one value at most."""
+    """Resume a generator with a value or an exception; return the result of `_next`, with one value at most."""
     source = _source_of(number)
     generator = source.generator
     if inspect.isasyncgen(generator):

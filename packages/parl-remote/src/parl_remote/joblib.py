@@ -135,7 +135,7 @@ class _Mapped:
 
 
 def _shared(value: Any) -> Any:
-    """Return what to send for an argument: a writable mapped array by its file, any other value as a copy."""
+    """Return the object to send for an argument: a writable mapped array by its file, any other value as a copy."""
     memory = _get_backing_memmap(value) if isinstance(value, np.ndarray) else None
     return _Mapped(value, memory) if isinstance(memory, np.memmap) and memory.mode in {"r+", "w+"} else value
 

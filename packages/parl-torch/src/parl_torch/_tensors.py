@@ -107,7 +107,7 @@ def orthogonal_(weights: Tensor, gain: float = 1.0, *, generator: torch.Generato
 
 
 def _usual_threads() -> tuple[int, int]:
-    """Return what PyTorch may have chosen by itself: the logical processors of this process, or the cores."""
+    """Return PyTorch's own choices of a number of threads: the logical processors of this process, or the cores."""
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores = set()
     for number in processors:

@@ -52,7 +52,7 @@ class Algorithm(contract.Algorithm):
         return True
 
     def _run(self, network: Callable[..., Any], *inputs: Any) -> Any:
-        """Return what a network gives; of one that computes in bfloat16, as float32, in which losses are computed."""
+        """Return the output of a network, as float32 if it computes in bfloat16, because losses need that."""
         if not self._reduces:
             return network(*inputs)
         with torch.autocast(self.device.type, torch.bfloat16):

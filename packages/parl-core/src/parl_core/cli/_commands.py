@@ -37,7 +37,7 @@ __all__ = ["parl"]
 
 
 class _Group(click.Group):
-    """Shows what a user can set right as one line; whatever else is raised is a defect and keeps its traceback."""
+    """Shows errors that a user can correct as one line; other exceptions are defects and keep their traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:

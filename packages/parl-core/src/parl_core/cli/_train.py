@@ -157,7 +157,7 @@ def asked_by(
 
 
 def _actors_as_settings(values: Mapping[str, Any], actors: int, given: Mapping[str, Any]) -> dict[str, int]:
-    """Return the settings of loops whose actors are part of what is learned."""
+    """Return the settings of loops whose actors affect learning."""
     loop = preset(values["algorithm"], values["env"], values.get("module", ""), values["env_options"]).loop
     if not isinstance(loop, ACTING_APART) or "n_actors" in given:
         return {}

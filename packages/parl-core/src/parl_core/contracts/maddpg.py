@@ -221,7 +221,7 @@ class MADDPG(ContinuousActorCritic):
         return self._side_by_side([model.value(obs, each[agent], agent) for agent in range(agents)])
 
     def _mean_square(self, policy: Any) -> Any:
-        """Return the mean square `[batch, agents]` of what the policies return, without padding."""
+        """Return the mean square `[batch, agents]` of the policies' outputs, without padding."""
         squares = policy.square()
         return squares.mean(2) if self._shares is None else (squares * self._tensor(self._shares)).sum(2)
 
@@ -372,5 +372,5 @@ class OneAgentMADDPG(CountingUpdates):
         return self.model.get_critic_params()  # type: ignore[no-any-return]
 
     def _action(self, output: Any, *, drawn: bool) -> Any:
-        """Backend hook: the action of what the policy returned, with noise where it is drawn."""
+        """Backend hook: the action of a policy's output, with noise if it is drawn."""
         raise NotImplementedError

@@ -382,7 +382,7 @@ class EnvGroup:
 
 
 def _metadata(env: Any) -> dict[str, Any]:
-    """Return an environment's metadata, and what loops have to know of it.
+    """Return an environment's metadata, and the properties that loops need.
 
     Under `running_statistics` is what changes its numbers as training goes on, and `action_masks` is True where it has
     a method of that name, sb3-contrib's way to tell which actions are possible.

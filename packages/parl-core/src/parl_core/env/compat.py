@@ -285,7 +285,7 @@ class _FromGym(AnyWrapper):
 
 
 class _Foreign(AnyEnv):
-    """An environment that is none of Gymnasium's classes, as an object of one; its API stays what it is."""
+    """An environment that is of none of Gymnasium's classes, as an object of one; its API does not change."""
 
     def __init__(self, env: Any, api: Api) -> None:
         self._env = env

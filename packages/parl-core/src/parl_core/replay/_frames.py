@@ -305,7 +305,7 @@ class FrameReplayMemory(SampledRing):
         return env * self._lane + np.arange(start, stop) % self._lane
 
     def _drop_overwritten(self, env: int) -> None:
-        """Drop the transitions of one environment whose oldest frame was just written over, and what came before."""
+        """Drop the transitions of one environment up to those whose oldest frame was just written over."""
         oldest_frame = self._written[env] - self._lane
         start = self._start
         number = start + (env - start) % self.n_envs

@@ -229,7 +229,7 @@ class Ring:
         self._end += n
 
     def _state_columns(self, used: int) -> dict[str, NDArray[Any]]:
-        """Return what `_restore_columns` needs, for a snapshot whose columns have `used` rows."""
+        """Return the columns that `_restore_columns` needs, for a snapshot whose columns have `used` rows."""
         return {
             "truncated": self.truncated[:used],
             "place": np.array([self._start, self._end, self.max_size, self.n_envs]),

@@ -100,7 +100,7 @@ class Experience(ActingExperience, Protocol):
         """Pass a batch through the model, so that layers without shapes get them."""
 
     def learn(self, batch: FragmentBatch, rates: Mapping[str, float]) -> Any:
-        """Update the weights and return what `read` makes losses of; it may still be on the device."""
+        """Update the weights and return the results that `read` turns into losses; they may be on the device."""
 
     def read(self, result: Any) -> Mapping[str, float]:
         """Return the losses of an update by name.

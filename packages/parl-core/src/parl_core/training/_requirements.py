@@ -54,7 +54,7 @@ _LOOPS = (
 
 
 def require_kinds(loop: str, agent: object, settings: object = None, kind: type[Any] | None = None) -> None:
-    """Refuse what is no agent, and the settings of another loop.
+    """Refuse objects that are no agents, and the settings of another loop.
 
     Raises:
         HyperparameterError: the message says what was given and what is needed.

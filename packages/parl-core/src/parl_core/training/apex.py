@@ -491,7 +491,7 @@ def _remember(memory: Any, fragment: FragmentSteps) -> int:
 
 
 def _shifted(obs: Any, last: Any) -> Any:
-    """Return what each step `[n, T, ...]` led to, within the same arrays and at last `[n, ...]`."""
+    """Return the values after each step of `[n, T, ...]`, the last ones from `[n, ...]`."""
     return np.concatenate([obs[:, 1:], np.asarray(last)[:, None]], axis=1)
 
 

@@ -360,7 +360,7 @@ def _bar_class() -> Any:
 
 
 class _TellInterrupted(Callback):
-    """Prints what was saved before anything else is closed, because a second signal may follow."""
+    """Prints the saved files before anything else is closed, because a second signal may follow."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

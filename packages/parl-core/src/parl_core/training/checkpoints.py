@@ -317,7 +317,7 @@ class Checkpoints:
 
 
 def _algorithm_of(agent: Any) -> str:
-    """Return the class name of what the agent learns with; that of an agent without `alg` is its own."""
+    """Return the class name of the agent's algorithm; that of an agent without `alg` is its own."""
     return type(getattr(agent, "alg", agent)).__name__
 
 

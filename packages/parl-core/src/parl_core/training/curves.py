@@ -285,7 +285,7 @@ _NO_SETTINGS = {"seed", "extended_to", "checkpoint_every", "format", "version", 
 
 
 def _asked_without_seed(run: RunCurve) -> dict[str, Any]:
-    """Return what a run was asked for apart from its seed, and without what was left to the recipe."""
+    """Return the request of a run without its seed, and without values left to the recipe."""
     asked = {k: v for k, v in run.asked.items() if k not in _NO_SETTINGS and v not in (None, "", {})}
     if isinstance(settings := asked.get("settings"), dict):  # of a program, which has its seed there
         asked["settings"] = {name: value for name, value in settings.items() if name not in ("seed", "runs")}
@@ -299,7 +299,7 @@ def _without_seed(run: RunCurve) -> str:
 
 
 def _described(run: RunCurve) -> str:
-    """Return a name for runs with the settings of this one: the program, or the algorithm and what is given to it."""
+    """Return a name for runs with the settings of this one: the program, or the algorithm and its arguments."""
     asked = _asked_without_seed(run)
     name = " ".join(str(asked.pop(part)) for part in ("program", "algorithm", "env") if part in asked)
     asked.pop("settings", None)  # all of them: too long for a name

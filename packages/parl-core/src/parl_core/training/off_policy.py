@@ -259,7 +259,7 @@ def _with_last(now: Any, ended: NDArray[np.int64], final_obs: Any) -> Any:
 
 
 def _normalizer_of(envs: Any) -> NormalizeVector | None:
-    """Return the `NormalizeVector` of a vector, whose memory holds what it was given.
+    """Return the `NormalizeVector` of a vector, whose memory holds raw observations.
 
     Raises:
         HyperparameterError: something around it changes observations or rewards once more, or Gymnasium's wrappers or

@@ -453,7 +453,7 @@ class _Losses:
 
 
 class _Table:
-    """A game, and two players at it: what an actor of an arena is."""
+    """A game and two players at it, in an actor of an arena."""
 
     def __init__(self, make_game: Callable[[], Any]) -> None:
         self._game = make_game()

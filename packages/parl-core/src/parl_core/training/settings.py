@@ -314,7 +314,7 @@ def _switched(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> tupl
 
 
 class _Changes(dict[str, Any]):
-    """Changes of a part, by the names of what is in it."""
+    """Changes of a part, by the names of its entries."""
 
 
 def _changed(part: Any, changes: Mapping[str, Any]) -> Any:
@@ -459,7 +459,7 @@ def _recipe_fields(contract: type[Algorithm], recipe: Recipe) -> Iterator[Settin
 
 
 def _loop_fields(contract: type[Algorithm], recipe: Recipe, arguments: dict[str, Setting]) -> Iterator[Setting]:
-    """Yield the loop's settings, and take out of the arguments what these override."""
+    """Yield the loop's settings, and remove the arguments that they override."""
     loop = recipe.loop
     texts, hints = _texts(type(loop), "Attributes"), get_type_hints(type(loop))
     for name in _OF_EVERY_UPDATE.get(type(loop), ()):

@@ -48,7 +48,7 @@ class DiscreteSAC(contract.DiscreteSAC, SAC):
         return loss, {"entropy": -(p * log_p).sum(1).detach(), "largest_entropy": count.log()}
 
     def _policy(self, obs: Tensor, batch: Transitions, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Return probabilities, their logarithms (0 of what is impossible), and the number of possible actions."""
+        """Return probabilities, their logarithms (0 for impossible actions), and the number of possible actions."""
         mask = mask_of(obs, (batch.extra or {}).get(name))
         log_p = self._of(self.model.policy(obs), obs, mask).log_probabilities
         if mask is None:

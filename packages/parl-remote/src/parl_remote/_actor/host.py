@@ -480,7 +480,7 @@ class ActorHost:
         return (None, _STAYS) if value is self._instance and _may_give_itself(name) else (value, 0)
 
     def _method(self, name: str) -> Callable[..., Any]:
-        """Return what a call by name calls: a method of the object, or the reading of a generator of its."""
+        """Return the callable of a call by name: a method of the object, or the reading of one of its generators."""
         return stream_method(name) or getattr(self._instance, name)
 
     def _called(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[str, Any, dict[str, Any]]:

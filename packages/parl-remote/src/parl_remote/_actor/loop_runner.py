@@ -127,7 +127,7 @@ class LoopRunner:
         task.add_done_callback(self._done)
 
     async def _run(self, job: Job, awaitable: Awaitable[Any]) -> None:
-        """Await a method's result and answer the call, before another task can change what the result refers to."""
+        """Await a method's result and answer the call, before another task can change objects in the result."""
         value, failure = None, None
         try:
             value = await awaitable

@@ -223,7 +223,7 @@ def _aligned(length: int) -> int:
 
 
 class _Watch:
-    """Gives back what connections of this process have not used for a while, in a thread that ends when all is back."""
+    """Returns segments that connections of this process have not used for a while, in a thread that then ends."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()

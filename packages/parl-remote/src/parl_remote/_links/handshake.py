@@ -423,7 +423,7 @@ class Cluster(Protocol):
         """Return the error for a master that accepted the connection and does not answer."""
 
     def close(self) -> None:
-        """Shut down what ends with the connection; called once, after the last message is sent."""
+        """Shut down the parts that end with the connection; called once, after the last message is sent."""
 
     def abandon(self) -> None:
         """Drop all connections without closing them, in the child of a fork."""

@@ -41,7 +41,7 @@ _thread = threading.local()
 
 
 def is_serving() -> bool:
-    """Return whether this thread serves others, and must not wait for what it serves itself."""
+    """Return whether this thread serves others, and must not wait for its own service."""
     return getattr(_thread, "serves", False)
 
 

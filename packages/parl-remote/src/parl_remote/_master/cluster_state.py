@@ -268,7 +268,7 @@ class ClusterState:
         self._clients.pardon(now)
 
     def tick(self, now: float) -> list[Instruction]:
-        """Handle what is due: silent nodes, absent programs and requests out of time, nodes to be emptied."""
+        """Handle due events: silent nodes, absent programs and requests out of time, nodes to be emptied."""
         self._now = now
         out: list[Instruction] = []
         for node_id in self.tables.alive.expired(now):

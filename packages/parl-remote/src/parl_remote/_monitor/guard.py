@@ -157,7 +157,7 @@ class Visitor:
 
     @property
     def may_look(self) -> bool:
-        """True if this visitor may see what the monitor knows."""
+        """Return whether this visitor may see the monitor's data."""
         return self.known or self.is_owner
 
 

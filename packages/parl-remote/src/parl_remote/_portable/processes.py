@@ -1,4 +1,4 @@
-"""The portable part of `system.processes` and `system.host`: psutil tells what /proc and pidfd tell on Linux."""
+"""The portable part of `system.processes` and `system.host`: psutil takes the place of /proc and pidfd."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ class Connection(AnswerReader):
         self.watch(RemoteFuture(self))  # which is never settled
 
     def read_out(self, timeout_s: float) -> None:
-        """Read what the actor sent before it ended; a restart begins with the last state it saved.
+        """Read the messages that the actor sent before it ended; a restart begins with the last state it saved.
 
         Args:
             timeout_s: The time to wait for another thread that is reading.

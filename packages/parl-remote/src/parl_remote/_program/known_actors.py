@@ -75,7 +75,7 @@ class RestartPolicy(Protocol):
     """The policy that restarts an actor when it is lost; see `restarts.Restarts`."""
 
     def lost(self, record: ActorRecord, cause: DeathCause) -> Callable[[], None]:
-        """Handle the end of an actor before any caller learns of it; return what to do when the cause is recorded."""
+        """Handle the end of an actor before any caller learns of it; return a function to call after it is recorded."""
 
     def connection_closed(self, record: ActorRecord) -> None:
         """Handle a broken connection of which no cause has become known in time."""

@@ -209,5 +209,5 @@ class _Shown:
 
 
 def _as_shown(line: str) -> str:
-    """Return what stays visible of a line that is written over and over, as a progress bar does: its last state."""
+    """Return the visible part of a line that was overwritten, as by a progress bar: its last state."""
     return visible(line.rstrip("\r").rpartition("\r")[2])

@@ -263,7 +263,7 @@ class Outbox:
         self._held = {}
 
     def _path_closed(self, path: CallPath) -> None:
-        """Record that a call met the actor's loss; another link reports what follows."""
+        """Record that a call met the actor's loss; another link reports its end or restart."""
         with self._lock:
             if path is not self._live:
                 return

@@ -103,7 +103,7 @@ class RelayedChannel:
             return self._link.post(frames)
 
     def flush(self) -> bool:
-        """Send what `post` has kept; see `Channel.flush`."""
+        """Send the rest of posted messages; see `Channel.flush`."""
         with self._sending:
             while self._unsent and self._sent - self._credit < WINDOW:
                 frames = self._unsent.popleft()

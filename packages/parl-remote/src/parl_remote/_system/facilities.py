@@ -175,7 +175,7 @@ class Waker:
                 self._pair[1].send(b"\0")
 
     def clear(self) -> None:
-        """Make it unreadable again. What it was woken for has to be looked at after this, or it may be missed."""
+        """Make it unreadable again, before the cause of the waking is handled, so that none is missed."""
         with contextlib.suppress(BlockingIOError):
             if self._pair is None:
                 os.read(self._read, _MANY)

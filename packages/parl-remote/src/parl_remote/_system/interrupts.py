@@ -187,7 +187,7 @@ def _put_off(number: int, frame: FrameType | None) -> None:
 
 
 def _is_in_finalizer(frame: FrameType | None) -> bool:
-    """Return whether what is raised here would end a finalizer, which Python ignores, and nothing else."""
+    """Return whether an exception raised here would only end a finalizer, where Python ignores it."""
     while frame is not None:
         if frame.f_code.co_name == "__del__":
             return True

@@ -22,7 +22,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 
 
 def in_seconds(duration_s: float | None) -> str:
-    """Return a duration as text, "1000 s"; rounded, because it may be what was left of another one."""
+    """Return a duration as text, "1000 s"; rounded, because it may be the rest of another one."""
     return "0 s" if duration_s is None else f"{round(duration_s, 3):.15g} s"
 
 

@@ -1,4 +1,4 @@
-"""The transport interface: messages of frames over a connection, independent of what carries them.
+"""The transport interface: messages of frames over a connection of any kind.
 
     Channel                    Listener
     one peer, blocking   <-->  many peers, never blocks, driven by one loop
@@ -114,7 +114,7 @@ class Channel(Pollable, Protocol):
         """
 
     def flush(self) -> bool:
-        """Send what `post` has kept, without waiting; return whether nothing is left.
+        """Send the rest of posted messages, without waiting; return whether nothing is left.
 
         Raises:
             ChannelClosed: The peer is gone.

@@ -1,4 +1,4 @@
-"""`xparl timeline` and `xparl replay`: what actors have recorded.
+"""`xparl timeline` and `xparl replay`: the recordings of actors.
 
 timeline   every worker: RecordCalls --the time passes--> ReadCalls --spans--> lanes without overlaps --> a trace
            in Chrome's format, which browsers show
@@ -257,7 +257,7 @@ def timeline_command(
 
 @contextlib.contextmanager
 def _or_left_out(what: str) -> Iterator[None]:
-    """Go on without what cannot be asked, for example a node that was lost meanwhile, and say so."""
+    """Continue without a node that cannot be asked, for example one that was lost meanwhile, with a message."""
     try:
         yield
     except RemoteError as error:

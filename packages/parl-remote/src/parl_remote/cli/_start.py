@@ -341,7 +341,7 @@ def _say_it_runs(what: str, directory: Path, found: Environment, key_file: Path 
 
 
 def explain_old_options(*, gpu_cluster: bool = False, log_server_port_range: str | None = None) -> None:
-    """Print what has become of options that PARL needed."""
+    """Print the replacements of options that PARL needed."""
     if gpu_cluster:
         click.echo(
             "Note: --gpu_cluster is no longer needed: one cluster has CPUs and GPUs, and actors ask for either.",

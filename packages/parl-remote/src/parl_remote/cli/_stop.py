@@ -120,7 +120,7 @@ def _cluster_of(node: _Record) -> str:
 
 
 def _running(run_files: RunFiles, ports: Collection[int], addresses: Collection[Address]) -> list[_Record]:
-    """Return what of it runs here, without monitors that end with their cluster."""
+    """Return its processes on this host, without monitors that end with their cluster."""
     alive = [(where, one) for where, one in _on_record(run_files, ports, addresses) if one.process.alive()]
     clusters = {where for where, one in alive if isinstance(one, ClusterRecord)}
     return [one for where, one in alive if not (isinstance(one, MonitorRecord) and where in clusters)]

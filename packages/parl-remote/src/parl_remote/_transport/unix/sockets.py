@@ -173,7 +173,7 @@ class FrameReader:
             into.append(frames)
 
     def _cut(self, body: int, lengths: tuple[int, ...]) -> list[memoryview] | None:
-        """Take the frames from the buffer as far as they have arrived, and record what is missing."""
+        """Take the frames from the buffer as far as they have arrived, and record the missing parts."""
         at, end = body, self._end
         frames, missing = [], []
         for length in lengths:

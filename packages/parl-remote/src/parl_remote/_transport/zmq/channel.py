@@ -167,7 +167,7 @@ class ZmqChannel:
         return True
 
     def flush(self) -> bool:
-        """Send what `post` has kept; see `Channel.flush`."""
+        """Send the rest of posted messages; see `Channel.flush`."""
         with self._posting:
             while self._unsent and self._hand_over_now(self._unsent[0]):
                 self._unsent.popleft()
