@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,6 +59,7 @@ def test_who_waits_for_the_master_is_told_when_the_program_disconnects(
     cluster: Any = SimpleNamespace(may_return=True)
     unused: Any = SimpleNamespace()
     loop, channel = Loop(), Mute()
+    needy: SimpleQueue[str] = SimpleQueue()
     master = MasterClient(
         loop,
         cluster,
@@ -66,14 +68,15 @@ def test_who_waits_for_the_master_is_told_when_the_program_disconnects(
         limits=LIMITS,
         on_lost_lease=unused,
         on_wanted_lease=unused,
-        on_full=unused,
+        on_full=needy.put,
         when_needed=True,
     )
     monkeypatch.setattr(master, "_connect", lambda: channel)
-    actor = waiting(master.lease, "Cell", ActorOptions(), None)
+    actor = waiting(master.lease, "Cell", ActorOptions(), None, replaces="a lost one")
     nodes = waiting(master.ask, ListNodes, None)
     for _ in range(2):
         assert channel.asked.acquire(timeout=PATIENCE_S)
+    assert needy.get(timeout=PATIENCE_S) == "Cell", "what the program can do without is freed, also for a restart"
     master.close()
     master.hang_up()
     for one in (actor, nodes, waiting(master.ask, ListNodes, None)):
