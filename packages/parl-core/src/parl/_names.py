@@ -161,8 +161,8 @@ def of_old_package(package: str, name: str) -> Any:
     """Return a module that importing a package loads in PARL 2.x: `parl.utils.rl_utils` after `import parl.utils`.
 
     Raises:
-        AttributeError: nothing has this name; where PARL 2.x had something of this name there, the message says what
-            took its place, and `from package import name` raises it as `ImportError`.
+        AttributeError: nothing has this name; if PARL 2.x had something of this name there, the message has the
+            replacement, and `from package import name` raises it as `ImportError`.
     """
     path, missing = f"{package}.{name}", f"module {package!r} has no attribute {name!r}"
     if name.startswith("__"):

@@ -66,7 +66,7 @@ class LearningRate:
         return [_Group(self)]
 
     def _rate(self, asked: float | None) -> Any:
-        """Return the rate of a step that is asked for with a rate or without one."""
+        """Return the rate of a step that is requested with or without a rate."""
         if asked is not None and asked != self._asked:
             if self._asked is not None:
                 self._set = None
@@ -554,7 +554,7 @@ class Algorithm:
             self._threads_settled = self._choose_threads()
 
     def _choose_threads(self) -> bool:
-        """Backend hook: choose the number of threads; return False while it cannot be said yet."""
+        """Backend hook: choose the number of threads; return False while it cannot be decided yet."""
         return True
 
     def _device_of_models(self) -> Any:

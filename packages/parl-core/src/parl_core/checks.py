@@ -34,7 +34,7 @@ __all__ = [
 
 
 class _Implements(Protocol):
-    """A model that knows which of its methods its author wrote."""
+    """A model that reports the methods that its author wrote."""
 
     def implements(self, method: str) -> bool: ...
 

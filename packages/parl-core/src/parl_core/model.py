@@ -320,7 +320,7 @@ class Model:
             )
 
     def _settle_shapes_with(self, other: Model) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Give each model the shapes that the other knows, and both the same initial weights where neither does.
+        """Give each model the shapes that the other has, and both the same initial weights where neither does.
 
         Returns:
             The tensors of this model and of the other that have shapes now.

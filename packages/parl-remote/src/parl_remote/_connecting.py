@@ -401,7 +401,7 @@ def _disconnect_at_end() -> None:
 def _register_end() -> None:
     """Register the disconnection at this process's end, after `multiprocessing` has joined children that may use it.
 
-    What `atexit` knows is run in reverse order, so what that package registers once it is used comes before. Its own
+    `atexit` runs functions in reverse order, so those that the package registers at its first use run before. Its own
     children run only what is registered with it.
     """
     util = sys.modules.get("multiprocessing.util")

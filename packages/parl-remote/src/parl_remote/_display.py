@@ -1,6 +1,6 @@
 """The representation of handles, futures and clusters in notebooks, made without asking actors; progress bars.
 
-A notebook asks an object for `_repr_mimebundle_`, `_repr_html_` and a dozen names like them. A handle answers these
+A notebook looks up `_repr_mimebundle_`, `_repr_html_` and a dozen names like them. A handle answers these
 itself: they never reach the actor, which may be busy, unless its class has a method of that name.
 """
 

@@ -269,7 +269,7 @@ class Carrier(Protocol):
         """Settle the future in the thread of the event loop, which is this thread, or in the background."""
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
-        """Settle the future as cancelled unless its result has arrived, and tell the actor."""
+        """Settle the future as cancelled unless its result has arrived, and notify the actor."""
 
 
 class RemoteFuture(concurrent.futures.Future[T]):

@@ -105,7 +105,7 @@ class Resources:
         return ", ".join(self._words()) or "nothing"
 
     def as_request(self) -> str:
-        """Return the amounts as an actor asks for them; one that needs none of them still needs a node."""
+        """Return the amounts as text for the request of an actor; one that needs none of them still needs a node."""
         return str(self) if self.kinds() else "a node"
 
     def _words(self) -> Iterator[str]:

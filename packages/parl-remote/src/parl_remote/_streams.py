@@ -14,7 +14,7 @@ generator, and the end of the actor ends the iterator, also if the actor is made
 example by `asyncio.wait_for` or Ctrl-C, the next read gets its part.
 
 In the actor a generator belongs to the connection over which its answer is sent. It is closed when that connection
-closes, or when the caller no longer wants the answer.
+closes, or when the caller no longer needs the answer.
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ def read_by(reader: object, references: Iterable[object]) -> None:
 
 
 def close_unwanted(references: Iterable[object]) -> None:
-    """Close the generators in an answer that its caller no longer wants."""
+    """Close the generators in an answer that its caller no longer needs."""
     for source in references:
         if isinstance(source, _Source):
             _sources.pop(source.number, None)

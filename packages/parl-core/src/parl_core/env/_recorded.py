@@ -309,7 +309,7 @@ def _saved(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _continued(attributes: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes that `_saved` knows, with the saved numbers."""
+    """Return the attributes that `_saved` supports, with the saved numbers."""
     found = {name: attributes[name] for name in _RUNNING if name in saved}
     for name, statistics in found.items():
         for part, value in saved[name].items():

@@ -148,7 +148,7 @@ class EnvGroup:
         return self._memory is not None
 
     def serve(self) -> tuple[list[Ending], Infos] | None:
-        """Step whenever a byte says that the arrays are in the memory.
+        """Step whenever a byte signals that the arrays are in the memory.
 
         Returns:
             What the last step had beside its arrays, if that was more than the memory takes; None after a while without

@@ -223,7 +223,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         return spaces.Dict(parts)
 
     def _present(self) -> set[str]:
-        """Return the agents that are in the episode, as the environment says.
+        """Return the agents that are in the episode, as reported by the environment.
 
         Raises:
             EnvironmentContractError: it does not know one of them.

@@ -96,7 +96,7 @@ class Ring:
 
     @property
     def _start(self) -> int:
-        """The number of the oldest transition held; computed when asked, so that `append` need not care."""
+        """The number of the oldest transition held; computed on access, so that `append` need not update it."""
         return max(self._floor, self._end - self.max_size)
 
     def size(self) -> int:

@@ -316,7 +316,7 @@ class RolloutCollector:
         )
 
     def _values_of(self, final_obs: Any) -> tuple[Any, Any]:
-        """Return the rows of the last observations that a step tells of, and their values as a tensor.
+        """Return the rows of the last observations in a step, and their values as a tensor.
 
         Args:
             final_obs: `[N, *obs]`, or a dictionary of such, where all rows are looked at; or a sequence of N, None

@@ -127,7 +127,7 @@ class _StopFile(Callback):
 
 @dataclass
 class _Running:
-    """A trial that is in progress, and how many of its evaluations the study knows."""
+    """A trial in progress, and the number of its evaluations that the study has."""
 
     trial: Any
     actor: ActorHandle
@@ -280,7 +280,7 @@ def _best_so_far(study: Any, asked: RecipeRun, folder: Path, states: Any) -> Tun
 
 
 def _require_same(study: Any, asked: RecipeRun, ranges: Mapping[str, Range], folder: Path) -> None:
-    """Refuse to continue a search whose scores say nothing about this request, or whose choices were others.
+    """Refuse to continue a search whose scores do not apply to this request, or whose choices were others.
 
     Raises:
         HyperparameterError: it names what differs.

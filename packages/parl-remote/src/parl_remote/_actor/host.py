@@ -121,7 +121,7 @@ class Creation(NamedTuple):
         saves: Whether the object's state is saved after calls, see `ActorHost.on_state`.
         state: Pickle of the last state that the object saved, None on first creation.
         state_buffers: The number of the message's last frames that belong to the state.
-        authkey: The program's key of `multiprocessing`, by which its managers know its processes; empty for none.
+        authkey: The program's key of `multiprocessing`, by which its managers recognise its processes; empty for none.
     """
 
     sys_path: tuple[str | None, ...]
@@ -616,7 +616,7 @@ def _reply(kind: int, flags: int, call_id: int, payload: list[Buffer], reference
 
 
 def _may_give_itself(method: str) -> bool:
-    """Return whether statements such as `with`, `for` and `+=` want the method's object itself, not a copy."""
+    """Return whether statements such as `with`, `for` and `+=` need the method's object itself, not a copy."""
     return method == "__enter__" or (method.startswith("__i") and method.endswith("__"))
 
 
@@ -639,7 +639,7 @@ def _unpack(payload: Any, keywords: bool) -> tuple[Sequence[Any], dict[str, Any]
 
 
 def _is_set(slot: types.MemberDescriptorType, instance: object) -> bool:
-    """Return whether an object's slot has a value; asks no `__getattr__` of its class."""
+    """Return whether an object's slot has a value; calls no `__getattr__` of its class."""
     try:
         slot.__get__(instance)
     except AttributeError:

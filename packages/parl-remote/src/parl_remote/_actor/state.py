@@ -14,7 +14,7 @@ An actor ends when it has no more holders:
                      RELEASE; then until CLOSE or the end of its connection
     the cluster      holds a detached actor forever
 
-If the owner's connection breaks without CLOSE, the owner is dead or cut off; the worker learns of that and ends the
+If the owner's connection breaks without CLOSE, the owner is dead or cut off; the worker is notified and ends the
 actor, with the cause. This module has no sockets.
 """
 

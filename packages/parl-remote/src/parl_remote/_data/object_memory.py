@@ -7,7 +7,7 @@
 
 The files are those of `parl_core.shared_memory`. Each reader opens one anew and holds a shared lock on it for as long
 as it is mapped. The kernel releases mapping and lock when the last array goes, and also when the process is killed: an
-owner that gets the exclusive lock knows that there are no readers, and may reuse the memory, because fresh pages cost
+owner that gets the exclusive lock has no readers, and may reuse the memory, because fresh pages cost
 ten times what the copy does. Memory that is not reused is freed after a second.
 
 A value that is not in shared memory of this process's host is looked up in the context of the actor or connection that

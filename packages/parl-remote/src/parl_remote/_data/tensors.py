@@ -59,7 +59,7 @@ _NUMBERS = "?bhilqBHILQefdFD"  # type codes
 
 
 def _array_reducer(numpy: Any) -> Callable[[Any], Any]:
-    """Return the reducer of arrays: numpy's own spends most of its time on the type, which a name tells as well."""
+    """Return the reducer of arrays: numpy's own spends most of its time on the type, for which a name is enough."""
     ndarray, buffer = numpy.ndarray, pickle.PickleBuffer
     # By identity, because a type with metadata of the user's is equal to the one without.
     known = {id(kind): kind.str for kind in map(numpy.dtype, _NUMBERS)}

@@ -239,7 +239,7 @@ def imports_of(script: Path) -> tuple[str, ...]:
     Raises:
         OSError: The file cannot be read.
         SyntaxError: It is not Python.
-        ValueError: It is not a notebook, though its name says so.
+        ValueError: It is not a notebook, despite its name.
     """
     folder = script.absolute().parent
     text = _code_of(script.read_text()) if script.suffix == ".ipynb" else script.read_bytes()

@@ -46,11 +46,11 @@ class Kind(IntEnum):
     CLOSE: the caller needs the actor no more; with index 1 it is the owner, and the actor ends. NAMES: requests the
     names of the actor's attributes. HOLD, RELEASE: a borrower is expected to connect; none is any more. JOIN: the first
     message of a caller that is not the owner; with index 1 it does not keep the actor alive. RECEIVED: the handles in
-    the answer of that number have arrived; with index 1 nobody wants the answer any more. CHANGED: the attributes have
+    the answer of that number have arrived; with index 1 the answer is no longer needed. CHANGED: the attributes have
     changed; sent at most once between two messages of the caller. STATE: the object's saved state, for the owner.
     CALLER: the connection of a caller on another host. REFUSED: the last message to a caller for which the actor, or a
-    relay, has no descriptor or memory left; its payload is the reason. RECORD: the worker wants the times of calls (see
-    `actor.reports`).
+    relay, has no descriptor or memory left; its payload is the reason. RECORD: the worker requests the times of calls
+    (see `actor.reports`).
     """
 
     CREATE = 1
@@ -119,7 +119,7 @@ def pack(kind: int, flags: int, index: int, call_id: int, payload: Sequence[Buff
 
 
 def refusal_of(reason: str) -> list[Buffer]:
-    """Return the message to a caller whose connection is refused, or ended, for want of descriptors or memory."""
+    """Return the message to a caller whose connection is refused, or ended, for lack of descriptors or memory."""
     return pack(Kind.REFUSED, 0, 0, 0, [f"it refused the connection: {reason}".encode()])
 
 

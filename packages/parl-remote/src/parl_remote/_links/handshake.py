@@ -336,7 +336,7 @@ class Part(Protocol):
         """
 
     def closed(self, link: Link) -> None:
-        """Handle a peer that is gone, which this part may not know."""
+        """Handle a peer that is gone, of which this part may have no record."""
 
     def close(self) -> None:
         """Release all resources; the node ends."""

@@ -131,7 +131,7 @@ def arrived_messages(channel: Channel) -> list[Message | None]:
 
 
 class PeerEnded(ChannelClosed):
-    """The peer has said that it ends the connection, and why."""
+    """The peer has ended the connection, and sent the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the peer ended the connection: {reason}")

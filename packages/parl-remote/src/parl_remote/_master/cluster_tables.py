@@ -121,7 +121,7 @@ class NameHolder:
     """The holder of a name.
 
     Attributes:
-        client_id: The client that asked for it.
+        client_id: The client that requested it.
         request_id: Its pending lease request; None once it was granted.
         lease_id: The actor's lease; empty while the first one is pending.
         is_lost: Whether that actor was lost, and the name is kept for its restart.
@@ -252,7 +252,7 @@ class Lease:
         number: Leases count up, which is their order in lists.
         numbers: The worker's last numbers on the actor.
         ending: The order to the worker to end the actor, repeated when the worker joins again.
-        is_wanted: Whether its client was asked to give it back.
+        is_wanted: Whether its client was requested to return it.
     """
 
     lease_id: str

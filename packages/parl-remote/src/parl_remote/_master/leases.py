@@ -282,7 +282,7 @@ class LeaseEnds:
         return self._leaving.get(lease_id)
 
     def lose(self, lease_id: str, cause: DeathCause) -> list[Instruction]:
-        """End a lease that is lost, and tell its client."""
+        """End a lease that is lost, and notify its client."""
         lease = self._tables.free(lease_id, cause)
         return [ToClient(lease.client_id, LeaseLost(lease_id, cause)), *self._answer_kills(lease, cause)]
 

@@ -152,7 +152,7 @@ class Master:
                 self._carry_out(self._state.node_lost(node_id, reason, self._loop.now()))
 
     def _left(self, link: Link, reason: str) -> None:
-        """Handle a worker that says that it ends."""
+        """Handle a worker that announces its end."""
         node_id = self._node_of.pop(link, None)
         if node_id is not None and self._nodes.get(node_id) is link:
             del self._nodes[node_id]

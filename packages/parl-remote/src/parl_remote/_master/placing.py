@@ -20,7 +20,7 @@ free amount of each kind. A node that is being drained stays in the pool, but be
 Nodes of one host share its memory: together they give actors no more than the host has, whatever each node offers.
 
 A whole GPU is assigned to one actor. A fraction is assigned on the fullest GPU that can still hold it, so that whole
-GPUs stay free. The master assigns GPUs, because only the master knows all actors of a node before they run. The sum of
+GPUs stay free. The master assigns GPUs, because only the master has all actors of a node before they run. The sum of
 the free fractions is not enough for that: of two GPUs with 0.4 free each, no actor can have 0.8.
 """
 

@@ -1,7 +1,7 @@
 """Messages of the other services of a node: values, files, health, logs, stacks, actors by name.
 
-Files and values go from a client to a worker on a link of their own: the worker holds them until it is told to
-release them, or the link ends. Contents and images of values are opaque frames after the message.
+Files and values go from a client to a worker on a link of their own: the worker holds them until they are
+released, or the link ends. Contents and images of values are opaque frames after the message.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class HostReport(Message):
 
 @record
 class ReachNode(Message):
-    """Request the master to connect to a worker at the address that the worker has told it."""
+    """Request the master to connect to a worker at the address that the worker has reported."""
 
     request_id: int
     node_id: str

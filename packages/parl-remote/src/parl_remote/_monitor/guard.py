@@ -168,7 +168,7 @@ class Guard:
         app: The application.
         sessions: The sessions after logins.
         host: The interface that is listened on.
-        port: The port, which tells the cookies of several monitors apart.
+        port: The port, which distinguishes the cookies of several monitors.
         uid_of: Returns the user who has sent a request over loopback, None if unknown; by default from the kernel.
     """
 

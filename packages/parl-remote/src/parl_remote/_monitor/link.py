@@ -4,8 +4,8 @@
     requests  --read_log, dump_stack------> --ReadLog, DumpStack--> the actor's worker
               --kill, acknowledge---------> --KillActor, AcknowledgeNodes--> master
 
-The answers are translated into the values of `model` by pure functions. The master is asked for a few hundred actors
-at a time, so that a large cluster's list never keeps it from placing actors for longer than some milliseconds.
+The answers are translated into the values of `model` by pure functions. Actors are requested a few hundred at a time
+, so that a large cluster's list never keeps it from placing actors for longer than some milliseconds.
 """
 
 from __future__ import annotations
@@ -376,7 +376,7 @@ class ClusterSource:
     # -- the master --------------------------------------------------------------------------------------------------
 
     def _nodes(self) -> tuple[NodeDetail, ...]:
-        """Return all nodes, told apart by their ids: one that joins or leaves meanwhile moves the others."""
+        """Return all nodes, distinguished by their ids: one that joins or leaves meanwhile moves the others."""
         nodes: dict[str, NodeDetail] = {}
         after: int | None = 0
         while after is not None:

@@ -72,7 +72,7 @@ class NodeInfo:
         devices: Its GPUs as measured.
         labels: Its custom resources and labels.
         host_id: Equal for nodes of one host.
-        label: Its name with its port, which tells it from other nodes of its host.
+        label: Its name with its port, which distinguishes it from other nodes of its host.
         lost_at: The time of its loss.
         cause: The cause of its loss.
     """

@@ -189,7 +189,7 @@ class ClusterNode:
         self._master.parts.add(("CheckHost", "ReachNode"), lambda: self._health_part(state))
 
     def _health_part(self, state: ClusterState | None = None) -> Part:
-        """Return the part that answers `xparl doctor`; a master's knows its nodes' addresses."""
+        """Return the part that answers `xparl doctor`; a master's has its nodes' addresses."""
 
         def addresses(node_id: str) -> tuple[str, ...]:
             nodes = state.status(0, self._loop.now(), detail=True, dropped=0).nodes if state is not None else ()
@@ -342,7 +342,7 @@ def _record(settings: NodeSettings, cluster_id: str) -> ClusterRecord | WorkerRe
 class SealedLinks:
     """The part that opens sealed connections: tickets for clients of other hosts, and the port that takes them.
 
-    The port is opened, and `cryptography` imported, when the first client asks. Implements `handshake.Part`.
+    The port is opened, and `cryptography` imported, with the first request. Implements `handshake.Part`.
 
     Args:
         reception: Accepts the connections.

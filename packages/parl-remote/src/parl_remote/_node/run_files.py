@@ -106,7 +106,8 @@ class WorkerRecord:
         master: The cluster's address as it was given.
         process: Its process.
         once: A name that no second worker of that cluster has; empty for none.
-        cluster_id: The cluster's id, which tells it from others at the same port; empty in records of older versions.
+        cluster_id: The cluster's id, which distinguishes it from others at the same port; empty in records of older
+            versions.
     """
 
     node_id: str

@@ -38,7 +38,7 @@ class NodeSettings:
     Attributes:
         directory: Its run directory, with the cluster's key in the file `key`.
         node_id: Its id.
-        cluster_id: The cluster's id; empty for a worker, whose master knows it.
+        cluster_id: The cluster's id; empty for a worker, whose master has it.
         host: The interface to listen on.
         known_as: The host by which others reach this node; empty for the master's host, under any of its names.
         port: The port to listen on, 0 for a free one.

@@ -95,7 +95,7 @@ class MasterClient:
         when_needed: Whether the link is made on the first request, not now.
 
     Attributes:
-        is_gone: Whether the master has said that it ends, or was not there again in time.
+        is_gone: Whether the master has announced its end, or has not returned in time.
 
     Raises:
         ClusterUnreachable: The master does not answer.

@@ -87,7 +87,7 @@ class NodeObjects:
         return Delivery(self, has_ended=has_ended, lost=lost, on_ready=on_ready)
 
     def _bring(self, ref: ObjectRef[Any], image: Buffer) -> None:
-        """Transfer a value to the worker; a broken link says nothing of the actor, which has a link of its own."""
+        """Transfer a value to the worker; a broken link does not affect the actor, which has another one."""
         for is_last in (False, True):
             try:
                 self._hold(ref, lambda number: StoreObject(number, ref.id), (image,))
@@ -253,7 +253,7 @@ class Delivery:
 
         Args:
             refs: The references among the arguments of a call, and others.
-            future: The call's; it is asked for again when the transfer is over.
+            future: The call's; it is called again when the transfer is over.
 
         Raises:
             ChannelClosed: They could not be transferred, since the actor is gone.

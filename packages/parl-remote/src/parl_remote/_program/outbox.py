@@ -64,7 +64,7 @@ class CallPath(Protocol):
         """Return whether this thread is within `send`: a signal handler or a finalizer has interrupted it."""
 
     def met_loss(self) -> None:
-        """Ensure, without waiting, that the outbox is told of the actor's end or restart: a call has met its loss."""
+        """Ensure, without waiting, that the outbox gets the actor's end or restart: a call has met its loss."""
 
     def names_changed(self) -> bool:
         """Return, without waiting, whether the names of the actor's attributes may have changed since the last call."""

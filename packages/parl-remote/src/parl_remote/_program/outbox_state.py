@@ -7,7 +7,7 @@
 
 The machine holds the calls that have not left, in order, and counts slots of a limit on unanswered calls. It has no
 sockets, threads or clock. Its driver, `outbox.Outbox`, asks for the `next` call, hands it to the actor's connection,
-and reports what became of that. Calls leave one at a time and in order; a cancelled one never leaves.
+and reports the outcome. Calls leave one at a time and in order; a cancelled one never leaves.
 """
 
 from __future__ import annotations

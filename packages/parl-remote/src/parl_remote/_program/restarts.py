@@ -6,8 +6,8 @@
     calls: to the connection              kept in the outbox              the last cause, at once
 
 The process that made the actor restarts it; it keeps the constructor's arguments and the last state that the actor
-saved (`__parl_save__`). Other holders of handles ask the master for the new actor. A detached actor may outlive its
-program, so a supervisor makes it:
+saved (`__parl_save__`). Other holders of handles request the new actor from the master. A detached actor may outlive
+its program, so a supervisor makes it:
 
     program --supervise(class, options, arguments)--> Supervisor, a detached actor without a CPU --makes--> the actor
             <------------------- a handle -----------'        `--- lost? makes it again, with its last state
@@ -73,7 +73,7 @@ class Again(Protocol):
 
 
 class Restarts:
-    """Restarts an actor when it is lost, and tells its outbox; implements `known_actors.RestartPolicy`.
+    """Restarts an actor when it is lost, and notifies its outbox; implements `known_actors.RestartPolicy`.
 
     Args:
         made: The actor.

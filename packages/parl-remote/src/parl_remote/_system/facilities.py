@@ -136,7 +136,7 @@ def crowded_out(owners: Mapping[_Key, Hashable]) -> _Key:
 
 
 def cpu_count() -> int:
-    """Return the number of CPUs that this process may use, as far as the system tells; all of them otherwise."""
+    """Return the number of CPUs that this process may use, if the system reports them; all of them otherwise."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -372,7 +372,7 @@ def wait_for_input(sources: Sequence[int], timeout_ms: float | None) -> list[int
 
 
 def waiting_bytes(descriptor: int) -> int:
-    """Return how many bytes a descriptor has for its reader; 0 where the system does not tell."""
+    """Return how many bytes a descriptor has for its reader; 0 where the system does not report it."""
     try:
         import fcntl
         import termios

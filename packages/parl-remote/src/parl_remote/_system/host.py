@@ -64,7 +64,7 @@ def usable_memory(root: Path = _ROOT) -> int:
 
 
 class OutOfMemoryHint:
-    """Samples the memory, so that it can tell the state just before a process ended.
+    """Samples the memory, to report the state just before a process ended.
 
     Args:
         root: The directory of /proc and /sys.

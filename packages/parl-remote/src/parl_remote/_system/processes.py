@@ -3,7 +3,8 @@
 What differs between Linux and other systems is chosen here: /proc and pidfd, or `portable.processes`, or nothing. Only
 `worker.zygote` calls fork.
 
-Both streams of an actor go to one file, in the order in which they came; marks tell which parts came by `sys.stderr`:
+Both streams of an actor go to one file, in the order in which they came; marks record the parts that came by
+`sys.stderr`:
 
     sys.stdout --> fd 1 -----------------> actor-7.log
     sys.stderr --> fd 2 -----------------> actor-7.log          | start u64 | length u32 | for each write

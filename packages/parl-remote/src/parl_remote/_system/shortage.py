@@ -24,7 +24,7 @@ _NO_THREAD = "can't start new thread"  # as Python says it, in a RuntimeError
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Return whether an error, or its cause, says that the system has no more of something."""
+    """Return whether an error, or its cause, is a shortage of the system."""
     while error is not None:
         if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_THREAD in str(error)):
             return True

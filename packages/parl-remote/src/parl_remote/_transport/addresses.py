@@ -58,7 +58,7 @@ def address_here(host: str, port: int) -> Address:
 
 
 def advertised_by(node_address: str, master: Address) -> Address:
-    """Return where a node is reached that the master at `master` told of.
+    """Return the reachable address of a node that the master at `master` has reported.
 
     A node without a host of its own (":8037") is on the master's host, as seen from this process.
     """

@@ -143,7 +143,7 @@ class ActorProcesses:
         self._zygote.dump(actor.number)
 
     def note(self, actor: ActorProcess, cause: DeathCause) -> None:
-        """Set the cause to report for an actor that is asked to end by itself, unless one is set."""
+        """Set the cause to report for an actor that was requested to end, unless one is set."""
         if actor.cause is None:
             actor.cause = cause
 
@@ -264,7 +264,7 @@ class WorkerLease:
         start: The client's request; None before it.
         actor: The process, once there is one.
         channel: The worker's own way to it, which carries its exit report.
-        is_ending: Whether the actor was asked to finish its calls and end.
+        is_ending: Whether the actor was requested to finish its calls and end.
     """
 
     assigned: LeaseAssigned
@@ -291,7 +291,7 @@ class WorkerLease:
         return self.assigned.detached and self.actor is not None
 
     def as_running(self, now: float) -> RunningLease:
-        """Return the lease in the form sent to a master that has to learn of it again."""
+        """Return the lease in the form for a master that was restarted."""
         one = self.assigned
         return RunningLease(
             lease_id=one.lease_id,
@@ -359,7 +359,7 @@ class WorkerLeases:
         return {start.working_dir for start in starts if start is not None and start.working_dir}
 
     def running(self, now: float) -> tuple[RunningLease, ...]:
-        """Return the leases that a master has to learn of again: those in use or soon to be."""
+        """Return the leases to report to a restarted master: those in use or soon to be."""
         here = (lease for lease in self._leases.values() if lease.link is not None or lease.outlives_its_client)
         return tuple(lease.as_running(now) for lease in here)
 

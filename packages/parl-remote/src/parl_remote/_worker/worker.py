@@ -386,7 +386,7 @@ class Worker:
             self._numbers.soon()
 
     def _forget(self, lease_id: str, cause: DeathCause) -> None:
-        """End a lease, and tell master, client and borrowers."""
+        """End a lease, and notify master, client and borrowers."""
         lease = self._leases.end(lease_id, cause)
         if lease is None:
             return

@@ -51,7 +51,7 @@ class _WorkerCheck:
 def check_workers(
     master: Inquiry, cluster: ClusterAddress, nodes: Sequence[NodeStatus], modules: Sequence[str]
 ) -> Iterator[Finding]:
-    """Check the workers that a master knows.
+    """Check the workers of a master.
 
     Args:
         master: The master, for trying to reach a worker from its side.

@@ -240,7 +240,7 @@ def nodes_of(master: Inquiry, *, lost: bool = False) -> tuple[NodeDetail, ...]:
 
 
 def node_label(name: str, address: str) -> str:
-    """Return a node's name with its port, which tells it from other nodes of its host."""
+    """Return a node's name with its port, which distinguishes it from other nodes of its host."""
     _, colon, port = address.rpartition(":")
     return f"{name}{colon}{port}"
 

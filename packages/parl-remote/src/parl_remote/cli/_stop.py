@@ -115,7 +115,7 @@ def _port_of(node: _Record) -> int:
 
 
 def _cluster_of(node: _Record) -> str:
-    """Return the cluster that a process belongs to; hosts and ports alone do not tell clusters apart."""
+    """Return the cluster that a process belongs to; hosts and ports alone do not identify clusters."""
     return node.cluster_id or str(_port_of(node))
 
 

@@ -99,7 +99,7 @@ class ClusterFile:
         """Return the cluster of a file.
 
         Raises:
-            click.ClickException: It cannot be read, or says something that makes no sense.
+            click.ClickException: It cannot be read, or its content makes no sense.
         """
         try:
             with path.open("rb") as file:
