@@ -43,6 +43,9 @@ _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 _elu_backward = torch.ops.aten.elu_backward.grad_input
 _attached = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks", "requires_grad")
 
+_NARROW, _TALL = 16, 256
+"""BLAS computes a gradient `[out, in]` of fewer inputs, of twice as many in a tall batch, in half the time as `[in, out]`."""
+
 
 class Chain:
     """A sequence of layers, on the memory of the model's parameters.
@@ -57,6 +60,7 @@ class Chain:
         self.gradients: list[Tensor] = []
         self._steps = [(bias.detach(), weight.detach().t(), kind, alpha) for weight, bias, kind, alpha in layers]
         self._weights = [layer.weight.detach() for layer in layers]
+        self._turned = [weight.new_empty(weight.shape[::-1]) for weight in self._weights]
         self._ones = self._weights[0].new_ones(1)
 
     @property
@@ -87,10 +91,12 @@ class Chain:
             slope: gradient of the loss by the output, `[n, out]`; it is overwritten.
             onward: True to return the gradient by the inputs.
         """
-        if self._ones.shape != slope.shape[:1]:
-            self._ones = slope.new_ones(slope.shape[0])
+        rows = slope.shape[0]
+        if self._ones.shape[0] != rows:
+            self._ones = slope.new_ones(rows)
+        narrow = _NARROW if rows < _TALL else 2 * _NARROW
         for i in range(len(self._steps) - 1, -1, -1):
-            *_, activation, alpha = self._steps[i]
+            _, weight, activation, alpha = self._steps[i]
             if activation == "relu":
                 _relu_backward(slope, kept[i + 1], 0, grad_input=slope)
             elif activation == "tanh":
@@ -98,7 +104,11 @@ class Chain:
             elif activation == "elu":
                 _elu_backward(slope, alpha, 1, 1, True, kept[i + 1], grad_input=slope)
             turned = slope.t()
-            torch.mm(turned, kept[i], out=self.gradients[2 * i])
+            if 1 < weight.shape[0] < narrow:
+                torch.mm(kept[i].t(), slope, out=self._turned[i])
+                self.gradients[2 * i].copy_(self._turned[i].t())
+            else:
+                torch.mm(turned, kept[i], out=self.gradients[2 * i])
             torch.mv(turned, self._ones, out=self.gradients[2 * i + 1])
             if i or onward:
                 slope = torch.mm(slope, self._weights[i])

@@ -19,6 +19,12 @@ from parl_torch.losses.value import double_q_learning, q_learning, squared_error
 __all__ = ["DDQN", "DQN", "ApeX", "OfflineQ"]
 
 
+@functools.lru_cache(maxsize=64)
+def _number(value: float, dtype: torch.dtype) -> Tensor:
+    """Return a number as a tensor, which PyTorch would make anew for each operation."""
+    return torch.tensor(value, dtype=dtype)
+
+
 def _networks(algorithm: "DQN") -> Networks:
     if algorithm._reduces or algorithm.remembers:
         return ()
@@ -28,28 +34,31 @@ def _networks(algorithm: "DQN") -> Networks:
 def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> Figures:
     (chain,), (target,) = networks[0].heads, networks[1].heads
     rows, delta, weights = batch.obs.shape[0], algorithm.huber, batch.weights
-    action, r_t = batch.action.unsqueeze(1), batch.reward
-    goes_on = torch.rsub(batch.terminal.to(r_t.dtype), 1.0)  # the operator is a Python function around it
+    action, r_t, terminal = batch.action.unsqueeze(1), batch.reward, batch.terminal
+    if terminal.dtype is not r_t.dtype:
+        terminal = terminal.to(r_t.dtype)
     q_t = target.forward(batch.next_obs)[-1]
     if algorithm.double:
         best = chain.forward(batch.next_obs)[-1].argmax(1, keepdim=True)
         v_t = q_t.gather(1, best).squeeze(1)
     else:
         v_t = q_t.amax(1)
-    kept = chain.forward(batch.obs)
-    q_tm1 = kept[-1].gather(1, action).squeeze(1)
+    v_t.addcmul_(terminal, v_t, value=-1.0)  # a keyword; of an operand that is a number PyTorch makes a tensor first
     if batch.discount is None:
-        td_error = torch.addcmul(r_t, goes_on, v_t, value=algorithm.gamma).sub_(q_tm1)
+        td_error = torch.add(r_t, v_t, alpha=algorithm.gamma)
     else:
-        td_error = torch.addcmul(r_t, batch.discount * goes_on, v_t).sub_(q_tm1)
-    slope = td_error * (-2.0 / rows) if delta is None else td_error.clamp(-delta, delta).mul_(-1.0 / rows)
+        td_error = torch.addcmul(r_t, batch.discount, v_t)
+    kept = chain.forward(batch.obs)
+    td_error.sub_(kept[-1].gather(1, action).squeeze(1))
+    slope = td_error if delta is None else td_error.clamp(-delta, delta)
+    slope = slope * _number((-2.0 if delta is None else -1.0) / rows, slope.dtype)
     if weights is not None:
         slope *= weights
     chain.backward(kept, torch.zeros_like(kept[-1]).scatter_(1, action, slope.unsqueeze(1)))
 
     def figures() -> tuple[Tensor, dict[str, Tensor]]:
         if delta is None and weights is None:
-            return torch.dot(td_error, td_error) / rows, {}
+            return torch.dot(td_error, td_error) * _number(1.0 / rows, td_error.dtype), {}
         error = td_error.clone()
         return algorithm._of_error(error, weights), {"td_error": error}
 
