@@ -216,6 +216,7 @@ class Parts:
         places += [(vars(layer), name) for layer in layers for name in _doing(framework, layer)]
         self._owners, self._names = [part for part, _ in places], [name for _, name in places]
         self._found = list(map(dict.get, self._owners, self._names))
+        self._holders += map(vars, layers)  # whose size shows a method of one layer alone
         self._sizes = list(map(len, self._holders))
         found = [value for value in self._found if isinstance(value, framework.tensor)]
         self._tensors = [tensor for tensor in found if not framework.is_waiting(tensor)]
@@ -251,7 +252,7 @@ def _doing(framework: Framework, layer: Any) -> list[str]:
     """Return the names of a layer's attributes that may change its output: functions, and None in their place."""
     given = [(name, value) for name, value in vars(layer).items() if name not in framework.state]
     kinds = (float, int) if type(layer) in framework.layers else ()  # such as the slope of an activation
-    return ["forward", *(name for name, value in given if value is None or callable(value) or isinstance(value, kinds))]
+    return [name for name, value in given if value is None or callable(value) or isinstance(value, kinds)]
 
 
 # Whether their code only passes through layers

@@ -185,13 +185,15 @@ class Plan:
 
     Attributes:
         parts: the layers, parameters and methods from which it was made; it is valid while they are the same.
-        gradients: one for each parameter, None for parameters without influence on the loss.
+        reached: of each parameter of the optimizer, True if it has an influence on the loss.
+        gradients: of these parameters.
         flat: all gradients side by side.
     """
 
     def __init__(self, loss: Any, parameters: Callable[[], Sequence[Tensor]], batch: Any) -> None:
         self._algorithm, self._slopes = loss.__self__, loss.written.slopes
-        self.gradients: list[Tensor | None] = []
+        self.reached: list[bool] = []
+        self.gradients: list[Tensor] = []
         self._forks: list[Fork] = []
         is_ours = type(self._algorithm).__module__.startswith("parl_torch.algorithms.")
         networks = loss.written.networks(self._algorithm) if is_ours else ()
@@ -223,15 +225,14 @@ class Plan:
         """Give the gradients of all chains that learn one block of memory, unless layers are shared otherwise."""
         chains = [chain for each, yes in zip(forks, learns, strict=True) if yes for chain in each.chains]
         trained = [part for chain in chains for part in chain.parameters]
-        places = {id(parameter): i for i, parameter in enumerate(parameters)}
-        if len(set(map(id, trained))) < len(trained) or not all(id(part) in places for part in trained):
+        if len(set(map(id, trained))) < len(trained) or not set(map(id, trained)) <= set(map(id, parameters)):
             return
         sizes = [part.numel() for part in trained]
-        self.gradients = [None] * len(parameters)
         self.flat = torch.empty(sum(sizes), dtype=trained[0].dtype)
         pieces = [piece.view_as(part) for piece, part in zip(torch.split(self.flat, sizes), trained, strict=True)]
-        for part, piece in zip(trained, pieces, strict=True):
-            self.gradients[places[id(part)]] = piece
+        found = {id(part): piece for part, piece in zip(trained, pieces, strict=True)}
+        self.reached = [id(parameter) in found for parameter in parameters]
+        self.gradients = [found[id(parameter)] for parameter in parameters if id(parameter) in found]
         left = iter(pieces)
         for chain in chains:
             chain.gradients = [next(left) for _ in chain.parameters]

@@ -131,8 +131,8 @@ class Algorithm(contract.Algorithm):
         if parameter is None:
             parameter = self._first_parameter()
         float_dtype = torch.float32 if parameter is None else parameter.dtype
-        device, columns = self._device, {}
-        on_host = device.type == "cpu"
+        device, tensors = self._device, object.__new__(type(batch))  # as `Batch.made`
+        columns, on_host = tensors.__dict__, device.type == "cpu"
         for name, value in batch.__dict__.items():
             if value is None or name == "checked":
                 continue
@@ -144,7 +144,8 @@ class Algorithm(contract.Algorithm):
                 columns[name] = to_tensor(value, device, float_dtype)
             elif isinstance(value, Mapping):
                 columns[name] = map_nested(self._tensor, value)
-        return batch.made(**columns)
+        columns["checked"] = True
+        return tensors
 
     def _exact_tensor(self, array: NDArray[Any], like: Tensor | None = None) -> Tensor:
         return torch.tensor(array, device=None if like is None else like.device)

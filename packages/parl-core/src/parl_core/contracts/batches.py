@@ -43,6 +43,13 @@ _LARGEST = float(np.finfo(np.float32).max)
 _FLAG = (1.0, "1 where an episode ended and 0 elsewhere, got {}")
 _SHARE = (1.0, "in [0, 1], got {}")
 _WEIGHT = (_LARGEST, "at least 0 and finite, got {}")
+_BITS: dict[tuple[Any, float], Any] = {
+    (np.dtype(kind), limit): np.asarray(limit, kind).view(whole)[()]
+    for kind, whole in ((np.float32, np.uint32), (np.float64, np.uint64))
+    for limit in (1.0, _LARGEST)
+}
+"""Largest numbers by dtype and value, their bits as unsigned integers. These are in the order of the floats from 0 on, and
+those of negative numbers and NaN are above them all, so that one pass compares with both ends of a range."""
 _PASS = dict.fromkeys(("terminal", "done"), ": pass the flag that env.step returned")
 
 
@@ -125,10 +132,10 @@ class Batch:
     """True if the library made it itself."""
 
     def __post_init__(self) -> None:
-        columns = self.__dict__
-        rows = None
+        columns, rows = self.__dict__, None
+        numbers, elsewhere, ranges = self.NUMBERS, self.ELSEWHERE, self.RANGES
         for name, value in columns.items():
-            if value is None or name in self.ELSEWHERE:
+            if value is None or name in elsewhere:
                 continue
             if type(value) is not np.ndarray:
                 if isinstance(value, Mapping):
@@ -139,13 +146,15 @@ class Batch:
                 count = len(next(iter(leaves("", value, _as_array).values()), ()))
             else:
                 shape = value.shape
-                if name in self.NUMBERS:
+                if name in numbers:
                     given = value
                     if len(shape) != 1 or type(value) is not np.ndarray or value.dtype.kind != "f":
                         columns[name] = value = _numbers(name, value)
-                    limit = self.RANGES.get(name) if isinstance(value, np.ndarray) and len(value) else None
-                    if limit and not (np.minimum.reduce(value) >= 0.0 and np.maximum.reduce(value) <= limit[0]):
-                        raise _beyond(name, given, limit)
+                    if name in ranges and isinstance(value, np.ndarray) and len(value):
+                        limit = ranges[name]
+                        bits = _BITS.get((value.dtype, limit[0]))
+                        if bits is None or np.maximum.reduce(value.view(bits.dtype)) > bits:
+                            _check_range(name, value, given, limit)
                 count = shape[0] if shape else -1
             rows = count if rows is None else rows
             if count != rows or count <= 0:
@@ -292,11 +301,12 @@ def _numbers(name: str, column: Any) -> Any:
     return column if column.dtype.kind == "f" else column.astype(np.float32)
 
 
-def _beyond(name: str, column: NDArray[Any], limit: tuple[float, str]) -> ValueError:
+def _check_range(name: str, column: NDArray[Any], given: NDArray[Any], limit: tuple[float, str]) -> None:
     largest, remedy = limit
-    column = np.ravel(column)
-    row = int(np.flatnonzero(~((column >= 0.0) & (column <= largest)))[0])
-    return ValueError(f"{name} must be {remedy.format(column[row])} in row {row}{_PASS.get(name, '')}")
+    beyond = np.flatnonzero(~((column >= 0.0) & (column <= largest)))
+    if beyond.size:
+        row = int(beyond[0])
+        raise ValueError(f"{name} must be {remedy.format(np.ravel(given)[row])} in row {row}{_PASS.get(name, '')}")
 
 
 @dataclass(frozen=True)

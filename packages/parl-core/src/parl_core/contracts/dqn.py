@@ -19,6 +19,8 @@ from parl_core.model import Model
 __all__ = ["DDQN", "DQN", "ApeX", "DDQNSettings", "DQNSettings", "OfflineQ"]
 
 
+_INT64 = np.dtype(np.int64)
+
 SyncEvery = int | Literal["loop"] | None
 
 
@@ -282,8 +284,8 @@ class DQN(CountingUpdates):
         """
         self._fitted(batch)
         choices, action = self._outputs or self.act_dim, batch.action
-        fits = action.ndim == 1 and action.dtype == np.int64 and np.minimum.reduce(action) >= 0
-        if not (fits and np.maximum.reduce(action) < (choices or 0)):
+        fits = action.ndim == 1 and action.dtype == _INT64
+        if not (fits and np.maximum.reduce(action.view(np.uint64)) < (choices or 0)):  # negative ones are beyond, too
             action = actions_column("action", action, choices)
         if isinstance(batch, Sequences) or (batch.extra is None and not isinstance(batch.next_obs, (dict, Mapping))):
             return batch if action is batch.action else batch.made(**{**batch.__dict__, "action": action})
