@@ -11,6 +11,7 @@ of an environment.
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, TypedDict
 
 import numpy as np
@@ -93,10 +94,8 @@ class ContinuousActorCritic(CountingUpdates):
         super().__init__(model, device=device, compile=compile)
         if self.HAS_TARGET:
             self.target_model = self._new_target()
-        parts = {
-            "actor": lambda: self._listed("get_actor_params"),
-            "critic": lambda: self._listed("get_critic_params"),
-        }
+        # Not lambdas, in which a copy of the algorithm would still ask this one.
+        parts = {part: partial(self._listed, f"get_{part}_params") for part in ("actor", "critic")}
         rates = {"actor": self._at_start(self.actor_lr), "critic": self._at_start(self.critic_lr)}
         self.actor_optimizer, self.critic_optimizer = self._optimizers_of_parts(
             optimizer, parts, rates, self.max_grad_norm

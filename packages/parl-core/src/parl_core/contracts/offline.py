@@ -5,6 +5,7 @@ TD3+BC and ReBRAC are in `td3`, Q-learning of discrete actions in `dqn`, and lea
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Unpack
 
 from parl_core.algorithm import Optimizer
@@ -239,10 +240,8 @@ class IQL(CountingUpdates):
         self._q_method = first_method(model, ("q_value", "qvalue"), type(self).__name__)
         super().__init__(model, device=device, compile=compile)
         self.target_model = self._new_target()
-        parts = {
-            name: lambda method=f"get_{name}_params": listed_parameters(self.model, method)
-            for name in ("actor", "critic", "value")
-        }
+        names = ("actor", "critic", "value")
+        parts = {name: partial(listed_parameters, self.model, f"get_{name}_params") for name in names}
         rates = dict.fromkeys(parts, self._at_start(self.lr))
         self.actor_optimizer, self.critic_optimizer, self.value_optimizer = self._optimizers_of_parts(
             optimizer, parts, rates
