@@ -1,5 +1,6 @@
 """Batches of tensors are looked at like batches of arrays, but for their numbers."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import parl
-from parl_core.contracts.batches import Rollout, TeamRollout, Transitions
+from parl_core.contracts.batches import Fragment, Rollout, TeamRollout, Transitions
 from parl_core.env.joint import JointEnv
 from parl_core.env.matrix_games import climbing
 from parl_core.errors import ModelContractError
@@ -98,3 +99,68 @@ def test_all_agents_acted_where_a_batch_does_not_say_who_did(name: str, way: str
         found.append(agent.get_weights())
     for key, array in found[1].items():
         np.testing.assert_array_equal(found[0][key], array, err_msg=key)
+
+
+CHOICES = {"DQN": "QNetwork", "DDQN": "QNetwork", "ApeX": "QNetwork", "OfflineQ": "QNetwork"}
+CHOICES |= {"C51": "CategoricalNetwork", "QRDQN": "QuantileNetwork", "DiscreteSAC": "DiscreteActorCritic"}
+NUMBERS = {"DDPG": "DeterministicActorCritic", "TD3": "TwinActorCritic", "TD3BC": "TwinActorCritic"}
+NUMBERS |= dict.fromkeys(("SAC", "OAC", "CQL"), "SquashedActorCritic")
+NUMBERS |= {"TQC": "QuantileActorCritic", "REDQ": "EnsembleActorCritic", "CrossQ": "BatchNormActorCritic"}
+NUMBERS |= {"IQL": "ImplicitActorCritic", "AWAC": "GaussianActorCritic"}
+ON_POLICY = {"PPO": "ActorCritic", "A2C": "ActorCritic", "PolicyGradient": "PolicyNetwork", "IMPALA": "ActorCritic"}
+
+
+def learner(name: str) -> parl.Agent:
+    network: Any = getattr(parl.networks, {**CHOICES, **NUMBERS, **ON_POLICY}[name])
+    settings = {"sample_batch_steps": 4} if name == "IMPALA" else {}
+    return parl.Agent(getattr(parl.algorithms, name)(network(2, hidden=(8,)), **settings))
+
+
+def columns(name: str) -> dict[str, Any]:
+    rng = np.random.default_rng(3)
+    obs, next_obs = rng.normal(size=(2, 8, 3)).astype(np.float32)
+    reward, *others = rng.normal(size=(4, 8)).astype(np.float32)
+    action = rng.uniform(-1.0, 1.0, (8, 2)).astype(np.float32) if name in NUMBERS else rng.integers(2, size=8)
+    if name == "IMPALA":
+        logits = rng.normal(size=(8, 2)).astype(np.float32)
+        return {"obs": obs, "action": action, "behaviour_logits": logits, "reward": reward, "done": reward > 1.0}
+    if name in ON_POLICY:
+        return {"obs": obs, "action": action, **dict(zip(Rollout.NUMBERS, (reward, *others), strict=True))}
+    return {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "terminal": reward > 1.0}
+
+
+@pytest.mark.parametrize("wide", [("reward", "advantage"), ()], ids=["one column", "all columns"])
+@pytest.mark.parametrize("way", ["algorithm.learn", "agent.learn"])
+@pytest.mark.parametrize("name", [*CHOICES, *NUMBERS, *ON_POLICY])
+def test_tensors_of_floats_become_those_of_the_model(name: str, way: str, wide: tuple[str, ...]) -> None:
+    agent = learner(name)
+    kind: Any = Fragment if name == "IMPALA" else Rollout if name in ON_POLICY else Transitions
+    found: list[Any] = []
+    for dtype in (np.float32, np.float64):
+        one = copy.deepcopy(agent)
+        given = {
+            column: array.astype(dtype) if array.dtype.kind == "f" and (not wide or column in wide) else array
+            for column, array in columns(name).items()
+        }
+        batch = kind(**{column: one.alg._exact_tensor(array) for column, array in given.items()})
+        with one.drawing_from(1):
+            found.append((one.alg._read(WAYS[way](one, batch)), one.get_weights()))
+    (result, weights), (result_wide, weights_wide) = found
+    assert result_wide == result
+    for part, array in weights_wide.items():
+        np.testing.assert_array_equal(array, weights[part], err_msg=part)
+
+
+@pytest.mark.parametrize("name", ["TD3", "IQL"])
+def test_a_copy_that_has_not_learned_learns_with_its_own_model(name: str) -> None:
+    agent = learner(name)
+    found = []
+    for one in (copy.deepcopy(agent), agent):
+        with one.drawing_from(1):
+            for _ in range(2):
+                one.learn(Transitions(**columns(name)))
+                found.append(one.get_weights())
+    first, copied, _, original = found
+    for part, array in original.items():
+        np.testing.assert_array_equal(copied[part], array, err_msg=part)
+        assert not np.array_equal(copied[part], first[part]), part

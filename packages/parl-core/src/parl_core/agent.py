@@ -51,8 +51,8 @@ class Agent:
     image) are one observation, arrays of 2 or 4 dimensions a batch of them; anything else is refused. For a batch the
     result has one row per observation, for one observation it is the row itself. A dictionary of arrays is an
     observation of several parts: the model gets a dictionary of tensors. Tensors of a framework, such as those of GPU
-    simulators, are passed to the model unchanged (those of another framework by DLPack), and the results are tensors,
-    too.
+    simulators, are passed to the model as they are (those of another framework by DLPack), except that floats become
+    those of the model's dtype, and the results are tensors, too.
 
     Args:
         algorithm: the algorithm to act and learn with.

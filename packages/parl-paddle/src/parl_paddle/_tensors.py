@@ -61,17 +61,16 @@ def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> pa
     """Return a tensor with the values of an array, in memory of its own.
 
     Args:
-        values: an array, or a value that numpy converts to one; a tensor is only moved, and a tensor of another
-            framework is shared by DLPack.
+        values: an array, a value that numpy converts to one, or a tensor; one of another framework is shared by DLPack.
         device: the device of the tensor, in paddle's spelling.
         float_dtype: the dtype of floating-point numbers; other dtypes are kept, except for unsigned integers of 16 bits
             and more, which become signed ones.
     """
-    if isinstance(values, paddle.Tensor):
-        return values.to(device)
     if hasattr(values, "__dlpack__") and not isinstance(values, (np.ndarray, np.generic)):
-        shared: paddle.Tensor = paddle.utils.dlpack.from_dlpack(values).to(device)
-        return shared.astype(float_dtype) if shared.is_floating_point() else shared
+        is_own = isinstance(values, paddle.Tensor)
+        shared: paddle.Tensor = (values if is_own else paddle.utils.dlpack.from_dlpack(values)).to(device)
+        is_exact = shared.dtype == float_dtype or not shared.is_floating_point()
+        return shared if is_exact else shared.astype(float_dtype)
     array = np.asarray(values)
     if array.dtype.kind != "f":
         if array.dtype in _WIDER:

@@ -123,15 +123,12 @@ def to_tensor(values: Any, device: torch.device, float_dtype: torch.dtype = torc
     not wait.
 
     Args:
-        values: an array, or a value that numpy converts to one; a tensor is only moved, and a tensor of another
-            framework is shared by DLPack.
+        values: an array, a value that numpy converts to one, or a tensor; one of another framework is shared by DLPack.
         device: the device of the tensor.
         float_dtype: the dtype of floating-point numbers; other dtypes are kept.
     """
-    if isinstance(values, Tensor):
-        return values.to(device)
     if hasattr(values, "__dlpack__") and not isinstance(values, (np.ndarray, np.generic)):
-        shared: Tensor = torch.utils.dlpack.from_dlpack(values)
+        shared: Tensor = values if isinstance(values, Tensor) else torch.utils.dlpack.from_dlpack(values)
         return shared.to(device, float_dtype if shared.is_floating_point() else shared.dtype)
     array = np.asarray(values)
     if not array.flags.writeable or min(array.strides, default=0) < 0:

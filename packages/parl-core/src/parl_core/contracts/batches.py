@@ -617,7 +617,7 @@ def learns_from(
                 if not isinstance(batch, Batch):
                     (batch, kwargs), settings = columns.batch(args, kwargs, recording=self._is_recording()), ()
                 if not batch.checked and holds_tensors(batch.action):
-                    batch = self._fitted(batch)
+                    batch = self._fitted(batch).map(self._tensor)
             except ValueError as error:
                 raise columns.as_called(error, args) from error.__cause__
             self._settle_threads()
