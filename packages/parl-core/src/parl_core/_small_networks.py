@@ -127,7 +127,8 @@ class Framework:
         Args:
             model: the model.
             method: name of the method.
-            like: observations `[n, in]`; only size and dtype matter.
+            like: observations `[n, in]`, or a tuple of them and actions `[n, act_dim]`, which the first layer takes side
+                by side; only sizes and dtypes matter.
         """
         raise NotImplementedError
 
@@ -157,7 +158,7 @@ def outputs_of(framework: Framework, model: Any, methods: Sequence[str], like: A
         framework: the interface to the model's framework.
         model: the model.
         methods: names of methods that take the same observations.
-        like: observations `[n, in]`; only size and dtype matter.
+        like: the inputs, as in `Framework.read`.
 
     Returns:
         The outputs; None if one is neither a chain nor a standard deviation.
@@ -258,6 +259,7 @@ def _doing(framework: Framework, layer: Any) -> list[str]:
 # Whether their code only passes through layers
 
 _PASSES = (
+    "BUILD_LIST",
     "BUILD_TUPLE",
     "CACHE",
     "CALL",

@@ -25,6 +25,7 @@ __all__ = [
     "Chain",
     "Figures",
     "Fork",
+    "Network",
     "Networks",
     "Plan",
     "Written",
@@ -34,8 +35,6 @@ __all__ = [
 
 Figures = Callable[[], tuple[Tensor, dict[str, Tensor]]] | None
 """Returns what a loss does; None where a batch needs the loss itself."""
-Networks = Sequence[tuple[Any, Sequence[str], bool]]
-"""Models with methods of the same inputs, and whether they learn."""
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
@@ -47,12 +46,35 @@ _NARROW, _TALL = 16, 256
 """BLAS computes a gradient `[out, in]` of fewer inputs, of twice as many in a tall batch, in half the time as `[in, out]`."""
 
 
+class Network(NamedTuple):
+    """Methods of a model that take the same inputs.
+
+    Attributes:
+        model: the model.
+        methods: names of its methods.
+        learns: True if the loss trains their layers.
+        of_actions: True if the methods take observations and actions, side by side in the first layer.
+    """
+
+    model: Any
+    methods: Sequence[str]
+    learns: bool
+    of_actions: bool = False
+
+    def inputs(self, batch: Any) -> Any:
+        """Return the arguments of the methods."""
+        return (batch.obs, batch.action) if self.of_actions else batch.obs
+
+
+Networks = Sequence[Network]
+
+
 class Chain:
     """A sequence of layers, on the memory of the model's parameters.
 
     Attributes:
         layers: the layers, with the model's parameters.
-        gradients: the arrays for the gradients of a trained chain, weights and biases in turn.
+        gradients: the arrays for the gradients of a trained chain, weights and biases in turn; of others empty.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -60,7 +82,8 @@ class Chain:
         self.gradients: list[Tensor] = []
         self._steps = [(bias.detach(), weight.detach().t(), kind, alpha) for weight, bias, kind, alpha in layers]
         self._weights = [layer.weight.detach() for layer in layers]
-        self._turned = [weight.new_empty(weight.shape[::-1]) for weight in self._weights]
+        narrow = [weight.shape[1] < 2 * _NARROW for weight in self._weights]
+        self._turned = [w.new_empty(w.shape[::-1]) if yes else w for w, yes in zip(self._weights, narrow, strict=True)]
         self._ones = self._weights[0].new_ones(1)
 
     @property
@@ -83,13 +106,13 @@ class Chain:
             kept.append(inputs)
         return kept
 
-    def backward(self, kept: Sequence[Tensor], slope: Tensor, *, onward: bool = False) -> Tensor:
-        """Write the gradients of a loss, and optionally return its gradient by the inputs.
+    def backward(self, kept: Sequence[Tensor], slope: Tensor, *, onward: int | None = None) -> Tensor:
+        """Write the gradients of a loss if the chain is trained, and optionally return its gradient by the inputs.
 
         Args:
             kept: the result of `forward`.
             slope: gradient of the loss by the output, `[n, out]`; it is overwritten.
-            onward: True to return the gradient by the inputs.
+            onward: the column of the inputs from which on to return the gradient by them; None for no such gradient.
         """
         rows = slope.shape[0]
         if self._ones.shape[0] != rows:
@@ -103,15 +126,18 @@ class Chain:
                 _tanh_backward(slope, kept[i + 1], grad_input=slope)
             elif activation == "elu":
                 _elu_backward(slope, alpha, 1, 1, True, kept[i + 1], grad_input=slope)
-            turned = slope.t()
-            if 1 < weight.shape[0] < narrow:
-                torch.mm(kept[i].t(), slope, out=self._turned[i])
-                self.gradients[2 * i].copy_(self._turned[i].t())
-            else:
-                torch.mm(turned, kept[i], out=self.gradients[2 * i])
-            torch.mv(turned, self._ones, out=self.gradients[2 * i + 1])
-            if i or onward:
+            if self.gradients:
+                turned = slope.t()
+                if 1 < weight.shape[0] < narrow:
+                    torch.mm(kept[i].t(), slope, out=self._turned[i])
+                    self.gradients[2 * i].copy_(self._turned[i].t())
+                else:
+                    torch.mm(turned, kept[i], out=self.gradients[2 * i])
+                torch.mv(turned, self._ones, out=self.gradients[2 * i + 1])
+            if i:
                 slope = torch.mm(slope, self._weights[i])
+            elif onward is not None:
+                slope = torch.mm(slope, self._weights[0][:, onward:])
         return slope
 
 
@@ -136,6 +162,10 @@ class Fork:
         trunk = [inputs] if self.trunk is None else self.trunk.forward(inputs)
         return trunk, [head.forward(trunk[-1]) for head in self.heads]
 
+    def outputs(self, inputs: Tensor) -> list[Tensor]:
+        """Return the outputs, `[n, out]` each."""
+        return [kept[-1] for kept in self.forward(inputs)[1]]
+
     def backward(self, kept: tuple[list[Tensor], list[list[Tensor]]], slopes: Sequence[Tensor]) -> None:
         """Write the gradients of a loss.
 
@@ -144,7 +174,7 @@ class Fork:
             slopes: gradients of the loss by the outputs, `[n, out]` each; they are overwritten.
         """
         trunk, heads = kept
-        onward = self.trunk is not None
+        onward = None if self.trunk is None else 0
         parts = zip(self.heads, heads, slopes, strict=True)
         found = [head.backward(values, slope, onward=onward) for head, values, slope in parts]
         if self.trunk is not None:
@@ -155,8 +185,7 @@ class Written(NamedTuple):
     """A loss with a hand-written gradient.
 
     Attributes:
-        networks: function that takes the algorithm and returns its networks as (model, methods, is trained); none if
-            the settings select another loss.
+        networks: function that takes the algorithm and returns its networks; none if the settings select another loss.
         slopes: function that takes the algorithm, a `Fork` for each network, and the arguments of the loss, and
             computes the gradients.
     """
@@ -197,12 +226,12 @@ class Plan:
         self._forks: list[Fork] = []
         is_ours = type(self._algorithm).__module__.startswith("parl_torch.algorithms.")
         networks = loss.written.networks(self._algorithm) if is_ours else ()
-        found = [chains_of(model, methods, batch.obs) for model, methods, _ in networks]
-        looked_at = [(model, method) for model, methods, _ in networks for method in methods]
-        self.parts = Parts(TORCH, [model for model, *_ in networks], looked_at)
+        found = [chains_of(each.model, each.methods, each.inputs(batch)) for each in networks]
+        looked_at = [(each.model, method) for each in networks for method in each.methods]
+        self.parts = Parts(TORCH, [each.model for each in networks], looked_at)
         if networks and None not in found:
             forks = [Fork(chains) for chains in found if chains is not None]
-            self._lay_out(forks, [learns for *_, learns in networks], parameters())
+            self._lay_out(forks, [each.learns for each in networks], parameters())
 
     def __call__(self, batch: Any, *settings: Any) -> Figures:
         """Compute the gradients; return None if autograd has to compute them."""
@@ -240,11 +269,16 @@ class Plan:
         self._free = [(None, None, True)] * len(trained)
 
 
-def chains_of(model: Any, methods: Sequence[str], obs: Tensor) -> list[Chain] | None:
-    """Return the chains that methods of a model compute from observations `[n, in]`; None if one is not a chain.
+def chains_of(model: Any, methods: Sequence[str], inputs: Any) -> list[Chain] | None:
+    """Return the chains that methods of a model compute; None if one is not a chain.
 
     A method may return several outputs, each a chain. Lazily shaped layers get their shapes.
+
+    Args:
+        model: the model.
+        methods: names of methods that take the same inputs.
+        inputs: observations `[n, in]`, or a tuple of observations and actions.
     """
-    found = outputs_of(TORCH, model, methods, obs)
+    found = outputs_of(TORCH, model, methods, inputs)
     chains = [Chain(output.layers) for output in found or () if isinstance(output, Output)]
     return chains if found is not None and len(chains) == len(found) else None

@@ -1,5 +1,6 @@
 """The interface of `parl_core._small_networks` to the framework: chains of layers are read from the graph of a pass."""
 
+import operator
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -29,7 +30,7 @@ class _Torch(Framework):
     layers: ClassVar = frozenset((nn.Linear, nn.ReLU, nn.Tanh, nn.ELU, nn.Identity, nn.Sequential, nn.ModuleList))
     passes = (nn.Sequential.forward, nn.Module.forward)
     activations = (torch.relu, torch.relu_, torch.tanh, torch.tanh_, F.relu, F.tanh, F.elu)
-    names = Framework.names | {"elu", "elu_", "float"}
+    names = Framework.names | {"cat", "elu", "elu_", "float"}
     address, strides = staticmethod(Tensor.data_ptr), staticmethod(Tensor.stride)
 
     def modules(self, model: Any) -> Iterable[nn.Module]:
@@ -45,10 +46,11 @@ class _Torch(Framework):
             return None
         return torch.zeros(2, width, dtype=example.dtype)
 
-    def read(self, model: Any, method: str, like: Tensor) -> list[Output | Deviation | None]:
+    def read(self, model: Any, method: str, like: Any) -> list[Output | Deviation | None]:
         with torch.enable_grad():
-            probe = torch.zeros_like(like[:2]).requires_grad_()
-            return [_read(output, probe) for output in flat(getattr(model, method)(probe))]
+            inputs = like if isinstance(like, tuple) else (like,)
+            probes = [torch.zeros_like(each[:2]).requires_grad_() for each in inputs]
+            return [_read(output, probes) for output in flat(getattr(model, method)(*probes))]
 
     def view(self, parameter: Tensor) -> NDArray[Any]:
         return parameter.detach().numpy()
@@ -72,9 +74,9 @@ class _Torch(Framework):
 TORCH = _Torch()
 
 
-def _read(output: Any, probe: Tensor) -> Output | Deviation | None:
+def _read(output: Any, probes: list[Tensor]) -> Output | Deviation | None:
     node = output.grad_fn if isinstance(output, Tensor) else None
-    deviation, layers = _deviation(node), _layers(node, probe)
+    deviation, layers = _deviation(node), _layers(node, probes)
     if deviation is not None or layers is None:
         return deviation
     return Output(layers, output.ndim == 1) if output.ndim <= 2 else None
@@ -91,13 +93,23 @@ def _is_array(parameter: Tensor) -> bool:
     return parameter.device.type == "cpu" and parameter.dtype in (torch.float32, torch.float64)
 
 
-def _layers(node: Any, probe: Tensor) -> list[Layer] | None:
+def _are_inputs(node: Any, probes: list[Tensor]) -> bool:
+    """Return whether a node stands for the inputs: the only one, or all of them side by side."""
+    if len(probes) == 1:
+        return getattr(node, "variable", None) is probes[0]
+    if node is None or node.name() != "CatBackward0":
+        return False
+    joined = [getattr(part, "variable", None) for part, _ in node.next_functions]
+    return len(joined) == len(probes) and all(map(operator.is_, joined, probes))
+
+
+def _layers(node: Any, probes: list[Tensor]) -> list[Layer] | None:
     """Return the layers whose graph ends in a node."""
     shaped = False
     while node is not None and node.name().startswith(_SHAPING):
         node, shaped = node.next_functions[0][0], True
     found: list[Layer] = []
-    while getattr(node, "variable", None) is not probe:
+    while not _are_inputs(node, probes):
         activation, alpha = None, 1.0
         if node is not None and node.name() in _ACTIVATIONS:
             activation = _ACTIVATIONS[node.name()]
@@ -115,4 +127,6 @@ def _layers(node: Any, probe: Tensor) -> list[Layer] | None:
             return None
         found.insert(0, Layer(parts[0], parts[1], activation, alpha))
         node = inputs
-    return None if not found or (shaped and len(found[-1].bias) != 1) else found
+    if not found or (shaped and len(found[-1].bias) != 1):
+        return None
+    return found if found[0].weight.shape[1] == sum(probe.shape[1] for probe in probes) else None

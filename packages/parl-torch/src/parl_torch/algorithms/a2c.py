@@ -9,7 +9,7 @@ from parl_core.checks import check_real
 from parl_core.contracts import a2c as contract
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
-from parl_torch._chains import Figures, Fork, Networks, written
+from parl_torch._chains import Figures, Fork, Network, Networks, written
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution
@@ -21,7 +21,7 @@ __all__ = ["A2C", "A3C"]
 def _networks(algorithm: "A2C") -> Networks:
     if algorithm._reduces or algorithm.remembers or algorithm.actions != ActionKind():
         return ()
-    return ((algorithm.model, ("policy_and_value",) if algorithm._one_pass else ("policy", "value"), True),)
+    return (Network(algorithm.model, ("policy_and_value",) if algorithm._one_pass else ("policy", "value"), True),)
 
 
 def _slopes(algorithm: "A2C", networks: Sequence[Fork], batch: Rollout, entropy_coeff: float | None = None) -> Figures:

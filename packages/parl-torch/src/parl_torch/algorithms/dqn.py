@@ -11,7 +11,7 @@ from torch import Tensor
 from parl_core.contracts import dqn as contract
 from parl_core.contracts.actions import mask_of
 from parl_core.contracts.batches import Transitions
-from parl_torch._chains import Figures, Fork, Networks, written
+from parl_torch._chains import Figures, Fork, Network, Networks, written
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.offline import huber
 from parl_torch.losses.value import double_q_learning, q_learning, squared_error
@@ -28,7 +28,8 @@ def _number(value: float, dtype: torch.dtype) -> Tensor:
 def _networks(algorithm: "DQN") -> Networks:
     if algorithm._reduces or algorithm.remembers:
         return ()
-    return (algorithm.model, (algorithm._value,), True), (algorithm.target_model, (algorithm._value,), False)
+    methods = (algorithm._value,)
+    return Network(algorithm.model, methods, True), Network(algorithm.target_model, methods, False)
 
 
 def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> Figures:

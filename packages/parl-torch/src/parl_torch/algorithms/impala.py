@@ -9,7 +9,7 @@ from torch import Tensor
 from parl_core.checks import check_real
 from parl_core.contracts import impala as contract
 from parl_core.contracts.batches import Fragment
-from parl_torch._chains import Figures, Fork, Networks, written
+from parl_torch._chains import Figures, Fork, Network, Networks, written
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
@@ -21,7 +21,7 @@ __all__ = ["IMPALA"]
 def _networks(algorithm: "IMPALA") -> Networks:
     if algorithm._reduces or algorithm.remembers or algorithm.actions.continuous:
         return ()
-    return ((algorithm.model, ("policy_and_value",) if algorithm._one_pass else ("policy", "value"), True),)
+    return (Network(algorithm.model, ("policy_and_value",) if algorithm._one_pass else ("policy", "value"), True),)
 
 
 def _slopes(

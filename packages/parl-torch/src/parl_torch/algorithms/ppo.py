@@ -9,7 +9,7 @@ from torch import Tensor
 from parl_core.contracts import ppo, separate_ppo
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
-from parl_torch._chains import Figures, Fork, Networks, written
+from parl_torch._chains import Figures, Fork, Network, Networks, written
 from parl_torch.algorithm import Algorithm
 from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
 from parl_torch.losses._proximal import Behaviour, proximal_losses, proximal_slopes
@@ -23,7 +23,7 @@ __all__ = ["PPO", "SeparatePPO"]
 def _networks(algorithm: "PPO") -> Networks:
     if algorithm._reduces or algorithm.remembers or algorithm.actions != ActionKind():
         return ()
-    return ((algorithm.model, ("policy_and_value",) if algorithm._one_pass else ("policy", "value"), True),)
+    return (Network(algorithm.model, ("policy_and_value",) if algorithm._one_pass else ("policy", "value"), True),)
 
 
 def _slopes(

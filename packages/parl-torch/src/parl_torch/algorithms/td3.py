@@ -1,17 +1,39 @@
 """TD3, TD3+BC and ReBRAC on PyTorch."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from parl_core.contracts import td3 as contract
 from parl_core.contracts.batches import Transitions
+from parl_torch._chains import Figures, Fork, Network, Networks, written
 from parl_torch.algorithm import Algorithm
+from parl_torch.algorithms.ddpg import actor_slopes, critic_networks, critic_slopes
 from parl_torch.losses.value import squared_error, td_error
 
 __all__ = ["TD3", "TD3BC", "ReBRAC"]
 
 
+def _critic_networks(algorithm: "TD3") -> Networks:
+    return critic_networks(algorithm) if type(algorithm)._next_values is TD3._next_values else ()
+
+
+def _critic_slopes(algorithm: "TD3", networks: Sequence[Fork], batch: Transitions, noise: Tensor) -> Figures:
+    critics, target_actor, target_critics = networks
+    shift = (algorithm.policy_noise * noise).clamp_(-algorithm.noise_clip, algorithm.noise_clip)
+    (a_t,) = target_actor.outputs(batch.next_obs)
+    a_t.add_(shift).clamp_(-1.0, 1.0)
+    q1_t, q2_t = target_critics.outputs(torch.cat((batch.next_obs, a_t), dim=1))
+    return critic_slopes(critics, batch, algorithm.gamma, torch.minimum(q1_t, q2_t).reshape(-1))
+
+
+def _actor_networks(algorithm: "TD3") -> Networks:
+    return Network(algorithm.model, ("policy",), True), Network(algorithm.model, ("Q1",), False, of_actions=True)
+
+
 class TD3(contract.TD3, Algorithm):
+    @written(_critic_networks, _critic_slopes)
     def critic_loss(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         r_t, obs, next_obs = batch.reward, batch.obs, batch.next_obs
         with torch.no_grad():
@@ -26,6 +48,7 @@ class TD3(contract.TD3, Algorithm):
         loss = squared_error(error1, batch.weights) + squared_error(error2, batch.weights)
         return loss, {"td_error": 0.5 * (error1 + error2)}
 
+    @written(_actor_networks, actor_slopes)
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         return -self.model.Q1(batch.obs, self.model.policy(batch.obs)).mean(), {}
 
