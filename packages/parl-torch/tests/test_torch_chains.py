@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from parl_core._small_networks import Layer
 from parl_core.contracts.batches import Fragment, Rollout, Transitions
 from parl_core.schedules import linear
 from parl_torch import layers
+from parl_torch._chains import Chain
 from parl_torch.agent import Agent
-from parl_torch.algorithms import A2C, DDQN, DQN, IMPALA, PPO
+from parl_torch.algorithms import A2C, DDPG, DDQN, DQN, IMPALA, PPO, TD3, ReBRAC
 from parl_torch.model import Model
-from parl_torch.networks import ActorCritic, QNetwork
+from parl_torch.networks import ActorCritic, DeterministicActorCritic, QNetwork, TwinActorCritic
 
 OBS_DIM, ACT_DIM, ROWS = 5, 3, 32
 
@@ -121,6 +123,72 @@ class LongerTrunk(Model):
         return self.v(self.trunk(obs)).squeeze(-1)
 
 
+class Critics(Model):
+    """An actor and two critics, written with functions, as many examples of PyTorch are."""
+
+    def __init__(self) -> None:
+        self.pi1, self.pi2 = nn.Linear(OBS_DIM, 16), nn.Linear(16, ACT_DIM)
+        self.l1, self.l2 = nn.Linear(OBS_DIM + ACT_DIM, 16), nn.Linear(16, 1)
+        self.l4, self.l5 = nn.Linear(OBS_DIM + ACT_DIM, 16), nn.Linear(16, 1)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        return torch.tanh(self.pi2(F.relu(self.pi1(obs))))
+
+    def value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.cat([obs, action], 1)
+        return self.l2(F.relu(self.l1(both))), self.l5(F.elu(self.l4(both)))
+
+    def Q1(self, obs: Tensor, action: Tensor) -> Tensor:  # noqa: N802 - the name that TD3 asks for
+        return self.l2(F.relu(self.l1(torch.cat((obs, action), dim=-1))))
+
+    def get_actor_params(self) -> list[Any]:
+        return [*self.pi1.parameters(), *self.pi2.parameters()]
+
+
+class CommonCritics(Critics):
+    """Both critics over a common layer."""
+
+    def value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        features = torch.relu(self.l1(torch.cat([obs, action], 1)))
+        return self.l2(features).squeeze(-1), self.l5(features).squeeze(-1)
+
+    def Q1(self, obs: Tensor, action: Tensor) -> Tensor:  # noqa: N802
+        return self.l2(torch.relu(self.l1(torch.cat([obs, action], 1)))).squeeze(-1)
+
+
+class Turned(Critics):
+    """Takes actions in front of observations."""
+
+    def value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.cat([action, obs], 1)
+        return self.l2(F.relu(self.l1(both))), self.l5(F.elu(self.l4(both)))
+
+
+class Halved(Critics):
+    """Takes half of the observations."""
+
+    def value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.cat([0.5 * obs, action], 1)
+        return self.l2(F.relu(self.l1(both))), self.l5(F.elu(self.l4(both)))
+
+
+class OneCritic(Critics):
+    def value(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.l2(torch.tanh(self.l1(torch.cat([obs, action], 1)))).squeeze(1)
+
+
+class OwnTD3(TD3):
+    """As `OwnDQN`."""
+
+
+class OwnDDPG(DDPG):
+    """As `OwnDQN`."""
+
+
+class OwnReBRAC(ReBRAC):
+    """As `OwnDQN`."""
+
+
 class OwnDQN(DQN):
     """A subclass, which autograd serves."""
 
@@ -176,9 +244,17 @@ def fragments(rng: np.random.Generator, kind: type[Any], ends: bool = True, step
     )
 
 
+def moves(rng: np.random.Generator, kind: type[Any], extras: bool = False) -> Transitions:
+    """Return transitions with actions of numbers."""
+    columns = transitions(rng, kind, extras).named()
+    return Transitions(**{**columns, "action": rng.uniform(-1.0, 1.0, (ROWS, ACT_DIM)).astype(kind)})
+
+
 def planned(algorithm: Any) -> bool:
-    """Return whether the optimizer's last plan has chains."""
-    return any(plan is not None and plan._forks for plan in algorithm.optimizer._plans.values())
+    """Return whether each optimizer's last plan has chains."""
+    found = [algorithm.optimizer] if hasattr(algorithm, "optimizer") else []
+    found = found or [algorithm.actor_optimizer, algorithm.critic_optimizer]
+    return all(any(plan is not None and plan._forks for plan in one._plans.values()) for one in found)
 
 
 def pairs(ours: type[Any], own: type[Any], make: Callable[[], Model], exact: bool, **settings: Any) -> tuple[Any, Any]:
@@ -211,6 +287,74 @@ def test_dqn_in_float64_is_that_of_autograd(make: Any, settings: dict[str, Any],
     assert planned(agent.alg)
     assert not planned(other.alg)
     assert_equal_weights(agent, other, atol=1e-12)
+
+
+CRITICS = [
+    (TD3, OwnTD3, lambda: TwinActorCritic(ACT_DIM, (16, 16))),
+    (TD3, OwnTD3, Critics),
+    (TD3, OwnTD3, CommonCritics),
+    (DDPG, OwnDDPG, lambda: DeterministicActorCritic(ACT_DIM, (16, 16))),
+    (DDPG, OwnDDPG, OneCritic),
+]
+
+
+@pytest.mark.parametrize(("ours", "own", "make"), CRITICS)
+@pytest.mark.parametrize("extras", [False, True])
+def test_critics_in_float64_are_those_of_autograd(ours: Any, own: Any, make: Any, extras: bool) -> None:
+    agents = pairs(ours, own, make, True, actor_lr=1e-2, critic_lr=1e-2, tau=0.1)
+    rng = np.random.default_rng(1)
+    for step in range(10):
+        batch = moves(rng, np.float64, extras)
+        found = []
+        for agent in agents:
+            with agent.drawing_from(step):
+                found.append(agent.learn(batch))
+        for one, other in zip(*found, strict=True):
+            if one is None or other is None:
+                assert one is other
+            else:
+                np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+    assert planned(agents[0].alg)
+    assert not planned(agents[1].alg)
+    assert_equal_weights(*agents, atol=1e-11)
+
+
+@pytest.mark.parametrize("make", [Turned, Halved])
+def test_critics_of_other_inputs_are_differentiated_by_autograd(make: Any) -> None:
+    agents = pairs(TD3, OwnTD3, make, True)
+    rng = np.random.default_rng(1)
+    for step in range(4):
+        batch = moves(rng, np.float64)
+        for agent in agents:
+            with agent.drawing_from(step):
+                agent.learn(batch)
+    assert not planned(agents[0].alg)
+    assert_equal_weights(*agents, atol=1e-12)
+
+
+def test_an_algorithm_with_other_targets_is_differentiated_by_autograd() -> None:
+    agents = pairs(ReBRAC, OwnReBRAC, Critics, True)
+    rng = np.random.default_rng(1)
+    for step in range(4):
+        batch = moves(rng, np.float64)
+        batch = Transitions(**batch.named(), extra={"next_action": batch.action[::-1].copy()})
+        for agent in agents:
+            with agent.drawing_from(step):
+                agent.learn(batch)
+    assert_equal_weights(*agents, atol=0.0)
+
+
+def test_wide_and_tall_batches_have_the_gradients_of_autograd() -> None:
+    for rows, width in ((8, 2), (8, 15), (8, 16), (256, 16), (256, 31), (256, 32), (1, 5), (300, 1)):
+        model = nn.Sequential(nn.Linear(width, 7), nn.ReLU(), nn.Linear(7, 3)).double()
+        chain = Chain([Layer(model[0].weight, model[0].bias, "relu"), Layer(model[2].weight, model[2].bias, None)])
+        chain.gradients = [torch.empty_like(part) for part in chain.parameters]
+        inputs, slope = torch.randn(rows, width).double().requires_grad_(), torch.randn(rows, 3).double()
+        wanted = torch.autograd.grad(model(inputs), [inputs, *chain.parameters], slope)
+        with torch.no_grad():
+            found = [chain.backward(chain.forward(inputs), slope.clone(), onward=0), *chain.gradients]
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-12)
 
 
 ACTOR_CRITICS = [lambda: ActorCritic(ACT_DIM, (16, 16)), Heads, Trunk, LongerTrunk]
@@ -501,6 +645,23 @@ def test_a_copy_and_a_restored_algorithm_go_on_with_the_same_bits() -> None:
         assert agent.learn(batch) == copied.learn(batch) == restored.learn(batch)
     assert planned(restored.alg)
     assert planned(copied.alg)
+    assert_equal_weights(agent, copied, atol=0.0)
+    assert_equal_weights(agent, restored, atol=0.0)
+
+
+def test_copies_and_restored_actor_critics_go_on_with_the_same_bits() -> None:
+    agent, rng = Agent(TD3(a_model(Critics), device="cpu")), np.random.default_rng(12)
+    for step in range(3):
+        agent.learn(moves(rng, np.float32))
+    copied, restored = copy.deepcopy(agent), Agent(TD3(a_model(Critics), device="cpu"))
+    restored.alg.set_state(agent.alg.get_state())
+    for step in range(4):
+        batch, found = moves(rng, np.float32), []
+        for one in (agent, copied, restored):
+            with one.drawing_from(step):
+                found.append(one.learn(batch))
+        assert found[0] == found[1] == found[2]
+    assert planned(restored.alg)
     assert_equal_weights(agent, copied, atol=0.0)
     assert_equal_weights(agent, restored, atol=0.0)
 
