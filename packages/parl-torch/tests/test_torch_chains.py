@@ -172,6 +172,23 @@ class Halved(Critics):
         return self.l2(F.relu(self.l1(both))), self.l5(F.elu(self.l4(both)))
 
 
+class SharedLayer(Critics):
+    """The actor's middle layer is also a critic's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Linear(16, 16)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        return torch.tanh(self.pi2(F.relu(self.shared(F.relu(self.pi1(obs))))))
+
+    def Q1(self, obs: Tensor, action: Tensor) -> Tensor:  # noqa: N802
+        return self.l2(F.relu(self.shared(F.relu(self.l1(torch.cat([obs, action], 1))))))
+
+    def get_actor_params(self) -> list[Any]:
+        return [*super().get_actor_params(), *self.shared.parameters()]
+
+
 class OneCritic(Critics):
     def value(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.l2(torch.tanh(self.l1(torch.cat([obs, action], 1)))).squeeze(1)
@@ -319,8 +336,8 @@ def test_critics_in_float64_are_those_of_autograd(ours: Any, own: Any, make: Any
     assert_equal_weights(*agents, atol=1e-11)
 
 
-@pytest.mark.parametrize("make", [Turned, Halved])
-def test_critics_of_other_inputs_are_differentiated_by_autograd(make: Any) -> None:
+@pytest.mark.parametrize("make", [Turned, Halved, SharedLayer])
+def test_other_critics_are_differentiated_by_autograd(make: Any) -> None:
     agents = pairs(TD3, OwnTD3, make, True)
     rng = np.random.default_rng(1)
     for step in range(4):

@@ -254,7 +254,9 @@ class Plan:
         """Give the gradients of all chains that learn one block of memory, unless layers are shared otherwise."""
         chains = [chain for each, yes in zip(forks, learns, strict=True) if yes for chain in each.chains]
         trained = [part for chain in chains for part in chain.parameters]
-        if len(set(map(id, trained))) < len(trained) or not set(map(id, trained)) <= set(map(id, parameters)):
+        others = [part for each in forks for chain in each.chains if chain not in chains for part in chain.parameters]
+        known = set(map(id, trained))
+        if len(known) < len(trained) or not known <= set(map(id, parameters)) or not known.isdisjoint(map(id, others)):
             return
         sizes = [part.numel() for part in trained]
         self.flat = torch.empty(sum(sizes), dtype=trained[0].dtype)
