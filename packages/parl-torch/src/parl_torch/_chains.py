@@ -37,9 +37,9 @@ Figures = Callable[[], tuple[Tensor, dict[str, Tensor]]] | None
 """Returns what a loss does; None where a batch needs the loss itself."""
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
-_relu_backward = torch.ops.aten.threshold_backward.grad_input
-_tanh_backward = torch.ops.aten.tanh_backward.grad_input
-_elu_backward = torch.ops.aten.elu_backward.grad_input
+_relu_backward = torch.ops.aten.threshold_backward.grad_input._op
+_tanh_backward = torch.ops.aten.tanh_backward.grad_input._op
+_elu_backward = torch.ops.aten.elu_backward.grad_input._op
 _attached = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks", "requires_grad")
 
 _NARROW, _TALL = 16, 256
@@ -85,17 +85,26 @@ class Chain:
         narrow = [weight.shape[1] < 2 * _NARROW for weight in self._weights]
         self._turned = [w.new_empty(w.shape[::-1]) if yes else w for w, yes in zip(self._weights, narrow, strict=True)]
         self._ones = self._weights[0].new_ones(1)
+        self._nowhere: list[Any] = [None] * len(self._steps)
+        self._room = [self._ones.new_empty(0)]
 
     @property
     def parameters(self) -> list[Tensor]:
         """Return weights and biases in turn."""
         return [part for layer in self.layers for part in layer[:2]]
 
-    def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return the inputs `[n, in]` and the output of each layer."""
-        kept = [inputs]
-        for bias, turned, activation, alpha in self._steps:
-            inputs = torch.addmm(bias, inputs, turned)
+    def forward(self, inputs: Tensor, *, again: bool = False) -> list[Tensor]:
+        """Return the inputs `[n, in]` and the output of each layer.
+
+        Args:
+            inputs: the inputs.
+            again: True to write over the result of the last call with True if it had as many rows.
+        """
+        kept, room = [inputs], self._room if again else self._nowhere
+        if again and room[0].shape[0] != inputs.shape[0]:
+            self._room = room = [bias.new_empty(inputs.shape[0], bias.shape[0]) for bias, *_ in self._steps]
+        for (bias, turned, activation, alpha), out in zip(self._steps, room, strict=True):
+            inputs = torch.addmm(bias, inputs, turned, out=out)
             if activation == "relu":
                 torch.relu_(inputs)
             elif activation == "tanh":

@@ -38,9 +38,9 @@ def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> F
     action, r_t, terminal = batch.action.unsqueeze(1), batch.reward, batch.terminal
     if terminal.dtype is not r_t.dtype:
         terminal = terminal.to(r_t.dtype)
-    q_t = target.forward(batch.next_obs)[-1]
+    q_t = target.forward(batch.next_obs, again=True)[-1]
     if algorithm.double:
-        best = chain.forward(batch.next_obs)[-1].argmax(1, keepdim=True)
+        best = chain.forward(batch.next_obs, again=True)[-1].argmax(1, keepdim=True)
         v_t = q_t.gather(1, best).squeeze(1)
     else:
         v_t = q_t.amax(1)
@@ -49,7 +49,7 @@ def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> F
         td_error = torch.add(r_t, v_t, alpha=algorithm.gamma)
     else:
         td_error = torch.addcmul(r_t, batch.discount, v_t)
-    kept = chain.forward(batch.obs)
+    kept = chain.forward(batch.obs, again=True)
     td_error.sub_(kept[-1].gather(1, action).squeeze(1))
     slope = td_error if delta is None else td_error.clamp(-delta, delta)
     slope = slope * _number((-2.0 if delta is None else -1.0) / rows, slope.dtype)
