@@ -668,7 +668,7 @@ def test_a_copy_and_a_restored_algorithm_go_on_with_the_same_bits() -> None:
 
 def test_copies_and_restored_actor_critics_go_on_with_the_same_bits() -> None:
     agent, rng = Agent(TD3(a_model(Critics), device="cpu")), np.random.default_rng(12)
-    for step in range(3):
+    for _ in range(3):
         agent.learn(moves(rng, np.float32))
     copied, restored = copy.deepcopy(agent), Agent(TD3(a_model(Critics), device="cpu"))
     restored.alg.set_state(agent.alg.get_state())

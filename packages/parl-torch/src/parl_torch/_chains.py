@@ -43,7 +43,8 @@ _elu_backward = torch.ops.aten.elu_backward.grad_input._op
 _attached = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks", "requires_grad")
 
 _NARROW, _TALL = 16, 256
-"""BLAS computes a gradient `[out, in]` of fewer inputs, of twice as many in a tall batch, in half the time as `[in, out]`."""
+"""BLAS takes half as long for the transposed gradient of a layer with fewer inputs, in tall batches with twice as
+many."""
 
 
 class Network(NamedTuple):

@@ -48,8 +48,8 @@ _BITS: dict[tuple[Any, float], Any] = {
     for kind, whole in ((np.float32, np.uint32), (np.float64, np.uint64))
     for limit in (1.0, _LARGEST)
 }
-"""Largest numbers by dtype and value, their bits as unsigned integers. These are in the order of the floats from 0 on, and
-those of negative numbers and NaN are above them all, so that one pass compares with both ends of a range."""
+"""Largest numbers by dtype and value, their bits as unsigned integers. These are in the order of the floats from 0 on,
+and those of negative numbers and NaN are above them all, so that one pass compares with both ends of a range."""
 _PASS = dict.fromkeys(("terminal", "done"), ": pass the flag that env.step returned")
 
 
