@@ -127,8 +127,8 @@ class Framework:
         Args:
             model: the model.
             method: name of the method.
-            like: observations `[n, in]`, or a tuple of them and actions `[n, act_dim]`, which the first layer has to take
-                side by side; only sizes and dtypes matter.
+            like: observations `[n, in]`, or a tuple of them and actions `[n, act_dim]`, which the first layer has to
+                take side by side; only sizes and dtypes matter.
         """
         raise NotImplementedError
 

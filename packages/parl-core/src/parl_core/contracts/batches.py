@@ -303,7 +303,7 @@ def _numbers(name: str, column: Any) -> Any:
 
 def _check_range(name: str, column: NDArray[Any], given: NDArray[Any], limit: tuple[float, str]) -> None:
     largest, remedy = limit
-    beyond = np.flatnonzero(~((column >= 0.0) & (column <= largest)))
+    beyond = np.flatnonzero(~((column >= 0.0) & (column <= np.float64(largest))))  # which float16 does not reach
     if beyond.size:
         row = int(beyond[0])
         raise ValueError(f"{name} must be {remedy.format(np.ravel(given)[row])} in row {row}{_PASS.get(name, '')}")
