@@ -19,7 +19,7 @@ def transitions(**columns: Any) -> Transitions:
 @pytest.mark.parametrize("number", [2.0, 1.0009765625, -1.0, -6e-8, np.inf, -np.inf, np.nan, -np.nan])
 def test_flags_and_shares_beyond_0_and_1_are_refused(kind: Any, number: float) -> None:
     column = np.array([0.0, 1.0, number, 0.5], kind)
-    with pytest.raises(ValueError, match="terminal must be 1 where an episode ended and 0 elsewhere, got .* in row 2"):
+    with pytest.raises(ValueError, match=r"terminal must be 1 where an episode ended and 0 elsewhere, got .* in row 2"):
         transitions(terminal=column)
     with pytest.raises(ValueError, match=r"discount must be in \[0, 1\], got .* in row 2"):
         transitions(terminal=np.zeros(4), discount=column)
@@ -36,5 +36,5 @@ def test_numbers_within_their_range_are_taken(kind: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS[1:])
 def test_weights_below_0_or_not_finite_are_refused(kind: Any) -> None:
     for number in (-1.0, np.inf, np.nan):
-        with pytest.raises(ValueError, match="weights must be at least 0 and finite, got .* in row 0"):
+        with pytest.raises(ValueError, match=r"weights must be at least 0 and finite, got .* in row 0"):
             transitions(terminal=np.zeros(4), weights=np.array([number, 1.0, 2.0, 3.0], kind))
