@@ -9,7 +9,7 @@ from parl_core.contracts import td3 as contract
 from parl_core.contracts.batches import Transitions
 from parl_torch._chains import Figures, Fork, Network, Networks, written
 from parl_torch.algorithm import Algorithm
-from parl_torch.algorithms.ddpg import actor_slopes, critic_networks, critic_slopes
+from parl_torch.algorithms._critics import actor_slopes, critic_networks, critic_slopes
 from parl_torch.losses.value import squared_error, td_error
 
 __all__ = ["TD3", "TD3BC", "ReBRAC"]
