@@ -236,13 +236,15 @@ class CmaFamily(Strategy):
 
     def _reach(self, mean: NDArray[np.floating]) -> float:
         """Return the largest distance from 0 of samples of this mean."""
-        return float(np.abs(mean).max()) + FARTHEST * self._widest()
+        sizes = np.abs(mean)
+        return float(sizes[sizes.argmax()]) + FARTHEST * self._widest()
 
     def _note(self, group: Group) -> None:
         self._evaluations += len(group.rewards)
-        self._bests.append(float(group.rewards.max()))
-        while len(self._bests) > 1 + self._enough:
-            del self._bests[1]
+        rewards, bests, most = group.rewards, self._bests, 1 + self._enough
+        bests.append(rewards.item(rewards.argmax()))
+        while len(bests) > most:
+            del bests[1]
 
     @property
     def _enough(self) -> int:
@@ -535,6 +537,8 @@ class Recombination(NamedTuple):
         positive: The number of these that are 0 or more.
         mueff: The effective number of parents.
         rates: The learning rates that go with it.
+        total: The sum of `active`.
+        shares: `active` times the learning rate of the rank-mu update.
     """
 
     parents: NDArray[np.float64]
@@ -542,6 +546,8 @@ class Recombination(NamedTuple):
     positive: int
     mueff: float
     rates: Rates
+    total: float
+    shares: NDArray[np.float64]
 
     @classmethod
     def of(cls, raw: NDArray[np.float64], n: int) -> "Recombination":
@@ -554,7 +560,8 @@ class Recombination(NamedTuple):
         parents /= parents.sum()
         mueff = 1.0 / float(np.square(parents).sum())
         rates = Rates.of(n, mueff)
-        return cls(parents, parents + _negative(raw, n, mueff, rates), int(np.count_nonzero(raw >= 0)), mueff, rates)
+        active, positive = parents + _negative(raw, n, mueff, rates), int(np.count_nonzero(raw >= 0))
+        return cls(parents, active, positive, mueff, rates, float(active.sum()), active * rates.c_mu)
 
 
 @functools.lru_cache(maxsize=64)

@@ -108,9 +108,9 @@ class CMAES(CmaFamily):
     def _take_axes(self, axes: Matrix, lengths: NDArray[np.float64]) -> None:
         """Take C's principal axes and their lengths; samples are made with the product of both."""
         self._axes, self._lengths = axes, lengths  # B, D
-        self._shortest, self._longest = float(lengths.min()), float(lengths.max())
+        self._shortest, self._longest = lengths.item(lengths.argmin()), lengths.item(lengths.argmax())
         self._transform: Matrix = axes * lengths
-        self._transform.flags.writeable = False
+        self._transform.setflags(write=False)
 
     def _load(self, state: Mapping[str, NDArray[Any]]) -> None:
         self._steps, self._decomposed_at = int(state["steps"]), int(state["decomposed_at"])
@@ -139,11 +139,11 @@ class CMAES(CmaFamily):
             solutions, worth = self._injected
             injected = self._whitened(solutions - self.sampler.parameters)
             rewards, z = np.concatenate((rewards, worth)), np.concatenate((z, injected))
-        k, order = len(rewards), np.argsort(-rewards, kind="stable")
+        k, order = len(rewards), (-rewards).argsort(kind="stable")
         rewards, z = rewards[order], z[order]
         if rewards[0] == rewards[-1]:  # nothing can be learnt from them
             return sampler.parameters.astype(np.float64), 0.0
-        parents, active, positive, mueff, rates = Recombination.of(sorted_log_ranks(rewards), n)
+        parents, _, positive, mueff, rates, total, shares = Recombination.of(sorted_log_ranks(rewards), n)
 
         rows = np.empty((k + 1, n))  # all y, and p_c below them: one product makes both parts of the update of C
         y = np.matmul(z, self._transform.T, out=rows[:k])  # (39)
@@ -163,12 +163,14 @@ class CMAES(CmaFamily):
         rows[k] = self._path_c
 
         weights = np.empty(k + 1)
-        np.multiply(active, rates.c_mu, out=weights[:k])
+        weights[:k] = shares
         weights[k] = rates.c_1
-        worse = z[positive:]
-        weights[positive:k] *= n / np.maximum(np.einsum("kn,kn->k", worse, worse), 1e-12)  # (46)
+        squares = np.add.reduce(np.square(z[positive:]), 1)
+        if squares.item(squares.argmin()) < 1e-12:
+            np.maximum(squares, 1e-12, out=squares)
+        weights[positive:k] *= n / squares  # (46)
         variance_lost = 0.0 if moving else rates.c_1 * rates.c_c * (2 - rates.c_c)
-        self._covariance *= 1 + variance_lost - rates.c_1 - rates.c_mu * float(active.sum())  # (47)
+        self._covariance *= 1 + variance_lost - rates.c_1 - rates.c_mu * total  # (47)
         self._covariance += (rows.T * weights) @ rows
         self._sigma *= exp(min(1.0, rates.c_sigma / rates.d_sigma * (norm / expected_norm(n) - 1)))  # (44)
         if (self._steps - self._decomposed_at) * n * (rates.c_1 + rates.c_mu) >= PATIENCE:
@@ -210,7 +212,7 @@ class CMAES(CmaFamily):
             self._covariance[integers, integers] = np.maximum(self._covariance[integers, integers], least)
         self._covariance = (self._covariance + self._covariance.T) / 2
         squares, axes = np.linalg.eigh(self._covariance)
-        if squares[0] < -ROUNDING * np.abs(squares).max():
+        if squares[0] < 0.0 and squares[0] < -ROUNDING * np.abs(squares).max():
             # Lengths in (46) are measured by B and D, which may be some steps older than the C that they are taken
             # from, so that few parameters can lose more than C has. The last good C continues, with the new step size.
             self._covariance, squares, axes = self._transform @ self._transform.T, self._lengths**2, self._axes
