@@ -18,7 +18,7 @@ REWARD = 1.5
 
 def records(count: int) -> list[SamplingInfo]:
     """Keys as clones draw them: 62 random bits; most take ten bytes."""
-    return sampling_infos(RandomKeys().draw_many(count), 300, 77)
+    return sampling_infos(RandomKeys().draw_many(count).tolist(), (300, 77))
 
 
 def speeds(table: Table, quick: bool) -> None:

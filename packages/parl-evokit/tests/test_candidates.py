@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parl_evokit import CMAES, ES, GA, SNES, EvolutionError, LayoutMismatch, SamplingInfo
+from parl_evokit._samples import fresh_intake
 from parl_evokit.noise import split_key
 from parl_evokit.strategy import Strategy
 
@@ -100,6 +101,34 @@ def test_looking_at_keys_changes_nothing(n: int) -> None:
     es.tell(infos, rewards)
     twin.tell(alike, rewards)
     assert (es.mean == twin.mean).all()
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("population", [40, 200])
+def test_an_update_does_not_depend_on_which_candidates_were_made(n: int, population: int) -> None:
+    gaussian = {"std": 0.3, "cached": True, "cache_size": 20_000}
+    settings = {"keys": "COUNTER", "solver": {"sampling": {"gaussian_sampling": gaussian}}}
+    rewards = np.random.default_rng(2).normal(size=population)
+    means = []
+    for wanted in (slice(None), slice(1), slice(0), slice(None, None, -1), slice(7, None)):
+        es = ES(np.linspace(-1, 1, n), settings)
+        infos = es.ask(population)
+        for info in infos[wanted]:
+            es.candidate(info)
+        assert es.tell(infos, rewards).pairs == population // 2
+        means.append(es.mean)
+    assert all((mean == means[0]).all() for mean in means)
+
+
+def test_samples_whose_first_is_the_second_half_of_a_pair_drawn_before_are_sorted() -> None:
+    es = search(ES, 1000)
+    first = es.ask(3)
+    infos = es.ask(4)
+    assert infos[0].noise_key == first[2].noise_key + 1
+    intake = fresh_intake(infos, [1.0, 2.0, 3.0, 4.0], es.sampler.origin, es._ahead.keys_of)
+    assert intake is not None
+    assert intake.groups[0].keys.tolist() == sorted(info.noise_key for info in infos)
+    assert es.tell(infos, [1.0, 2.0, 3.0, 4.0]).pairs == 1
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -15,7 +15,7 @@ from parl_evokit._params import ParameterLayout
 from parl_evokit.errors import EvolutionError, InvalidKey, NoiseDataError
 from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec, _gaussian
 from parl_evokit.noise import _spec as quantile_module
-from parl_evokit.noise._exact_sum import BUDGET, _digits, weighted_moments
+from parl_evokit.noise._exact_sum import BUDGET, _digits, _run_length, weighted_moments
 from parl_evokit.noise._spec import LARGEST_UNIT
 
 SPECS = [
@@ -332,6 +332,18 @@ def test_weights_of_any_size_are_the_sum_of_their_digits() -> None:
     digits = _digits(weights)
     assert all(abs(digit).max() <= 32 for _, digit in digits)
     np.testing.assert_array_equal(sum(digit.astype(np.int64) << shift for shift, digit in digits), weights)
+
+
+@pytest.mark.parametrize("largest", [1, 20, 100, 300, BUDGET, 10**6])
+@pytest.mark.parametrize("count", [33, 64, 100, 1000])
+def test_runs_of_a_sum_stay_within_what_float32_holds(largest: int, count: int) -> None:
+    draw = random.Random(count + largest)
+    weights = np.array([draw.randint(0, largest) for _ in range(count)])
+    length = _run_length([weights])
+    assert length or largest * 8 > BUDGET
+    for start in range(0, count, length or count):
+        assert not length or weights[start : start + length].sum() <= BUDGET
+    assert _run_length([np.abs(digit) for _, digit in _digits(weights)]) >= 8
 
 
 @pytest.mark.slow

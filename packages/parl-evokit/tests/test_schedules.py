@@ -1,5 +1,6 @@
 """Learning rate and deviation follow their schedules, in saved searches too; defaults solve a sphere."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_a_saved_search_goes_on_with_its_rates() -> None:
     for _ in range(3):
         step(first)
     second.load_state(first.state())
-    second._sampler = first.sampler.__class__(**{**first.sampler.__dict__, "std": second.sampler.std})
+    second._sampler = replace(first.sampler, std=second.sampler.std)
     for _ in range(3):
         step(second)
     for _ in range(6):

@@ -1,5 +1,7 @@
 """How samples of older models count: ranked within their model, or by clipped ratios of densities."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -60,7 +62,7 @@ def test_neither_the_order_nor_a_reload_changes_a_bit() -> None:
         es.tell(es.ask(6), np.arange(6.0))
         if reload:
             again = make()
-            again._sampler = again._sampler.__class__(**{**vars(es._sampler), "model_iter_id": 0})
+            again._sampler = replace(es._sampler, model_iter_id=0)
             again.load_state({name: array.copy() for name, array in es.state().items()})
             again.keys = es.keys
             es = again
@@ -87,7 +89,7 @@ def test_a_solver_of_another_rule_is_taken_over() -> None:
     old = grouped.ask(4)
     grouped.tell(grouped.ask(4), np.arange(4.0))
     es = make()
-    es._sampler = es._sampler.__class__(**{**vars(grouped._sampler), "model_iter_id": 0})
+    es._sampler = replace(grouped._sampler, model_iter_id=0)
     es.load_state(grouped.state())
     before = es.mean
     report = es.tell(old, np.arange(4.0))  # around a centre that is not kept

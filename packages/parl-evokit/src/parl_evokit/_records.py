@@ -14,7 +14,6 @@ from itertools import repeat
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parl_evokit.errors import RecordError, _shown
 from parl_evokit.noise._keys import CONTROL_KEY, HALF_BITS, HALF_MASK, KEY_BITS, check_key, join_key
@@ -248,11 +247,10 @@ class SamplingInfo:
         return f"SamplingInfo({key}, model_iter_id={_shown(self.model_iter_id)}, fingerprint={fingerprint}{identity})"
 
 
-def sampling_infos(noise_keys: NDArray[np.uint64], model_iter_id: int, fingerprint: int) -> list[SamplingInfo]:
-    """Return records of many samples of one model, from valid keys `[n]`."""
-    origin = (model_iter_id, fingerprint)
+def sampling_infos(noise_keys: Sequence[int], origin: tuple[int, int]) -> list[SamplingInfo]:
+    """Return records of many samples of one model, from valid keys `[n]` and the model's number and fingerprint."""
     infos = list(map(SamplingInfo.__new__, repeat(SamplingInfo, len(noise_keys))))
-    for info, key in zip(infos, noise_keys.tolist(), strict=True):
+    for info, key in zip(infos, noise_keys, strict=True):
         info.drawn_key = key
         info.origin = origin
         info.identity = 0

@@ -9,7 +9,7 @@ accumulate at the sides as with clipping, and the parameters of a sample remain 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,6 +178,7 @@ class Sampler:
         control_share: Share of the keys that clones turn into control traffic, 0 to below 1.
         holdout_share: Share of the keys for which clones serve the trusted model, 0 to below 1.
         trusted: Number and parameters of the trusted model; None while it is this one.
+        origin: Number and fingerprint, which all records of its samples share.
     """
 
     noise: GaussianNoise
@@ -192,6 +193,32 @@ class Sampler:
     control_share: float = 0.0
     holdout_share: float = 0.0
     trusted: tuple[int, FlatVector] | None = None
+    origin: tuple[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "origin", (self.model_iter_id, self.fingerprint))
+
+    def after(self, parameters: FlatVector, step: "Advance", trusted: tuple[int, FlatVector] | None) -> "Sampler":
+        """Return the model that follows this one.
+
+        Args:
+            parameters: Its parameters.
+            step: What else changes.
+            trusted: Number and parameters of the trusted model, as above.
+        """
+        number = self.model_iter_id + 1
+        sampler = object.__new__(Sampler)  # `replace` takes several times as long
+        vars(sampler).update(
+            vars(self),
+            parameters=parameters,
+            std=step.std,
+            transform=step.transform,
+            parents=step.parents,
+            model_iter_id=number,
+            trusted=trusted,
+            origin=(number, self.fingerprint),
+        )
+        return sampler
 
     @property
     def quiet_share(self) -> float:

@@ -13,8 +13,9 @@ The result does not depend on the order of the samples.
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import fsum
 from operator import index
 from typing import Any
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from parl_evokit._records import Record, SamplingInfo
 from parl_evokit._report import SetAside
 from parl_evokit.errors import InvalidKey, InvalidReward, RecordError
-from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS, split_key
+from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS, SIGN_BIT, split_key
 
 __all__ = [
     "IDENTIFIED",
@@ -203,6 +204,11 @@ def reward_numbers(rewards: Sequence[float] | NDArray[np.floating], n: int) -> N
     Raises:
         InvalidReward: They differ in number, or a reward is not a number.
     """
+    return _checked(rewards, n)[0]
+
+
+def _checked(rewards: Sequence[float] | NDArray[np.floating], n: int) -> tuple[NDArray[np.float64], bool]:
+    """Return `reward_numbers`, and whether all of them are finite."""
     if not hasattr(rewards, "__len__"):
         raise InvalidReward(f"rewards must be a sequence of numbers, not a {type(rewards).__name__}")
     if n != len(rewards):
@@ -211,8 +217,11 @@ def reward_numbers(rewards: Sequence[float] | NDArray[np.floating], n: int) -> N
         found = np.asarray(rewards)
         if found.dtype.kind not in NUMBERS:  # numpy would make numbers of texts, dates and halves of complex ones
             raise TypeError(f"these are of type {found.dtype}, such as {found.ravel()[:1].tolist()}")
-        with np.errstate(over="ignore"):  # beyond float64 becomes infinite, as beyond float32 below
-            numbers = found.astype(np.float64)
+        if found.dtype == np.float64:
+            numbers = np.array(found)
+        else:
+            with np.errstate(over="ignore"):  # beyond float64 becomes infinite, as beyond float32 below
+                numbers = found.astype(np.float64)
     except OverflowError:
         numbers = np.array([as_float(reward) for reward in rewards])
     except (TypeError, ValueError) as error:
@@ -222,11 +231,14 @@ def reward_numbers(rewards: Sequence[float] | NDArray[np.floating], n: int) -> N
     if isinstance(rewards, np.ma.MaskedArray):  # what is masked is no reward, and will be set aside as well
         numbers = np.where(np.ma.getmaskarray(rewards), np.nan, numbers)
     # What is infinite in float32, as in a log, will be set aside; what is 0 there is 0: so squares are numbers.
+    if not n:
+        return numbers, True
     sizes = np.abs(numbers)
-    if n and not (sizes.max() < INFINITE_IN_FLOAT32 and sizes.min() > ZERO_IN_FLOAT32):
+    finite = bool(sizes[sizes.argmax()] < INFINITE_IN_FLOAT32)  # NaN, if there is one, counts as the largest
+    if not finite or sizes[sizes.argmin()] <= ZERO_IN_FLOAT32:
         np.multiply(numbers, np.inf, out=numbers, where=sizes >= INFINITE_IN_FLOAT32)
         np.multiply(numbers, 0.0, out=numbers, where=sizes <= ZERO_IN_FLOAT32)
-    return numbers
+    return numbers, finite
 
 
 def as_float(reward: Any) -> float:
@@ -248,14 +260,13 @@ def as_float(reward: Any) -> float:
 def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
     """Return the keys of records as integers `[n]`; `NO_KEY` for an invalid key."""
     try:
-        return _drawn_keys(infos)
+        return _as_keys([info.drawn_key for info in infos])  # None is a `TypeError`
     except TypeError:  # some are not as they were drawn
         return np.array([_key(info) for info in infos], np.uint64)
 
 
-def _drawn_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
-    keys: list[Any] = [info.drawn_key for info in infos]  # None is a `TypeError`
-    return np.array(array("Q", keys), np.uint64)  # numpy alone takes twice as long
+def _as_keys(drawn: list[Any]) -> NDArray[np.uint64]:
+    return np.array(array("Q", drawn), np.uint64)  # numpy alone takes twice as long
 
 
 def distinct(column: NDArray[np.int64]) -> list[int]:
@@ -333,17 +344,19 @@ class Intake:
     @property
     def control(self) -> list[float]:
         """Rewards of all samples without noise, sorted."""
-        return sorted(reward for rewards in self.controls.values() for reward in rewards)
+        if not self.controls:
+            return []
+        return sorted(chain.from_iterable(self.controls.values()))
 
     @property
     def used(self) -> int:
         """Number of usable samples."""
-        return sum(len(group.keys) for group in self.groups)
+        return sum([len(group.keys) for group in self.groups])
 
     @property
     def pairs(self) -> int:
         """Number of mirrored pairs of which both halves have a reward."""
-        return sum(int(np.count_nonzero(group.keys[:-1] ^ np.uint64(1) == group.keys[1:])) for group in self.groups)
+        return sum(int(np.count_nonzero(group.keys[:-1] ^ SIGN_BIT == group.keys[1:])) for group in self.groups)
 
 
 def sort_samples(
@@ -400,7 +413,10 @@ def sort_samples(
 
 
 def fresh_intake(
-    infos: Sequence[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating], origin: tuple[int, int]
+    infos: Sequence[SamplingInfo],
+    rewards: Sequence[float] | NDArray[np.floating],
+    origin: tuple[int, int],
+    keys_of: Callable[[Sequence[int | None]], NDArray[np.uint64] | None] = lambda _: None,
 ) -> Intake | None:
     """Return the result of `sort_samples` for records that all count once, of the present model, without columns.
 
@@ -408,6 +424,7 @@ def fresh_intake(
         infos: In any order.
         rewards: One per record.
         origin: Number and fingerprint of that model.
+        keys_of: Function that returns keys as an array, where it has one of these keys that are ascending.
 
     Returns:
         None where a record needs a closer look.
@@ -415,11 +432,15 @@ def fresh_intake(
     Raises:
         InvalidReward: See `reward_numbers`.
     """
-    numbers = reward_numbers(rewards, len(infos))
+    numbers, finite = _checked(rewards, len(infos))
     try:
         if [info.origin for info in infos].count(origin) < len(infos):
             return None
-        keys = _drawn_keys(infos)
+        drawn = [info.drawn_key for info in infos]
+        known = keys_of(drawn)
+        if finite and known is not None and len(known):
+            return Intake([Group(0, known, numbers)])
+        keys = _as_keys(drawn)
     except (AttributeError, TypeError, ValueError, OverflowError):  # no records as they were drawn
         return None
     group = _one_group(keys, numbers)

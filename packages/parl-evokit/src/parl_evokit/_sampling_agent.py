@@ -93,7 +93,7 @@ class SamplingAgent:
         keys = self._source.keys.draw_many(n)
         if sampler.quiet_share:
             keys[[sampler.is_control(key) for key in keys.tolist()]] = CONTROL_KEY
-        return sampling_infos(keys, sampler.model_iter_id, sampler.fingerprint)
+        return sampling_infos(keys.tolist(), sampler.origin)
 
     def apply_noise(self, info: SamplingInfo) -> None:
         """Perturb the newest parameters with the noise of `info`, to evaluate samples that were drawn elsewhere.

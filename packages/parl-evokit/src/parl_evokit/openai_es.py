@@ -174,7 +174,8 @@ class ES(Strategy):
         """Return the gradient of equation (1), or of equation (4)."""
         update = self.config.solver.update
         gradient = None
-        if any(group.age for group in intake.groups):
+        groups = intake.groups
+        if groups and groups[-1].age:  # the oldest
             self._note_stale(intake, "", _effective(intake, update))
             gradient = self._late(intake, sampler)
         if gradient is None:
@@ -217,22 +218,23 @@ class ES(Strategy):
             terms.append((ExactSum(sampler.noise, group.keys, own.weights), factor))
         gradient = np.empty_like(sampler.parameters)
         size = min(PART, len(gradient))
-        term, total = np.empty(size), np.empty(size)
+        rooms = np.zeros((min(len(terms), 2) or 1, size))
         for start in range(0, len(gradient), PART):
             count = min(PART, len(gradient) - start)
-            if count < size:
-                term, total = term[:count], total[:count]
-            total.fill(0.0)
-            for exact, factor in terms:  # youngest first: the order of these float64 sums is fixed
-                exact.part(start, count, term)
-                term *= factor
-                total += term
-            gradient[start : start + count] = total
+            total, term = rooms[0, :count], rooms[-1, :count]
+            for place, (exact, factor) in enumerate(terms):  # youngest first: the order of these float64 sums is fixed
+                one = term if place else total
+                exact.part(start, count, one)
+                one *= factor
+                if place:
+                    total += one
+            np.add(total, 0.0, gradient[start : start + count], casting="same_kind")  # 0.0 for -0.0, as in any sum
         return gradient
 
     def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002
         """Return the contribution to the gradient of one unit of noise with utility 1 and weight 1."""
-        weights = sum(_weight(each, self.config.solver.update) * len(each.keys) for each in intake.groups)
+        update = self.config.solver.update
+        weights = sum([_weight(each, update) * len(each.keys) for each in intake.groups])
         std = float(np.float32(self._sampler.std))
         return -std / UNITS_PER_ONE / weights if weights else 0.0  # no weight at all: stale samples and a decay of 0
 

@@ -7,9 +7,10 @@ powers of the decay rates are products, because `pow` differs between libraries.
 Gradients are those of a loss, so that a step goes against them.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from math import isfinite, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -97,12 +98,15 @@ class Optimizer(ABC):
             StepDiverged: A parameter or a moment would not be finite; steps and moments are unchanged.
         """
         longest = max(self._longest, norm)
+        # Where nothing can overflow, nothing has to be copied before and looked at afterwards.
+        safe = longest < SAFE_NORM and self._largest_change(max(1.0, longest)) < SAFE_CHANGE
+        if safe and -SAFE_CHANGE < parameters[parameters.argmin()] <= parameters[parameters.argmax()] < SAFE_CHANGE:
+            self._longest = longest
+            return self.step(parameters, gradient, out)
+        before = self.state()
         with np.errstate(over="ignore", invalid="ignore"):
-            # Where nothing can overflow, nothing has to be copied before and looked at afterwards.
-            safe = longest < SAFE_NORM and self._largest_change(max(1.0, longest)) < SAFE_CHANGE
-            before = None if safe and isfinite(float(np.dot(parameters, parameters))) else self.state()
             after = self.step(parameters, gradient, out)
-        if before is not None and not all(np.isfinite(part).all() for part in (after, *self._state.values())):
+        if not all(np.isfinite(part).all() for part in (after, *self._state.values())):
             self.load_state(before)
             raise StepDiverged(
                 f"a gradient of length {norm:.3g} leads to parameters or moments that are not finite: the learning "
@@ -235,12 +239,13 @@ def _decay(name: str, value: float) -> float:
     return value
 
 
+@functools.lru_cache(maxsize=256)
 def _power(base: float, exponent: int) -> float:
     """Return base ** exponent by squaring: products only, in one order."""
-    result = 1.0
-    for bit in f"{exponent:b}":  # from the highest to the lowest
-        result = result * result * (base if bit == "1" else 1.0)
-    return result
+    if exponent == 0:
+        return 1.0
+    root = _power(base, exponent // 2)  # which two steps after each other have in common
+    return root * root * base if exponent % 2 else root * root
 
 
 def make_optimizer(settings: OptimizerConfig, size: int) -> Optimizer:

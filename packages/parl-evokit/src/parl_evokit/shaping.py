@@ -5,9 +5,10 @@ exact, because their sums do not depend on order. Means and deviations use corre
 on order either. Rewards are maximised: a larger reward has a larger utility.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import fsum, sqrt
+from math import fsum, inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,13 +54,14 @@ def centered_rank(rewards: NDArray[np.float64]) -> Utilities:
     Raises:
         InvalidReward: A reward is not finite.
     """
-    _require_finite(rewards)
     n = len(rewards)
     order = rewards.argsort()
     ascending = rewards[order]
+    if n and not -inf < ascending[0] <= ascending[-1] < inf:  # the last is NaN, if there is one
+        _require_finite(rewards)
     if not np.count_nonzero(ascending[1:] == ascending[:-1]):
         weights = np.empty(n, np.int64)
-        weights[order] = np.arange(1 - n, n, 2)
+        weights[order] = _ranks(n)
         return Utilities(weights, 0.5 / max(1, n - 1))
     # Equal rewards have the ranks from `first` to `last` - 1, so twice their mean rank is first + last - 1.
     first, last = (np.searchsorted(ascending, rewards, side) for side in ("left", "right"))
@@ -137,6 +139,14 @@ def top_directions(rewards: NDArray[np.float64], keys: Sequence[int] | NDArray[n
     deviations = np.zeros(len(rewards))
     deviations[used] = _deviations(rewards[used])
     return _fixed_point(deviations, _inverse_spread(deviations[used]))
+
+
+@functools.lru_cache(maxsize=16)
+def _ranks(n: int) -> NDArray[np.int64]:
+    """Return 2 * rank - (n - 1) for the ranks from 0 on, read-only."""
+    ranks = np.arange(1 - n, n, 2)
+    ranks.flags.writeable = False
+    return ranks
 
 
 def _require_finite(rewards: NDArray[np.float64]) -> None:

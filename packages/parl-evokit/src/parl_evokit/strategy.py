@@ -11,7 +11,6 @@ never a mixture; the sampling path has no lock.
 """
 
 import copy
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -37,9 +36,10 @@ from parl_evokit.optimizers import StepDiverged
 __all__ = ["Strategy", "length_of"]
 
 PIECE = 2**16
-AHEAD = 2**16  # numbers of candidates that are made at once: well within a second-level cache
-FEWEST_AHEAD = 16  # candidates from which making them at once beats one after the other
+AHEAD = 2**17  # numbers of candidates that are made at once: what a second-level cache holds
+LARGEST_AHEAD = 2**12  # parameters up to which making several at once beats one after the other
 NEXT_KEY = "next_key"  # of counted keys, in the state
+NO_KEYS = np.empty(0, np.uint64)
 
 
 class Strategy(ABC):
@@ -102,7 +102,7 @@ class Strategy(ABC):
             holdout_share=self.config.solver.guard.holdout_share,
         )
         self.keys = self._new_keys()
-        self._ahead = _Ahead(self._sampler, np.empty(0, np.uint64))
+        self._ahead = _Ahead(self._sampler)
         self.guard = Guard(self.config.solver.guard)
         self._best: Best | None = None
         self._stalled = 0
@@ -135,10 +135,8 @@ class Strategy(ABC):
             ValueError: `n` is below 0.
         """
         sampler = self._sampler
-        keys = self.keys.draw_many(n)
-        infos = sampling_infos(keys, sampler.model_iter_id, sampler.fingerprint)
-        self._ahead = _Ahead(sampler, keys)
-        return infos
+        self._ahead = ahead = _Ahead(sampler, self.keys.draw_many(n))
+        return sampling_infos(ahead.order, sampler.origin)
 
     def candidate(self, info: SamplingInfo, out: FlatVector | None = None) -> FlatVector:
         """Return the parameters of a sample of the present model.
@@ -151,14 +149,17 @@ class Strategy(ABC):
             EvolutionError: The sample is of another model.
             LayoutMismatch: `out` has another shape.
         """
-        sampler, ahead = self._sampler, self._ahead
+        ahead, drawn = self._ahead, info.drawn_key
+        made = ahead.made.pop(drawn, None)
+        if out is None and info.origin is ahead.origin and ahead.sampler is self._sampler and drawn is not None:
+            return ahead.take(drawn, None) if made is None else made  # most often
+        sampler = self._sampler
         if ahead.sampler is not sampler:  # which has changed since the last `ask`
-            ahead = self._ahead = _Ahead(sampler, np.empty(0, np.uint64))
-        if info.origin != ahead.origin:
-            sampler.require_own(info)
+            ahead, made = _Ahead(sampler), None
+            self._ahead = ahead
+        sampler.require_own(info)
         if out is not None:
             _output_of((self.layout.size,), out)
-        made = ahead.made.pop(info.drawn_key, None)
         if made is None:
             made = ahead.take(info.noise_key, out)
         if out is None or made is out:
@@ -178,11 +179,12 @@ class Strategy(ABC):
             LayoutMismatch: `out` has another shape.
         """
         sampler = self._sampler
-        number, mark = sampler.model_iter_id, sampler.fingerprint
         for info in infos:
-            if info.model_iter_id != number or info.fingerprint != mark:
+            if info.origin is not sampler.origin:
                 sampler.require_own(info)
-        return sampler.perturb_many(noise_keys(infos), _output_of((len(infos), self.layout.size), out))
+        keys = self._ahead.keys_of([info.drawn_key for info in infos])
+        keys = noise_keys(infos) if keys is None else keys
+        return sampler.perturb_many(keys, _output_of((len(infos), self.layout.size), out))
 
     def tell(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
         """Update from any number of the drawn samples, in any order.
@@ -199,8 +201,8 @@ class Strategy(ABC):
             NothingToUpdate: Fewer usable samples than `min_samples`; nothing has changed.
             InvalidReward: Infos and rewards differ in number.
         """
-        infos, present = list(infos), self._sampler
-        intake = fresh_intake(infos, rewards, (present.model_iter_id, present.fingerprint))
+        infos = list(infos)
+        intake = fresh_intake(infos, rewards, self._sampler.origin, self._ahead.keys_of)
         return self._update(intake or self.sorted(Samples.of(infos, rewards)))
 
     def tell_samples(self, samples: Samples, aside: SetAside | None = None) -> UpdateReport:
@@ -282,18 +284,10 @@ class Strategy(ABC):
             state: The algorithm's, before the step: for a guard to go back to.
         """
         ratio = self.config.solver.guard.max_update_ratio
-        parameters = shortened(before.parameters, step.parameters, ratio, before.std)
-        parameters.flags.writeable = False
+        parameters = shortened(before.parameters, step.parameters, ratio, before.std) if ratio else step.parameters
+        parameters.setflags(write=False)
         self.guard = guard = guard.updated(before.model_iter_id, before.parameters, state)
-        self._sampler = replace(
-            before,
-            parameters=parameters,
-            std=step.std,
-            transform=step.transform,
-            parents=step.parents,
-            model_iter_id=before.model_iter_id + 1,
-            trusted=guard.trusted,
-        )
+        self._sampler = before.after(parameters, step, guard.trusted)
         self.keys.start_pair()
         return parameters
 
@@ -472,11 +466,11 @@ class Strategy(ABC):
         self.keys.start_pair()
 
     def _note_best(self, intake: Intake, sampler: Sampler) -> None:
-        present = next((group for group in intake.groups if group.age == 0), None)
-        if present is None:
+        present = intake.groups[0] if intake.groups else None  # the youngest
+        if present is None or present.age:
             return
         place = int(present.rewards.argmax())
-        reward = float(present.rewards[place])
+        reward = present.rewards.item(place)
         if self._best is None or reward > self._best.reward:
             info = SamplingInfo()
             info.fill(int(present.keys[place]), sampler.model_iter_id, sampler.fingerprint)
@@ -497,56 +491,62 @@ class _Ahead:
 
     Args:
         sampler: Their model.
-        keys: Of the samples in their order, `[n]`.
+        keys: Of the samples in their order, `[n]`. Default: none.
 
     Attributes:
         origin: The origin of records of this model.
         made: Candidates that are made and not taken yet, by their keys.
+        order: The keys as integers.
     """
 
-    def __init__(self, sampler: Sampler, keys: NDArray[np.uint64]) -> None:
-        self.sampler = sampler
-        self.origin = (sampler.model_iter_id, sampler.fingerprint)
+    def __init__(self, sampler: Sampler, keys: NDArray[np.uint64] = NO_KEYS) -> None:
+        self.sampler, self.origin = sampler, sampler.origin
         self.made: dict[int | None, FlatVector] = {}
-        self._keys = keys
+        keys.setflags(write=False)
+        self._keys, self.order = keys, keys.tolist()
+        self._ascending = False
         self._next = 0
-        at_once = 0 if sampler.parents is not None else AHEAD // len(sampler.parameters) // 2 * 2
-        self._at_once = at_once if at_once >= FEWEST_AHEAD else 0
+        self._several: Prepared | None = None
+        self._halves: Halves | None = None
 
-    @functools.cached_property
-    def _order(self) -> list[int | None]:
-        """Return the keys, and None behind the last one."""
-        return [*self._keys.tolist(), None]
-
-    @functools.cached_property
-    def _prepared(self) -> Prepared | None:
-        return None if self._at_once else self.sampler.prepared(self._keys)
-
-    @functools.cached_property
-    def _halves(self) -> Halves | None:
-        return self.sampler.halves(self._keys)
+    def keys_of(self, drawn: Sequence[int | None]) -> NDArray[np.uint64] | None:
+        """Return these keys as an array, the same one each time, if they are all keys, and ascending; else None."""
+        if drawn != self.order:
+            return None
+        if not self._ascending:
+            self._ascending = not np.count_nonzero(self._keys[1:] <= self._keys[:-1])
+        return self._keys if self._ascending else None
 
     def take(self, key: int, out: FlatVector | None) -> FlatVector:
         """Return the candidate with this key, in `out` or in an array of its own."""
+        place, order, sampler = self._next, self.order, self.sampler
+        if place < len(order) and order[place] == key:
+            if self._several is not None:
+                self._next = place + 1
+                return self._several(place, out)
+            size = len(sampler.parameters)
+            if size <= LARGEST_AHEAD and sampler.parents is None:
+                self._next = stop = min(place + AHEAD // size // 2 * 2, len(order))
+                made: dict[int | None, FlatVector] = dict(zip(order[place:stop], self._rows(place, stop), strict=True))
+                first = made.pop(key)
+                self.made = made
+                return first
+            self._several = sampler.prepared(self._keys)
+            if self._several is not None:
+                self._next = place + 1
+                return self._several(place, out)
         if (waiting := self.made.pop(key, None)) is not None:
             return waiting
-        place = self._next
-        if self._order[place] == key and self._prepared is not None:
-            self._next = place + 1
-            return self._prepared(place, out)
-        if self._order[place] == key and self._at_once:
-            self._next = min(place + self._at_once, len(self._keys))
-            made = dict(zip(self._order[place : self._next], self._rows(place, self._next), strict=True))
-            first = made.pop(key)
-            self.made = made
-            return first
-        alone = np.empty_like(self.sampler.parameters) if out is None else out
-        self.sampler.perturb(key, alone, keep=True)
+        alone = np.empty_like(sampler.parameters) if out is None else out
+        sampler.perturb(key, alone, keep=True)
         return alone
 
     def _rows(self, start: int, stop: int) -> Iterable[FlatVector]:
+        if start == 0:
+            self._halves = self.sampler.halves(self._keys)
         if self._halves is None:
-            return self.sampler.perturb_many(self._keys[start:stop])
+            whole = stop - start == len(self._keys)
+            return self.sampler.perturb_many(self._keys if whole else self._keys[start:stop])
         return chain.from_iterable(zip(*self._halves(slice(start // 2, stop // 2)), strict=True))
 
 
@@ -560,19 +560,20 @@ def _report(
     rolled_back: str = "",
     rejected: str = "",
 ) -> UpdateReport:
-    columns = [group.rewards for group in intake.groups]
-    rewards = columns[0] if len(columns) == 1 else np.concatenate([np.empty(0), *columns])
-    control = intake.control
+    groups, control = intake.groups, intake.control
+    rewards = groups[0].rewards if len(groups) == 1 else np.concatenate([[], *(group.rewards for group in groups)])
+    count = len(rewards)
+    known = before.noise.known_pairs(groups[0].keys) if len(groups) == 1 else None
     return UpdateReport(
         model_iter_id=before.model_iter_id + 1,
         used=used,
-        pairs=intake.pairs,
+        pairs=intake.pairs if known is None else count // 2,
         repeated=intake.repeated,
-        mean_reward=fsum(rewards.tolist()) / len(rewards) if len(rewards) else 0.0,
-        best_reward=float(rewards.max()) if len(rewards) else 0.0,
+        mean_reward=fsum(rewards.tolist()) / count if count else 0.0,
+        best_reward=rewards.item(rewards.argmax()) if count else 0.0,
         control=len(control),
         control_mean=fsum(control) / len(control) if control else None,
-        stale={group.age: len(group.keys) for group in intake.groups if group.age},
+        stale={group.age: len(group.keys) for group in groups if group.age},
         set_aside=intake.set_aside,
         gradient_norm=gradient_norm,
         update_norm=update_norm,
@@ -580,7 +581,7 @@ def _report(
         rolled_back=rolled_back,
         rejected=rejected,
         stale_rule=intake.stale_rule,
-        effective=float(len(rewards)) if intake.effective is None else intake.effective,
+        effective=float(count) if intake.effective is None else intake.effective,
     )
 
 
@@ -600,9 +601,13 @@ def length_of(vector: FlatVector) -> float:
 
 def _distance(a: FlatVector, b: FlatVector) -> float:
     """Return the Euclidean distance, piece by piece: a whole difference would be one vector more in memory."""
-    pieces = (a[start : start + PIECE] - b[start : start + PIECE] for start in range(0, len(a), PIECE))
-    squares = [float(np.dot(piece, piece)) for piece in pieces]
-    total = fsum(squares) if isfinite(max(squares)) else inf
+    if len(a) <= PIECE:
+        difference = a - b
+        total = float(np.dot(difference, difference))
+    else:
+        pieces = (a[start : start + PIECE] - b[start : start + PIECE] for start in range(0, len(a), PIECE))
+        squares = [float(np.dot(piece, piece)) for piece in pieces]
+        total = fsum(squares) if isfinite(max(squares)) else inf
     return sqrt(total) if isfinite(total) else float(np.linalg.norm(a.astype(np.float64) - b))
 
 

@@ -12,6 +12,7 @@ all even):
 
 from __future__ import annotations  # so that functions within functions cost nothing to define
 
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit.errors import EvolutionError
-from parl_evokit.noise._gaussian import MOST_KEPT, GaussianNoise, are_pairs, chunks
+from parl_evokit.noise._gaussian import MOST_KEPT, GaussianNoise, RowsOf, chunks
 from parl_evokit.noise._keys import CONTROL_KEY, check_keys
 from parl_evokit.noise._spec import LARGEST_UNIT
 
@@ -28,13 +29,15 @@ __all__ = ["ExactSum", "sum_of_squares", "weighted_moments"]
 BUDGET = 2**24 // LARGEST_UNIT  # what the sizes of the digits of one run may add up to
 DIGIT_BITS = 6
 HALF_DIGIT = 2 ** (DIGIT_BITS - 1)
-FEWEST, LONGEST = 8, 32  # rows of a run
+RUNS = (32, 16, 8)  # rows of a run; up to 29 digits are always within the budget
+LONGEST = RUNS[0]
 LARGEST_SIZE = 2.0**48  # of all weights together, times `LARGEST_UNIT`: 64 bits hold that
 UPPER_SHIFT = 24  # so many weights below 2**24 as there can be records add up to less
 MOST_RUNS = 2**6  # whose sums 32 bits hold, each below 2**24 in size
 COLUMNS = 2**14  # coordinates summed at a time
 ENTRIES = 2**18  # of noise held at a time: about a second-level cache
 LONG_ROW = 2**12  # coordinates from which noise is copied into memory that is kept
+AT_ONCE_ENTRIES = 2**19  # of noise of the one run of a sum
 SHORT_ENTRIES = 2**17  # of rows below that: memory up to this size the allocator has at hand
 SQUARES_BUDGET = 2**34  # of the sizes of weights, for no sum of their squares' to reach 2**63
 FLOAT64_SUM, FLOAT64_BUDGET = 2**53 // LARGEST_UNIT, 2**53 // LARGEST_UNIT**2  # the same in float64, and for squares
@@ -60,10 +63,10 @@ class ExactSum:
     def __init__(
         self, noise: GaussianNoise, keys: Sequence[int] | NDArray[np.uint64], weights: NDArray[np.int64]
     ) -> None:
-        pairs, joined = _joined_pairs(keys, weights)
+        pairs, joined, units = _joined_pairs(noise, keys, weights)
         self._upper: ExactSum | None = None
         sizes = np.abs(joined, dtype=np.float64)
-        size = float(sizes.sum())
+        size = float(np.add.reduce(sizes))
         if size > LARGEST_SIZE:
             upper = joined >> UPPER_SHIFT
             joined = joined - (upper << UPPER_SHIFT)
@@ -72,27 +75,27 @@ class ExactSum:
             size = float(sizes.sum())
         self._fits_float64 = size <= FLOAT64_SUM
         self._zeros = _common_zeros(joined)
-        joined >>= self._zeros
-        if 0 < len(pairs) <= LONGEST and int(size) >> self._zeros <= BUDGET:  # the usual case of few samples
-            self._runs = 1
-            digits: list[tuple[int, NDArray[np.integer]]] = [(0, joined)]
+        digits: list[tuple[int, NDArray[np.integer]]] = [(0, joined)]
+        if len(pairs) <= LONGEST and int(size) >> self._zeros <= BUDGET:  # the usual case of few samples
+            self._run, self._zeros = len(pairs), 0  # float32 holds larger multiples of a power of two
         else:
-            order = sizes.argsort(kind="stable")  # so that each run gets large weights and small ones
-            pairs, joined = pairs[order], joined[order]
-            digits = _digits(joined)
-            self._runs = _run_count([digit for _, digit in digits])
-        self._run = -(-len(pairs) // max(1, self._runs))
-        surplus = self._runs * self._run - len(pairs)  # rows of weight 0 fill up the last ones
-
-        def dealt(rows: NDArray[Any], filling: Any) -> NDArray[Any]:
-            if not surplus:
-                return rows.reshape(self._run, self._runs).T
-            return np.append(rows, np.full(surplus, filling, rows.dtype)).reshape(self._run, self._runs).T
-
+            if self._zeros:
+                joined = joined >> self._zeros
+                sizes *= 0.5**self._zeros
+            digits, self._run = [(0, joined)], _run_length([sizes])
+            if not self._run:  # one product of short runs costs less than two of long ones
+                digits = _digits(joined)
+                self._run = _run_length([np.abs(digit) for _, digit in digits])
+        self._runs = -(-len(pairs) // max(1, self._run))
+        if surplus := self._runs * self._run - len(pairs):  # rows of weight 0 fill up the last run
+            pairs = np.append(pairs, np.full(surplus, pairs[0]))
+            digits = [(shift, np.append(digit, np.zeros(surplus, digit.dtype))) for shift, digit in digits]
+        self._at_once = self._runs == len(digits) == 1 and not self._zeros
+        shape = (self._runs, 1, self._run)
         self._scratch = np.empty(0, np.float32)
-        self._pairs = dealt(pairs, pairs[0] if len(pairs) else 0).ravel()
-        self._digits = [(shift, dealt(digit, 0).astype(np.float32)[:, None]) for shift, digit in digits]
-        self._row_chunk, self._rows_of = noise.row_chunk, noise.rows(self._pairs)
+        self._digits = [(shift, digit.astype(np.float32).reshape(shape)) for shift, digit in digits]
+        self._units = units if self._at_once else None
+        self._noise, self._pairs = noise, pairs
 
     def part(self, start: int, count: int, out: NDArray[_Number] | None = None) -> NDArray[_Number]:
         """Return the sum for the coordinates `start` to `start + count - 1`.
@@ -118,7 +121,13 @@ class ExactSum:
             out[...] = self.part(start, count)
             return out
         total: NDArray[Any] = np.empty(count, np.int64) if out is None else out
-        columns = min(self._row_chunk, COLUMNS)
+        if self._units is not None and start + count <= self._units.shape[1]:
+            total[...] = np.dot(self._digits[0][1][0, 0], self._units[:, start : start + count])
+            return total
+        columns = min(self._noise.row_chunk, COLUMNS)
+        if self._at_once and start % columns + count <= columns and self._run * count <= AT_ONCE_ENTRIES:
+            total[...] = np.dot(self._digits[0][1][0, 0], self._rows_of(slice(0, self._run), start, count, None))
+            return total
         row = min(count, columns)
         at_once = min(MOST_RUNS, max(1, _entries(row) // max(1, self._run * row)))
         for chunk in chunks(count, columns, start):
@@ -144,6 +153,10 @@ class ExactSum:
             elif self._zeros:
                 here *= 2**self._zeros
         return total
+
+    @functools.cached_property
+    def _rows_of(self) -> RowsOf:
+        return self._noise.rows(self._pairs)
 
     def _integers(self, start: int, count: int) -> list[int]:
         """Return the sum as integers of any size."""
@@ -194,27 +207,34 @@ def _product(digits: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[
     return total if len(products) == 1 else np.add.reduce(products.astype(np.int32), 0, np.int32)
 
 
-def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return one weight a pair: that of the even key minus that of the odd one; pairs that cancel out are left out."""
-    numbers = check_keys(keys)
+def _joined_pairs(
+    noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32] | None]:
+    """Return one weight a pair: that of the even key minus that of the odd one; of many, those of 0 are left out.
+
+    With them come the pairs' noise of the first coordinates, if it is at hand.
+    """
+    known = noise.known_pairs(keys)
+    numbers = check_keys(keys) if known is None else known.keys
     if numbers.shape != np.shape(weights):
         raise EvolutionError(f"{len(numbers)} keys came with weights of shape {np.shape(weights)}")
     if not numbers.size:
-        return numbers, np.zeros(0, np.int64)
-    if are_pairs(numbers):  # as updates have them most often; the control key has no twin, so it is not here
-        pairs, joined = numbers[::2] >> np.uint64(1), weights[::2] - weights[1::2]
+        return numbers, np.zeros(0, np.int64), None
+    known = noise.pairs(numbers) if known is None else known
+    if known is not None:  # as updates have them most often; no control key is among them
+        pairs, joined, units = known.numbers, weights[::2] - weights[1::2], known.units
     else:
         signed = np.where(numbers & np.uint64(1), -weights, weights)
-        pairs = numbers >> np.uint64(1)
+        pairs, units = numbers >> np.uint64(1), None
         order = pairs.argsort()
         pairs = pairs[order]
         first = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1])))
         pairs, joined = pairs[first], np.add.reduceat(signed[order], first)
         joined[pairs == CONTROL_KEY] = 0
-    if np.count_nonzero(joined) == len(joined):
-        return pairs, joined
+    if len(joined) <= LONGEST or np.count_nonzero(joined) == len(joined):
+        return pairs, joined, units
     kept = joined != 0
-    return pairs[kept], joined[kept]
+    return pairs[kept], joined[kept], None
 
 
 def _common_zeros(weights: NDArray[np.int64]) -> int:
@@ -224,31 +244,34 @@ def _common_zeros(weights: NDArray[np.int64]) -> int:
 
 
 def _digits(weights: NDArray[np.int64]) -> list[tuple[int, NDArray[np.integer]]]:
-    """Cut weights into (shift, digits), such that they are the sum of the digits times 2**shift.
-
-    Small weights, such as the ranks of 200 samples, stay whole: one product of short runs costs less than two of long.
-    """
-    sizes = np.abs(weights)
-    if int(sizes.sum()) * FEWEST <= BUDGET * len(weights) and int(sizes.max(initial=0)) <= BUDGET:
-        return [(0, weights)]
+    """Cut weights into (shift, digits), such that they are the sum of the digits times 2**shift."""
     digits: list[tuple[int, NDArray[np.integer]]] = []
     shift = 0
-    while weights.any():
-        lowest = (weights + HALF_DIGIT) % (2 * HALF_DIGIT) - HALF_DIGIT
+    while np.count_nonzero(weights):
+        lowest = ((weights + HALF_DIGIT) & (2 * HALF_DIGIT - 1)) - HALF_DIGIT
         digits.append((shift, lowest.astype(np.int8)))  # a million weights have four digits each
         weights = (weights - lowest) >> DIGIT_BITS
         shift += DIGIT_BITS
     return digits
 
 
-def _run_count(digits: Sequence[NDArray[np.integer]]) -> int:
-    """Return the number of runs into which to divide the rows, so that no product exceeds the range of float32."""
-    sizes = [np.abs(digit) for digit in digits]
+def _run_length(sizes: Sequence[NDArray[Any]]) -> int:
+    """Return into runs of how many rows to cut, for no product to exceed what float32 holds; 0 if that were too few.
+
+    Args:
+        sizes: Sizes of the rows' weights, or of their digits: one array for each of these, `[rows]`.
+    """
     rows = len(sizes[0]) if sizes else 0
-    count = max([-(-rows // LONGEST), *(-(-int(size.sum()) // BUDGET) for size in sizes)])
-    while count > 1 and any(int(np.bincount(np.arange(rows) % count, size).max()) > BUDGET for size in sizes if rows):
-        count += max(1, count // 8)
-    return count
+    largest = max([int(np.add.reduce(size, dtype=np.float64)) for size in sizes], default=0)
+    for most in RUNS:
+        length = -(-rows // max(1, -(-rows // most)))
+        if largest * length > BUDGET * rows:
+            continue
+        starts = np.arange(0, rows, length)
+        sums = [np.add.reduceat(size, starts, dtype=np.float64) for size in sizes]
+        if all(each[each.argmax()] <= BUDGET for each in sums):
+            return length
+    return 0
 
 
 def sum_of_squares(noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64], size: int) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from __future__ import annotations  # so that functions within functions cost no
 import functools
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ TABLE_STREAM = 0  # pair 0 is the control key, so no sample has this stream
 CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache holds
 ROW_CHUNK = 2**15  # the same for rows of computed noise, of which several are in work together
 MOST_KEPT = 2**20  # units that are kept for the next call: two megabytes
+MOST_AT_HAND = 2**15  # of windows that are kept as float32: 128 kilobytes
 MOST_COMPUTED = 2**22  # the same of computed ones, in rows: eight megabytes
 ROW_OVERHEAD = 2**7  # units that take as much memory as a row's array and its place in a dictionary
 LARGEST_COMPUTED = 2**18  # of a row
@@ -57,6 +58,27 @@ class RowsOf(Protocol):
     ) -> NDArray[np.float32]: ...
 
 
+class Pairs:
+    """Mirrored pairs of one draw, and where their noise begins in the table.
+
+    Args:
+        keys: Keys of the samples, the even half of each pair just before the odd one, `[2 * k]`.
+
+    Attributes:
+        numbers: Keys of the pairs without lowest bit, `[k]`.
+        starts: Their windows of the first block; None until they are wanted.
+        units: Their noise of the first coordinates, if it was made for all of them at once.
+    """
+
+    __slots__ = ("keys", "numbers", "starts", "units")
+
+    def __init__(self, keys: NDArray[np.uint64]) -> None:
+        self.keys = keys
+        self.numbers = keys[::2] >> SIGN_BIT
+        self.starts: NDArray[np.int64] | None = None
+        self.units: NDArray[np.float32] | None = None
+
+
 class Prepared(Protocol):
     """See `GaussianNoise.prepared`."""
 
@@ -67,7 +89,7 @@ class Halves(Protocol):
     """See `GaussianNoise.halves`."""
 
     def __call__(
-        self, pairs: slice, out: NDArray[np.float32] | None = None
+        self, run: slice, out: NDArray[np.float32] | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]: ...
 
 
@@ -84,10 +106,32 @@ class GaussianNoise:
         self._scaled: tuple[float, FlatVector] = (0.0, np.empty(0, np.float32))
         self._last: tuple[int, float, FlatVector] = (0, 0.0, np.empty(0, np.float32))  # pair, std, noise
         self._computed: tuple[int, dict[int, NDArray[np.int16]]] = (0, {})  # size of rows, and units by pair: no table
+        self._whole: tuple[FlatVector, NDArray[np.void]] = (np.empty(0, np.float32), np.empty(0, np.void))
+        self._pairs: Pairs | None = None  # of the last keys that were these
         self._kept: tuple[NDArray[np.uint64], NDArray[np.int16]] = (np.empty(0, np.uint64), np.empty((0, 0), np.int16))
 
     def __reduce__(self) -> tuple[type[GaussianNoise], tuple[NoiseSpec]]:
         return GaussianNoise, (self.spec,)
+
+    def pairs(self, keys: NDArray[np.uint64]) -> Pairs | None:
+        """Return what is known of mirrored pairs, kept for arrays that cannot change; None if the keys are no pairs.
+
+        Args:
+            keys: Keys of samples, `[n]`.
+        """
+        if (found := self.known_pairs(keys)) is not None:
+            return found
+        if not are_pairs(keys):
+            return None
+        found = Pairs(keys)
+        if not keys.flags.writeable:
+            self._pairs = found
+        return found
+
+    def known_pairs(self, keys: Sequence[int] | NDArray[np.uint64]) -> Pairs | None:
+        """Return what `pairs` returned last, if it was for this very array."""
+        found = self._pairs
+        return found if found is not None and found.keys is keys else None
 
     def units(self, key: int, start: int, count: int) -> NDArray[np.int16]:
         """Return the noise of coordinates `start` to `start + count - 1`, in units of std / 4096.
@@ -125,8 +169,10 @@ class GaussianNoise:
         Raises:
             InvalidKey: See `check_key`.
         """
-        numbers = check_keys(keys)
         kept_keys, kept = self._kept
+        if keys is kept_keys and kept.shape[1] == count:
+            return kept
+        numbers = check_keys(keys)
         enough = 0 < len(numbers) <= len(kept_keys) and kept.shape[1] == count
         if enough and np.count_nonzero(kept_keys == numbers[0]):  # a new draw ends here
             if len(kept_keys) == len(numbers) and (kept_keys == numbers).all():
@@ -136,9 +182,9 @@ class GaussianNoise:
             if (kept_keys[rows] == numbers).all():
                 return kept[rows]
         units = self._units_of(numbers, count)
-        units.flags.writeable = False
+        units.setflags(write=False)
         if units.size <= MOST_KEPT:
-            self._kept = (numbers.copy(), units)
+            self._kept = (numbers.copy() if numbers.flags.writeable else numbers, units)
         return units
 
     def _units_of(self, numbers: NDArray[np.uint64], count: int) -> NDArray[np.int16]:
@@ -152,10 +198,11 @@ class GaussianNoise:
             units = _windows_at(self._table, self._window_starts(pairs, 0), count)
         else:
             units = quantiles().take(random_bits_of(self.spec.seed, pairs.tolist(), count), mode="wrap")
-        odd = (numbers & np.uint64(1)).astype(np.bool_)
-        if odd.any():
-            np.negative(units, out=units, where=odd[:, None])
-        units[numbers == CONTROL_KEY] = 0
+        odd = numbers & SIGN_BIT
+        if np.count_nonzero(odd):
+            np.negative(units, out=units, where=odd.astype(np.bool_)[:, None])
+        if np.count_nonzero(numbers) < len(numbers):
+            units[numbers == CONTROL_KEY] = 0
         return units
 
     def perturb(
@@ -296,15 +343,15 @@ class GaussianNoise:
             if halves is None:
                 self._perturb_block_by_block(parameters, numbers, std, out)
                 return out
-            for pairs in chunks(len(numbers) // 2, GATHER // size):
-                halves(pairs, out[2 * pairs.start : 2 * pairs.stop])
+            for run in chunks(len(numbers) // 2, GATHER // size):
+                halves(run, out[2 * run.start : 2 * run.stop])
             return out
         for row, key in zip(out, numbers.tolist(), strict=True):
             self.perturb(parameters, key, std, out=row, keep=True)
         return out
 
     def halves(self, parameters: FlatVector, keys: NDArray[np.uint64], std: float) -> Halves | None:
-        """Return a function that does `perturb` for some pairs at once, by gathering their windows; None if it cannot.
+        """Return a function that does `perturb` for a run of pairs, by gathering their windows; None if it cannot.
 
         Args:
             parameters: Parameters of the model, `[n]`; n is at most `LARGEST_GATHERED`, and within one window.
@@ -312,18 +359,40 @@ class GaussianNoise:
             std: Standard deviation, one for all parameters.
         """
         size = len(parameters)
-        if size > min(LARGEST_GATHERED, self._block) or not are_pairs(keys):
+        pairs = None if size > min(LARGEST_GATHERED, self._block) else self.pairs(keys)
+        if pairs is None:
             return None
-        scaled, starts = self._scaled_by(std), self._window_starts(keys[::2] >> np.uint64(1), 0)
+        starts, step = self._starts_of(pairs), _step(std)
+        at_once = len(starts) <= MOST_AT_HAND // size
+        windows = self._windows_of(self._wide_table if at_once else self._scaled_by(std), size)
 
         def halves(
-            pairs: slice, out: NDArray[np.float32] | None = None
+            run: slice, out: NDArray[np.float32] | None = None
         ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-            noise = _windows_at(scaled, starts[pairs], size)
+            noise = windows[starts[run]].view(np.float32).reshape(-1, size)
+            if at_once:
+                if len(noise) == len(starts):
+                    noise.setflags(write=False)
+                    pairs.units = noise
+                noise = noise * step
             even, odd = (None, noise) if out is None else (out[::2], out[1::2])
-            return np.add(parameters, noise, out=even), np.subtract(parameters, noise, out=odd)
+            return np.add(parameters, noise, even), np.subtract(parameters, noise, odd)
 
         return halves
+
+    def _windows_of(self, table: FlatVector, size: int) -> NDArray[np.void]:
+        """Return `_whole_windows`, the last of which are kept."""
+        kept, windows = self._whole
+        if kept is not table or windows.itemsize != size * table.itemsize:
+            windows = _whole_windows(table, size)
+            self._whole = (table, windows)
+        return windows
+
+    def _starts_of(self, pairs: Pairs) -> NDArray[np.int64]:
+        """Return where in the table the pairs' windows of the first block begin."""
+        if pairs.starts is None:
+            pairs.starts = self._window_starts(pairs.numbers, 0)
+        return pairs.starts
 
     def _perturb_block_by_block(
         self, parameters: FlatVector, numbers: NDArray[np.uint64], std: float, out: NDArray[np.float32]
@@ -371,11 +440,17 @@ class GaussianNoise:
 
             return computed
         table, present, starts = self._wide_table, -1, np.empty(0, np.int64)
+        known = self._pairs
+        units = None
+        if known is not None and known.numbers is pairs:
+            present, starts, units = 0, self._starts_of(known), known.units
 
         def from_table(
             run: slice, start: int, count: int, out: NDArray[np.float32] | None = None
         ) -> NDArray[np.float32]:
             nonlocal present, starts
+            if units is not None and start + count <= units.shape[1]:
+                return units[run, start : start + count]
             number, offset = divmod(start, self._block)
             if number != present:  # many calls have the same block
                 present, starts = number, self._window_starts(pairs, number)
@@ -463,13 +538,17 @@ def _all_windows(table: FlatVector, size: int) -> NDArray[np.float32]:
 
 
 def _windows_at(table: NDArray[_Unit], places: NDArray[np.int64], count: int) -> NDArray[_Unit]:
-    """Return the windows of `count` entries from these places of the table on, a new array `[places, count]`.
+    """Return the windows of `count` entries from these places of the table on, a new array `[places, count]`."""
+    return _whole_windows(table, count)[places].view(table.dtype).reshape(len(places), count)
 
-    To numpy a window is one item here, so that it is copied at the speed of memory and not number by number.
+
+def _whole_windows(table: NDArray[Any], size: int) -> NDArray[np.void]:
+    """Return all stretches of `size` entries of the table, each as one item, `[places]`.
+
+    So numpy copies them at the speed of memory and not number by number.
     """
-    window = np.dtype((np.void, count * table.itemsize))
-    windows: NDArray[np.void] = np.ndarray((len(table) - count + 1,), window, table, 0, (table.itemsize,))
-    return windows[places].view(table.dtype).reshape(len(places), count)
+    window = np.dtype((np.void, size * table.itemsize))
+    return np.ndarray((len(table) - size + 1,), window, table, 0, (table.itemsize,))
 
 
 def _copy_windows(table: NDArray[np.float32], places: NDArray[np.int64], out: NDArray[np.float32]) -> None:
@@ -482,7 +561,8 @@ def _copy_windows(table: NDArray[np.float32], places: NDArray[np.int64], out: ND
 def are_pairs(numbers: NDArray[np.uint64]) -> bool:
     """Return whether the keys are mirrored pairs, the even half of each just before the odd one."""
     even, odd = numbers[::2], numbers[1::2]
-    return len(even) == len(odd) and not np.count_nonzero(even | SIGN_BIT != odd) and not np.count_nonzero(even == odd)
+    same = len(even) == len(odd) and (even | SIGN_BIT).tobytes() == odd.tobytes()
+    return same and not int(np.bitwise_or.reduce(even)) & 1
 
 
 @functools.cache

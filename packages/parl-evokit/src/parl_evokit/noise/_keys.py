@@ -38,7 +38,7 @@ HALF_BITS = 31
 HALF_MASK = 2**HALF_BITS - 1
 SURPLUS_BITS = np.uint64(64 - KEY_BITS + 1)  # of 64 random ones, beyond those of a pair
 SIGN_BIT = np.uint64(1)
-FIRST_KEY, KEY_COUNT = np.uint64(CONTROL_KEY + 2), np.uint64(2**KEY_BITS - 2)
+KEYS = 2**KEY_BITS
 
 
 def check_key(key: int) -> int:
@@ -47,7 +47,7 @@ def check_key(key: int) -> int:
     Raises:
         InvalidKey: The key is negative, longer than 62 bits, or the reserved 1.
     """
-    if not 0 <= key < 2**KEY_BITS or key == CONTROL_KEY + 1:
+    if not 0 <= key < KEYS or key == CONTROL_KEY + 1:
         raise InvalidKey(f"a key must be 0 (no noise) or from 2 to 2**62 - 1, not {key}")
     return key
 
@@ -59,8 +59,8 @@ def check_keys(keys: Sequence[int] | NDArray[np.uint64]) -> NDArray[np.uint64]:
         InvalidKey: See `check_key`.
     """
     numbers = np.asarray(keys, np.uint64)
-    if numbers.size and (numbers - FIRST_KEY).max() >= KEY_COUNT:  # 0 and 1 become the largest of all
-        for number in numbers.tolist():
+    if numbers.size and not CONTROL_KEY + 1 < numbers.item(numbers.argmin()) <= numbers.item(numbers.argmax()) < KEYS:
+        for number in numbers.ravel().tolist():
             check_key(number)
     return numbers
 
@@ -140,9 +140,10 @@ class RandomKeys:
         wanted = max(0, n - (waiting is not None))
         halves = 2 if self._mirrored else 1
         numbers = np.frombuffer(os.urandom(8 * -(-wanted // halves)), np.uint64) >> SURPLUS_BITS
-        while np.count_nonzero(numbers) < len(numbers):
-            numbers = np.where(numbers, numbers, np.uint64(secrets.randbits(KEY_BITS - 1)))
         numbers.sort()
+        while len(numbers) and not numbers[0]:
+            numbers[0] = secrets.randbits(KEY_BITS - 1)
+            numbers.sort()
         keys = np.empty(halves * len(numbers), np.uint64)
         even = np.left_shift(numbers, SIGN_BIT, out=keys[::halves])
         if self._mirrored:
@@ -205,10 +206,15 @@ class CounterKeys:
     def draw_many(self, n: int) -> NDArray[np.uint64]:
         """Return the keys of `n` calls of `draw`, `[n]`."""
         _require_count(n)
-        counts = np.array(list(itertools.islice(self._counts, n)), np.uint64)  # taken in one go, which is atomic too
-        lows = counts if self._mirrored else counts << np.uint64(1)
-        self._require_free_counts(int(lows[-1]) if len(lows) else 0)
-        return lows | np.uint64(self._worker << HALF_BITS)
+        counts = list(itertools.islice(self._counts, n))  # taken in one go, which is atomic too
+        step = 1 if self._mirrored else 2
+        if not counts:
+            return np.empty(0, np.uint64)
+        self._require_free_counts(step * counts[-1])
+        if counts[-1] - counts[0] == n - 1:  # no other thread drew meanwhile
+            first = (self._worker << HALF_BITS) + step * counts[0]
+            return np.arange(first, first + step * n, step, dtype=np.uint64)
+        return np.array([self._worker << HALF_BITS | step * count for count in counts], np.uint64)
 
     def start_pair(self) -> None:
         """Drop a waiting half, so that the next draw starts a new pair."""

@@ -239,7 +239,7 @@ def random_bits_of(seed: int, streams: Sequence[int], count: int) -> NDArray[np.
         rows = _generator().first_words(seed, streams, WORDS_PER_BLOCK * blocks)
     else:
         rows = [_plain_words(seed, stream, 0, blocks) for stream in streams]
-    words = np.concatenate([np.empty(0, np.uint64), *rows]).reshape(len(streams), WORDS_PER_BLOCK * blocks)
+    words = np.array(rows, np.uint64).reshape(len(streams), WORDS_PER_BLOCK * blocks)
     return words.astype("<u8", copy=False).view("<u2")[:, :count]
 
 
