@@ -353,6 +353,32 @@ def test_a_kill_goes_to_the_worker_and_is_answered_when_the_actor_has_ended(by_n
     assert lease(state, "d", actor_name="boss"), "it is not restarted, so its name is free"
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_kill_between_two_attempts_to_restart_an_actor_ends_the_next_one(by_name: bool) -> None:
+    state = cluster("n")
+    held = lease(state, actor_name="boss", max_restarts=-1)
+    state.lease_ended("n", held, KILLED)
+    failed = lease(state, actor_name="boss", max_restarts=-1, restarts=1, replaces=held)
+    state.lease_ended("n", failed, DeathCause(DeathKind.CONSTRUCTOR))
+    state.lease_released("c", failed, replaces=held)
+    assert state.kill_requested("d", KillActor(4, "boss" if by_name else failed)) == []
+    out = ask(state, actor_name="boss", max_restarts=-1, restarts=2, replaces=held)
+    (granted,), (order,) = to_client(out, LeaseGranted), to_node(out, EndActor)
+    assert (order.lease_id, order.kind) == (granted.lease_id, DeathKind.KILLED_BY_USER)
+    out = state.lease_ended("n", granted.lease_id, DeathCause(DeathKind.KILLED_BY_USER))
+    assert [killed.request_id for killed in to_client(out, ActorKilled, "d")] == [4]
+    assert lease(state, "d", actor_name="boss"), "it is not restarted, so its name is free"
+
+
+def test_a_kill_between_two_attempts_fails_if_there_is_no_other_attempt() -> None:
+    state = cluster("n")
+    held = lease(state, actor_name="boss", max_restarts=1)
+    state.lease_ended("n", held, KILLED)
+    assert state.kill_requested("d", KillActor(4, "boss")) == []
+    (failed,) = to_client(state.lease_released("c", held), Failed, "d")
+    assert failed.request_id == 4
+
+
 def test_a_kill_is_answered_also_when_the_node_is_lost_or_the_owner_let_go() -> None:
     state = cluster("n", cpu=1)
     held = lease(state)

@@ -304,6 +304,7 @@ class ClusterState:
             out += self._nodes.drained(node, self._now)
         out += self._grants.place_waiting(self._now)
         out += self._finders.settle()
+        out += self._ends.settle()
         return out
 
 

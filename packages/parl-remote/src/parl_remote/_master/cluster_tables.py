@@ -374,9 +374,10 @@ class ClusterTables:
             lease_id = self._successors[lease_id]
         return lease_id
 
-    def is_coming_back(self, lease_id: str) -> bool:
-        """Return whether the actor of that lease, or its latest replacement, was lost and is being restarted."""
-        return self._latest(lease_id) in self._coming_back
+    def is_coming_back(self, text: str) -> bool:
+        """Return whether the actor with that name or lease, or its latest replacement, is lost and being restarted."""
+        holder = self.names.get(text)
+        return self._latest(text if holder is None else holder.lease_id) in self._coming_back
 
     def will_not_come_back(self, client_id: str, lease_id: str | None = None) -> bool:
         """Record that a client does not restart an actor, or any of its actors; return whether it was going to."""

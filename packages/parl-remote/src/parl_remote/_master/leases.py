@@ -8,7 +8,8 @@ LeaseRequest --fits now--> LeaseAssigned to the worker, LeaseGranted to the clie
 
 its owner releases it, or ends  -> LeaseRevoked to the worker; resources free at once, the end recorded when reported
 its actor ends on its worker    -> LeaseLost to the owner
-a client wants it killed        -> EndActor to the worker, and ActorKilled to the client once it has ended
+a client wants it killed        -> EndActor to the worker, and ActorKilled to the client once it has ended; between
+                                   two attempts to restart it, this waits for the next one
 
 Look-ups of actors that wait for resources, or are about to be restarted, are answered here as well.
 """
@@ -266,6 +267,7 @@ class LeaseEnds:
         self._tables = tables
         self._leaving: dict[str, Lease] = {}  # free already; their workers have yet to report how their actors ended
         self._kills: dict[str, list[tuple[str, int]]] = {}  # by lease: clients to notify of its end
+        self._early_kills: list[tuple[str, KillActor]] = []  # of actors that are being restarted, but have no lease now
 
     def revoke(self, lease_id: str, reason: str) -> list[Instruction]:
         """End a lease that its client no longer needs."""
@@ -296,19 +298,33 @@ class LeaseEnds:
         return self.lose(lease_id, cause) if lease is not None and lease.node.node_id == node_id else []
 
     def kill(self, client_id: str, asked: KillActor) -> list[Instruction]:
-        """End an actor; the answer follows when it has ended.
+        """End an actor, or the next attempt to restart it; the answer follows when it has ended.
 
         Raises:
             RemoteError: There is no such actor.
         """
 
         lease = self._tables.called(asked.actor)
+        if lease is None and self._tables.is_coming_back(asked.actor):
+            self._early_kills.append((client_id, asked))
+            return []
         if lease is None:
             raise RemoteError(f"there is no actor {asked.actor!r}; `xparl list` shows those that there are")
         self._kills.setdefault(lease.lease_id, []).append((client_id, asked.request_id))
         detail = f"by {self._tables.owner_of(client_id)}" + (f", {asked.reason}" if asked.reason else "")
         lease.ending = EndActor(lease.lease_id, DeathKind.KILLED_BY_USER, detail)
         return [ToNode(lease.node.node_id, lease.ending)]
+
+    def settle(self) -> list[Instruction]:
+        """End the actors to be killed whose restarts have begun; fail the kills of those that do not come back."""
+        out: list[Instruction] = []
+        early, self._early_kills = self._early_kills, []
+        for client_id, asked in early:
+            try:
+                out += self.kill(client_id, asked)
+            except RemoteError as error:
+                out.append(ToClient(client_id, Failed(asked.request_id, str(error))))
+        return out
 
     def _answer_kills(self, lease: Lease, cause: DeathCause) -> list[Instruction]:
         asked = self._kills.pop(lease.lease_id, None)
