@@ -27,6 +27,7 @@ import pytest
 
 import parl_remote
 from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
+from parl_remote._functions.workers import Workers
 from parl_remote.testing import LoopbackCluster
 
 PATIENCE_S = 60.0
@@ -326,6 +327,27 @@ class TestExecutor:
             assert executor.submit(square, 3).result(PATIENCE_S) == 9
         held.result(PATIENCE_S)
         assert there not in {future.result(PATIENCE_S) for future in later}  # it is not a CPU more for the others
+
+    def test_an_executor_has_its_workers_at_once_though_functions_have_just_found_no_cpu(
+        self, connect: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        found_none, not_made = threading.Event(), Workers._not_made
+
+        def noted(*given: Any, **named: Any) -> None:
+            not_made(*given, **named)
+            found_none.set()
+
+        monkeypatch.setattr("parl_remote._functions.workers._FULL_S", 10 * PATIENCE_S)
+        monkeypatch.setattr(Workers, "_not_made", noted)
+        connect(cpu_num=1)
+        os.mkfifo(tmp_path / "gate")
+        held = parl_remote.remote_function(hold).submit(str(tmp_path / "gate"))
+        with open(tmp_path / "gate", "w"):  # once it waits there
+            waiting = parl_remote.remote_function(square).submit(2)
+            assert found_none.wait(PATIENCE_S)
+            with Executor(1) as executor:
+                assert executor.submit(square, 3).result(PATIENCE_S) == 9
+        assert [held.result(PATIENCE_S), waiting.result(PATIENCE_S)] == ["", 4]
 
     def test_functions_have_a_worker_although_only_one_of_an_executor_is_left(
         self, connect: Callable[..., None], tmp_path: Path

@@ -262,7 +262,7 @@ class Workers:
         self._making = 0
         self._makers: list[threading.Thread] = []  # that are to be started
         self._failed_starts = 0
-        self._full_until = 0.0
+        self._full_until = {False: 0.0, True: 0.0}  # for further workers, and for those that executors insist on
         self._dispatching = False
         self._again = False
         self._sweeping = False
@@ -309,7 +309,7 @@ class Workers:
                 try:
                     maker.start()
                 except RuntimeError as error:  # no thread can be had, or the interpreter ends
-                    self._not_made(NoResources(f"no thread can be started that makes one: {error}"))
+                    self._not_made(NoResources(f"no thread can be started that makes one: {error}"), insist=True)
             if not goes_on:
                 return
             if picked is not None:
@@ -333,7 +333,7 @@ class Workers:
                 return
             (worker,) = wanted
             worker.is_wanted = True
-            self._full_until = time.monotonic() + _SHARED_S
+            self._full_until = dict.fromkeys((False, True), time.monotonic() + _SHARED_S)
             self._clock.after(_SHARED_S, self.dispatch)
             if worker in self._idle:
                 self._idle.remove(worker)
@@ -406,8 +406,7 @@ class Workers:
         return None
 
     def _grow(self) -> None:
-        if time.monotonic() < self._full_until:
-            return
+        now = time.monotonic()
         sources = [source for source in self._ready if source.has_next()]
         wanted = 0
         for source in sources:
@@ -421,6 +420,8 @@ class Workers:
         while self._making < wanted:
             is_first = not self._making and all(worker.is_extra for worker in self._workers)
             insist = len(self._workers) + self._making - others < promised
+            if now < self._full_until[insist]:
+                return
             self._making += 1
             self._yields = False
             self._makers.append(
@@ -433,7 +434,7 @@ class Workers:
         try:
             ref, is_extra = self._leased(is_first, insist)
         except BaseException as error:
-            self._not_made(error)
+            self._not_made(error, insist)
         else:
             with self.lock:
                 self._making -= 1
@@ -466,7 +467,7 @@ class Workers:
         args = () if self._initializer is None else (self._initializer,)
         return self._client.create(_spec, options, args, {})
 
-    def _not_made(self, error: BaseException) -> None:
+    def _not_made(self, error: BaseException, insist: bool) -> None:
         with self.lock:
             self._making -= 1
             others = bool(self._workers or self._making)
@@ -474,7 +475,7 @@ class Workers:
             if may_pass or (others and isinstance(error, NoResources)):
                 if not others and self._ready:
                     _log.warning("functions wait for a worker, as long as it takes: %s", error)
-                self._full_until = time.monotonic() + _FULL_S
+                self._full_until[False] = self._full_until[insist] = time.monotonic() + _FULL_S
                 self._clock.after(_FULL_S, self.dispatch)
                 return
             self._failed_starts += 1
