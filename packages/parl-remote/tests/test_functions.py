@@ -27,6 +27,8 @@ import pytest
 
 import parl_remote
 from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
+from parl_remote._data import serialize
+from parl_remote._functions.worker import How, pack_items
 from parl_remote._functions.workers import Workers
 from parl_remote.testing import LoopbackCluster
 
@@ -524,6 +526,17 @@ class TestMap:
         assert next(taken) < 100
         results.close()
         assert list(results) == []
+
+    def test_the_thread_that_iterates_reads_the_answers(
+        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert list(parl_remote.map(square, range(100))) == [square(number) for number in range(100)]
+        monkeypatch.setattr("parl_remote._program.answer_reader.AnswerReader.watch", lambda *_: None)
+        assert list(parl_remote.map(square, range(3), chunksize=3, timeout=PATIENCE_S)) == [0, 1, 4]
+
+    def test_messages_of_chunks_consist_of_built_in_types(self) -> None:
+        (data,) = serialize.dumps(pack_items([1, "two", None], How.ITEM))
+        assert b"parl_remote" not in data  # where it is, the message is searched for references
 
     def test_results_that_are_dropped_wait_for_no_lock(self, shared_cluster: None) -> None:
         """A finalizer runs anywhere, also in a thread that whoever holds the lock waits for."""

@@ -23,7 +23,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from parl_remote._data import serialize
 from parl_remote._display import progress_bar
 from parl_remote._functions.sources import Calls, Items, Results
-from parl_remote._functions.worker import Code, How, Packed, name_of, pack_items
+from parl_remote._functions.worker import Code, How, Packed, kept, name_of, pack_items
 from parl_remote._functions.workers import Quota, Workers, after_fork, own_workers, shared_workers
 from parl_remote._future import RemoteFuture
 from parl_remote._options import ActorOptions, check_count, deadline_of, seconds_of
@@ -513,7 +513,7 @@ def _queue(
     calls.add(future, code, packed)
 
 
-def _packed(code: Code, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _packed(code: Code, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
     """Return the arguments of one call of a function as the only item of a list, pickled.
 
     Raises:
@@ -523,7 +523,7 @@ def _packed(code: Code, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: d
         packed = pack_items([(args, kwargs)], How.CALL)
     except Exception as error:
         raise serialize.refusal(error, args, kwargs, code.name, lambda: _parameters(fn), "function") from error
-    return packed.kept() if isinstance(packed, Packed) else packed
+    return kept(packed)
 
 
 def _parameters(fn: Callable[..., Any]) -> list[str]:

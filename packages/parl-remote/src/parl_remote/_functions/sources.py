@@ -3,6 +3,8 @@
     submit --------> Calls: one chunk per call, settles its future
     map ---items---> Items: chunks of measured cost; outcomes wait for the iterating thread, in the items' order
 
+The iterating thread reads the answer that it waits for itself, so that no other thread has to wake up for it.
+
 A chunk of a map has as many items as a worker can process in `_CHUNK_S`, as measured on earlier chunks. It never
 exceeds a share of the remaining items, so that all workers finish together. If a chunk takes much longer, its remaining
 items are queued again.
@@ -12,9 +14,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures._base import RUNNING
+from itertools import repeat
 from math import inf
 from typing import Any, TypeVar
 
@@ -235,7 +238,7 @@ class Items:
         self.timeout_s = timeout_s
         self.running = 0
         self._code = code
-        self._items = iter(items)
+        self._items: Any = items if type(items) is range else iter(items)  # a part of a range is as small as the whole
         self._how = how
         self._chunksize = chunksize
         self.ahead = ahead
@@ -245,13 +248,9 @@ class Items:
         self.source_error: BaseException | None = None  # raised where the next item would be
         self._queue: Any = []  # items that are taken and not handed out, from `_at` on
         self._at = 0
-        if ahead == 0 and type(items) is range:  # of which a part is as small as the whole
-            self._queue = items
-            self._exhausted = True
-            self._left = 0
         self._again: list[Chunk] = []  # of workers that ended
         self._next_start = 0  # of the next chunk
-        self._taken = len(self._queue)
+        self._taken = 0
         self.given = 0  # results that were returned
         self._grown = 1  # items in the largest chunk so far
         self._cost, self._bytes = workers.costs.get(code.key, (0.0, 0.0))
@@ -260,10 +259,10 @@ class Items:
         self._workers_seen = 1
         self._arrived = Condition(workers.lock)
         self._waiters: list[Any] = []  # tasks of event loops that wait for the same
+        self._sent: dict[int, Chunk] = {}  # those that workers have, by their start
         self._done: dict[int, tuple[Chunk, Outcome | BaseException]] = {}
         self._closed = False
         self._cut_short = False  # by the executor's end
-        self._begun = False
 
     def __len__(self) -> int:
         """Return the approximate number of waiting chunks."""
@@ -274,34 +273,46 @@ class Items:
 
     def fill(self) -> None:
         """Take as many items as keep the workers busy; an error of their iterator is kept in `source_error`."""
-        added = False
-        while not self._exhausted:
-            with self.workers.lock:
-                capacity = self._capacity()
-            if capacity <= 0:
-                break
-            some: list[Any] = []
-            try:
-                error = take_items(some, self._items, None if capacity == inf else int(capacity))
-                self.source_error, self._exhausted = error, len(some) < capacity
-                if error is not None and (is_by_handler(error) or not isinstance(error, Exception)):
-                    raise error
-            finally:
+        before = self._taken
+        try:
+            while not self._exhausted:
                 with self.workers.lock:
-                    if self._at:
-                        del self._queue[: self._at]
-                        self._at = 0
-                    self._queue += some
-                    self._taken += len(some)
-                    if self._left is not None:
-                        self._left -= len(some)
-                added = added or bool(some)
-                del some
-        if added or (self._taken and not self._begun):
-            self._begun = True
-            self.workers.look_at(self)
-        elif self._exhausted:
-            self._end_if_idle()
+                    capacity = self._capacity()
+                if capacity <= 0:
+                    break
+                self._take_up_to(capacity)
+        finally:
+            if self._taken > before:
+                self.workers.look_at(self)
+            elif self._exhausted:
+                self._end_if_idle()
+
+    def _take_up_to(self, capacity: float) -> None:
+        """Take items, at most so many."""
+        if type(self._items) is range:
+            with self.workers.lock:
+                if self._exhausted:  # another thread has closed the map
+                    return
+                self._taken = int(min(self._taken + capacity, len(self._items)))
+                self._queue = self._items[: self._taken]
+                self._left = len(self._items) - self._taken
+                self._exhausted = not self._left
+            return
+        some: list[Any] = []
+        try:
+            error = take_items(some, self._items, None if capacity == inf else int(capacity))
+            self.source_error, self._exhausted = error, len(some) < capacity
+            if error is not None and (is_by_handler(error) or not isinstance(error, Exception)):
+                raise error
+        finally:
+            with self.workers.lock:
+                if self._at:
+                    del self._queue[: self._at]
+                    self._at = 0
+                self._queue += some
+                self._taken += len(some)
+                if self._left is not None:
+                    self._left -= len(some)
 
     def _capacity(self) -> float:
         if self.ahead == 0:
@@ -323,23 +334,35 @@ class Items:
             The part; None if there are no more results. Or the error that ends the results: the part was late, the
             executor was shut down before all items were taken, or the iterator of the items raised an error.
         """
-        with self._arrived:
-            while (found := self._done.pop(self.given, None)) is None:
-                if self.given == self._taken and self._exhausted:
+        waited_for = None
+        while True:
+            with self._arrived:
+                found = self._done.pop(self.given, None)
+                if found is not None or (self.given == self._taken and self._exhausted):
                     break
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return late(timeout_s)
-                self._arrived.wait(left)
+                chunk = self._sent.get(self.given)
+                answer = None if chunk is None else chunk.answer
+                carrier = None if answer is None or answer is waited_for else answer._carrier
+                if carrier is None:
+                    self._arrived.wait(left)
+            if carrier is not None:  # this thread reads the answer itself
+                carrier.wait_for(answer, left)
+                waited_for = answer
         if found is None:
             error, self.source_error = self.source_error, None
-            if error is None and self._cut_short and next(self._items, _NOTHING) is not _NOTHING:
+            if error is None and self._cut_short and self._has_more():
                 return RuntimeError("cannot schedule new futures after shutdown")
             return error
         chunk, outcome = found
         if isinstance(outcome, BaseException):
             return [None] * chunk.size, dict.fromkeys(range(chunk.size), outcome)
         return read(outcome, chunk)
+
+    def _has_more(self) -> bool:
+        return type(self._items) is range or next(self._items, _NOTHING) is not _NOTHING  # a range is taken exactly
 
     def has_part(self, waiter: Any) -> bool:
         """Return whether `part` returns without waiting; if not, wake the waiter when that may have changed."""
@@ -418,7 +441,9 @@ class Items:
         """See `Source`."""
         self._workers_seen = max(1, workers if self.quota.most is None else min(workers, self.quota.most))
         if self._again:
-            return self._again.pop(0)
+            chunk = self._again.pop(0)
+            self._sent[chunk.start] = chunk
+            return chunk
         waiting = len(self._queue) - self._at
         size = self._chunksize or self._wished()
         if self._chunksize is None and (self._exhausted or self._left is not None):
@@ -437,6 +462,7 @@ class Items:
         if self._chunksize is None:
             chunk.most_s = _SLACK * _CHUNK_S
         self._next_start += size
+        self._sent[chunk.start] = chunk
         return chunk
 
     def _wished(self) -> int:
@@ -475,6 +501,7 @@ class Items:
     def _take_in(self, chunk: Chunk, outcome: Outcome | BaseException) -> None:
         chunk.items = None
         with self._arrived:
+            self._sent.pop(chunk.start, None)
             if not self._closed:
                 self._done[chunk.start] = chunk, outcome
                 self._tell_waiters()
@@ -514,22 +541,44 @@ class Results(ResultIterator[R]):
         self._tick = tick
         self._goes_on = goes_on
         self._counted = 0  # results of the last part
-        self._by_item = bool(job.ahead)
-        self._ready: list[Any] = []  # backwards
-        self._later: list[Any] = []  # of this part, if items are taken one by one
+        self._left: list[Any] = []  # of the last part, backwards
+        self._one_by_one = False  # for items that are taken one by one, or raised errors
+        self._ready: Iterator[Any] = iter(())  # takes those that need no other step out of the list
         self._has_begun = False
         self._is_over = False
 
     def __next__(self) -> R:
-        ready = self._ready
-        while not ready:
+        while True:
+            for value in self._ready:  # no call after this: what a handler raises comes before it, or after the return
+                result: R = value
+                return result
             self._fetch()
-        value = ready[-1]
-        is_result = type(value) is not _Raised
-        del ready[-1]  # no call from there on: what a handler raises comes before, or after this is done
-        if is_result:
-            result: R = value
-            return result
+
+    @uninterrupted
+    def _fetch(self) -> None:
+        """Make the next results ready, raise the error of the next item, or end the iterator."""
+        if self._is_over:
+            raise StopIteration
+        self._has_begun = True
+        job = self._job
+        job.fill()
+        if not self._left:
+            values, failures = self._next_part()
+            for place, error in failures.items():
+                values[place] = _Raised(error)
+            values.reverse()
+            self._left = values
+            self._one_by_one = bool(failures) or bool(job.ahead)
+        left = self._left
+        if type(left[-1]) is not _Raised:
+            number = 1 if self._one_by_one else len(left)
+            self._ready = map(list.pop, repeat(left, number))
+            job.given += number
+            if self._one_by_one:
+                job.fill()  # last: a handler may raise while it takes items
+            return
+        value = left.pop()
+        job.given += 1
         if not self._goes_on:
             self._end()
         try:
@@ -540,23 +589,8 @@ class Results(ResultIterator[R]):
             del value
 
     @uninterrupted
-    def _fetch(self) -> None:
-        """Make the next result ready, or end the iterator."""
-        if self._is_over:
-            raise StopIteration
-        self._has_begun = True
-        job = self._job
-        job.fill()
-        if not self._later:
-            self._take_part(job.part(self._timeout_s, self._deadline))
-        if self._later:
-            job.given += 1
-            self._ready.append(self._later.pop())
-            job.fill()
-
-    @uninterrupted
     def _is_next_there(self, waiter: Any) -> bool:
-        if self._ready or self._later or self._is_over:
+        if self._left or self._is_over:
             return True
         self._has_begun = True
         self._job.fill()
@@ -565,40 +599,33 @@ class Results(ResultIterator[R]):
     def _deadline_of_next(self) -> float | None:
         return self._deadline
 
+    @uninterrupted
     def _late(self) -> ResultTimeout:
         self._end()
         return late(self._timeout_s)
 
-    def _take_part(self, part: _Read | BaseException | None) -> None:
+    def _next_part(self) -> _Read:
         self._tick(self._counted)
         self._counted = 0
+        part = self._job.part(self._timeout_s, self._deadline)
         if part is None or isinstance(part, BaseException):
             self._end()
             raise StopIteration if part is None else part
-        values, failures = part
-        self._counted = len(values)
-        for place, error in failures.items():
-            values[place] = _Raised(error)
-        values.reverse()
-        if self._by_item:
-            self._later = values
-        else:
-            self._job.given += self._counted
-            self._ready[:] = values
+        self._counted = len(part[0])
+        return part
 
     def _end(self) -> None:
         if not self._is_over:
             self._is_over = True
-            self._ready.clear()
-            self._later.clear()
-            self._job.workers.soon(self._job.close)
+            self._ready = iter(())
+            self._left = []
+            self._job.close()
             self._tick(0)
 
     @uninterrupted
     def close(self) -> None:
         """Take no more items and drop the results that have arrived."""
         self._end()
-        self._job.close()
 
     def __del__(self) -> None:
         if self._has_begun and not self._is_over:  # else who dropped it wants the items done, as an executor's

@@ -4,7 +4,7 @@
 
 Code, items and values are `Packed`, that is, pickled once by their sender. So a single value that cannot be pickled
 does not fail the whole call, a worker keeps the functions that it has unpickled, and results are unpickled in the
-thread that reads them.
+thread that reads them. They consist of built-in types, which a message contains at no cost.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ __all__ = [
     "Outcome",
     "Packed",
     "Unread",
+    "kept",
     "pack",
     "pack_items",
+    "size_of",
     "unpack",
 ]
 
@@ -49,6 +51,8 @@ _QUICK_S = 20e-6  # for items between two looks at the clock, which take half a 
 _MOST_AT_ONCE = 64  # items, which may turn out to be slow
 _FUNCTIONS_KEPT = 32  # by a worker; they may hold large values
 T = TypeVar("T")
+Packed = list[Any] | tuple[Any]
+"""A list of a pickle and the large buffers outside of it, or a tuple of a value that is pickled with the message."""
 
 
 class How(IntEnum):
@@ -59,42 +63,18 @@ class How(IntEnum):
     CALL = 2  # positional and keyword arguments
 
 
-class Packed:
-    """A pickled value; its large buffers are outside the pickle."""
-
-    __slots__ = ("buffers", "data")
-
-    def __init__(self, data: Buffer, buffers: Sequence[Any] = ()) -> None:
-        self.data = data
-        self.buffers = buffers
-
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return len(self.data) + sum(map(len, self.buffers))
-
-    def kept(self) -> Packed:
-        """Return the same value with copies of the buffers, which nothing else writes to."""
-        return Packed(self.data, [bytearray(buffer) for buffer in self.buffers])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.buffers:
-            return Packed, (self.data, [pickle.PickleBuffer(buffer) for buffer in self.buffers])
-        return Packed, (self.data,)
-
-
-def pack(value: object) -> Any:
-    """Return a value as `Packed`, or the value itself if it contains references, which the message has to record.
+def pack(value: object) -> Packed:
+    """Return a value pickled; in a tuple as it is if it contains references, which the message has to record.
 
     Raises:
         Exception: Whatever pickling raised.
     """
     references: list[object] = []
     data, *buffers = serialize.dumps(value, references)
-    return value if references else Packed(data, buffers)
+    return (value,) if references else [data, *map(pickle.PickleBuffer, buffers)]
 
 
-def pack_items(items: Any, how: How) -> Any:
+def pack_items(items: Any, how: How) -> Packed:
     """Return items as `pack` does; a reference of `put` that is an argument by itself arrives as its value.
 
     Raises:
@@ -110,9 +90,21 @@ def pack_items(items: Any, how: How) -> Any:
     return pack(items)
 
 
-def unpack(value: Any) -> Any:
+def unpack(packed: Packed) -> Any:
     """Return the value of a `pack`."""
-    return serialize.loads(value.data, value.buffers) if type(value) is Packed else value
+    return serialize.loads(packed[0], packed[1:]) if type(packed) is list else packed[0]
+
+
+def size_of(packed: Packed) -> int:
+    """Return the number of bytes of a packed value; 0 if it is not pickled."""
+    return sum(memoryview(part).nbytes for part in packed) if type(packed) is list else 0
+
+
+def kept(packed: Packed) -> Packed:
+    """Return a packed value with copies of the buffers, which nothing else writes to."""
+    if type(packed) is not list:
+        return packed
+    return [packed[0], *(pickle.PickleBuffer(bytearray(buffer)) for buffer in packed[1:])]
 
 
 class Code(NamedTuple):
@@ -120,12 +112,12 @@ class Code(NamedTuple):
 
     Attributes:
         key: The function's key in workers; the same for the same function with the same content.
-        packed: The function, pickled.
+        packed: The function, packed.
         name: Its name for messages.
     """
 
     key: bytes
-    packed: Any
+    packed: Packed
     name: str
 
     @classmethod
@@ -146,12 +138,12 @@ class Code(NamedTuple):
                 f"function {name} cannot be sent to a worker: {described(error)}{cause}",
                 what=culprit or f"function {name}",
             ) from error
-        if type(packed) is not Packed:
+        if type(packed) is not list:
             return cls(b"%d" % id(function), packed, name)
-        digest = hashlib.blake2b(packed.data, digest_size=16)
-        for buffer in packed.buffers:
-            digest.update(buffer)
-        return cls(digest.digest(), packed.kept(), name)
+        digest = hashlib.blake2b(digest_size=16)
+        for part in packed:
+            digest.update(part)
+        return cls(digest.digest(), kept(packed), name)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -304,24 +296,24 @@ class FunctionWorker:
 
 
 def _run_on(rest: Iterator[Any], function: Callable[..., Any], how: int, values: list[Any], apart: list[int]) -> None:
-    append, plain = values.append, _UNCHANGING
+    plain = _UNCHANGING
     if how == How.ITEM:
         for item in rest:
             value = function(item)
             if value is not None and type(value) not in plain and value is not item and not _is_own(value, _ALONE):
                 value = _as_it_is(value)
                 apart.append(len(values))
-            append(value)
+            values.append(value)  # as a method, which the interpreter does without a call
     elif how == How.ITEMS:
         for item in rest:
             value = function(*item)
             if value is not None and type(value) not in plain and not _is_own(value, _ALONE):
                 value = _as_it_is(value)
                 apart.append(len(values))
-            append(value)
+            values.append(value)
     else:
         for args, kwargs in rest:
-            append(function(*args, **kwargs))
+            values.append(function(*args, **kwargs))
 
 
 _UNCHANGING = frozenset({int, float, complex, str, bytes, bool, type(None)})

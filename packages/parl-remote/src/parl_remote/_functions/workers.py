@@ -35,7 +35,7 @@ from typing import Any, Protocol
 from parl_remote import _current
 from parl_remote._data import serialize
 from parl_remote._data.class_spec import ClassSpec
-from parl_remote._functions.worker import NO_ITEMS, Code, FunctionWorker, How, Known, Outcome, Packed, pack_items
+from parl_remote._functions.worker import NO_ITEMS, Code, FunctionWorker, How, Known, Outcome, pack_items, size_of
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef
 from parl_remote._system.interrupts import uninterrupted
@@ -115,7 +115,7 @@ class Chunk:
     Attributes:
         source: The source of the items.
         code: The function.
-        items: The list of items, or the packed list.
+        items: The list of items; of a call its only item, packed.
         size: The number of items.
         how: The way in which the function takes an item, see `How`.
         start: The index of the first item.
@@ -124,12 +124,14 @@ class Chunk:
             run again in pieces, until the item that is too slow is alone.
         deaths: The number of workers that have ended with it, if it is a single item.
         alone: Whether its worker gets no other chunk, because a worker has ended with it.
+        answer: The future of the worker's answer, from when the chunk is sent until it is answered.
         future: The future of the call, if the chunk is a call.
         worker: The reference to the worker that has run it, for generators in that worker.
     """
 
     __slots__ = (
         "alone",
+        "answer",
         "code",
         "deaths",
         "future",
@@ -154,6 +156,7 @@ class Chunk:
         self.rest_s = 0.0
         self.deaths = 0
         self.alone = False
+        self.answer: Any = None
         self.future: Any = None
         self.worker: Any = None
 
@@ -533,11 +536,11 @@ class Workers:
 
     def _send(self, worker: _Worker, chunk: Chunk) -> None:
         try:
-            items = chunk.items if type(chunk.items) is Packed else pack_items(chunk.items, chunk.how)
+            items = chunk.items if chunk.how is How.CALL else pack_items(chunk.items, chunk.how)
         except BaseException as error:
             self._unsendable(worker, chunk, error)
             return
-        size = items.size if type(items) is Packed else 0
+        size = size_of(items)
         code, key = None, chunk.code.key
         if not worker.known.use(key):
             worker.known.add(key, None)
@@ -550,10 +553,12 @@ class Workers:
         if chunk.source.timeout_s is not None:
             self._clock.after(chunk.source.timeout_s + chunk.rest_s, partial(self._time_out, worker, chunk))
         del items, code
+        chunk.answer = future
         future.add_done_callback(partial(self._answered, worker, chunk, size))
 
     def _answered(self, worker: _Worker, chunk: Chunk, size: int, future: Any) -> None:
         source = chunk.source
+        chunk.answer = None
         error = NotConnected("the call was cancelled") if future.cancelled() else future.exception()
         if error is not None:
             del future
@@ -569,7 +574,7 @@ class Workers:
                     self._give_back([chunk.part(done, chunk.size)])
                     size = size * done // chunk.size
                     chunk.size = done
-                source.measured(chunk, outcome.seconds, size + getattr(outcome.values, "size", 0))
+                source.measured(chunk, outcome.seconds, size + size_of(outcome.values))
             self._done(worker, chunk)
             self._ready[source] = None
         chunk.worker = worker.ref
