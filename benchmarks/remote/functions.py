@@ -33,6 +33,7 @@ ROWS = {
     "millisecond": ("2,000 items of 1 ms", 0.95),
     "take": ("1,000 arrays of 1 MB there", 5.0),
     "echo": ("1,000 arrays of 1 MB there and back", 5.0),
+    "kept": ("1,000 arrays of 1 MB there and back, all kept in a list", None),
     "first": ("start to the first result", None),
     "nested": ("4 maps of 100 items within a map, with the start", None),
 }

@@ -4,7 +4,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
@@ -13,6 +13,7 @@ import functions_work as work
 WORKERS = 2
 ITEMS = 10_000
 SHORT = 2_000  # items of a millisecond
+ITEMS_OF_START = 1_000  # the same
 ARRAYS = 1_000
 REPEATS = 5
 _clock = time.perf_counter
@@ -24,11 +25,19 @@ def once(run: Callable[[], Any]) -> float:
     return _clock() - begun
 
 
-def best(peer: Any, function: Any, items: Callable[[], Any], sizes: Any, repeats: int) -> tuple[float, Any]:
+def drop(results: Iterable[Any]) -> None:
+    """Take the results one by one, and keep none."""
+    for _ in results:
+        pass
+
+
+def best(
+    peer: Any, function: Any, items: Callable[[], Any], sizes: Any, repeats: int, take: Callable[[Any], Any] = drop
+) -> tuple[float, Any]:
     """Return the best median over chunk sizes, and that size; the first repeat of each is not counted."""
     found = []
     for size in sizes:
-        times = [once(lambda size=size: peer.run(function, items(), size)) for _ in range(repeats + 1)][1:]  # type: ignore[misc]  # bound now
+        times = [once(lambda size=size: take(peer.map(function, items(), size))) for _ in range(repeats + 1)][1:]  # type: ignore[misc]  # bound now
         found.append((statistics.median(times), size))
     return min(found)
 
@@ -37,14 +46,14 @@ def measure(peer: Any, name: str) -> dict[str, Any]:
     """Return the values of one measurement."""
     sizes = peer.sizes
     if name == "cold":
-        seconds = once(lambda: (peer.start(WORKERS), peer.run(work.nothing, range(ITEMS), sizes[-1])))
+        seconds = once(lambda: (peer.start(WORKERS), drop(peer.map(work.nothing, range(ITEMS), sizes[-1]))))
         return {"cold": seconds}
     if name == "first":
         return {"first": once(lambda: (peer.start(WORKERS), peer.first(work.millisecond)))}
     if name == "nested":
         return {"nested": once(lambda: (peer.start(WORKERS), peer.nested(4, 100)))}
     peer.start(WORKERS)
-    peer.run(work.nothing, range(100), 10)
+    drop(peer.map(work.millisecond, range(ITEMS_OF_START), 10))  # until all workers have started
     if name == "nothing":
         seconds, size = best(peer, work.nothing, lambda: range(ITEMS), sizes, REPEATS)
         return {"nothing": seconds, "chunksize": size}
@@ -53,9 +62,10 @@ def measure(peer: Any, name: str) -> dict[str, Any]:
             peer, work.millisecond, lambda: range(SHORT), [size for size in sizes if size is None or 1 < size <= 500], 1
         )
         return {"millisecond": seconds, "chunksize": size}
-    if name in {"take", "echo"}:
+    if name in {"take", "echo", "kept"}:
         few = [size for size in sizes if size is None or size <= 32]
-        seconds, size = best(peer, getattr(work, name), lambda: work.arrays(ARRAYS), few, 1)
+        function = work.take if name == "take" else work.echo
+        seconds, size = best(peer, function, lambda: work.arrays(ARRAYS), few, 1, list if name == "kept" else drop)
         return {name: seconds, "chunksize": size}
     raise ValueError(name)
 

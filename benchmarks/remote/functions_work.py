@@ -1,7 +1,7 @@
 """What the peers of `functions.py` run: functions of items, importable in their workers."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -31,10 +31,9 @@ def echo(array: np.ndarray) -> np.ndarray:
 
 
 def arrays(count: int) -> Any:
-    """Yield arrays of 1 MB, eight different ones again and again."""
-    some = [np.full(1_000_000, number, np.uint8) for number in range(8)]
+    """Yield arrays of 1 MB, each a new one: pickle writes an array that a message has twice only once."""
     for number in range(count):
-        yield some[number % len(some)]
+        yield np.full(1_000_000, number % 256, np.uint8)
 
 
 class ExecutorPeer:
@@ -50,9 +49,8 @@ class ExecutorPeer:
     def __init__(self, inner: Callable[[int], int]) -> None:
         self._inner = inner
 
-    def run(self, function: Any, items: Any, size: int) -> None:
-        for _ in self.executor.map(function, items, chunksize=size):
-            pass
+    def map(self, function: Any, items: Any, size: int) -> Iterable[Any]:
+        return self.executor.map(function, items, chunksize=size)
 
     def first(self, function: Any) -> None:
         self.executor.submit(function, 1).result()

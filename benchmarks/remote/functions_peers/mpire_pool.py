@@ -1,5 +1,6 @@
 """mpire's `WorkerPool` with workers kept alive, with the best of several chunk sizes."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import functions_work as work
@@ -17,10 +18,9 @@ class _Mpire:
     def start(self, workers: int) -> None:
         self._pool = WorkerPool(workers, keep_alive=True, daemon=False)
 
-    def run(self, function: Any, items: Any, size: int) -> None:
-        some = [(item,) for item in items]
-        for _ in self._pool.imap(function, some, chunk_size=size):
-            pass
+    def map(self, function: Any, items: Any, size: int) -> Iterable[Any]:
+        results: Iterable[Any] = self._pool.imap(function, [(item,) for item in items], chunk_size=size)
+        return results
 
     def first(self, function: Any) -> None:
         self._pool.apply(function, (1,))

@@ -1,5 +1,6 @@
-"""Ours: `parl.Executor`, which chooses chunk sizes itself."""
+"""Ours: `parl.map`, which chooses chunk sizes itself and takes items as results are requested, and `parl.Executor`."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import functions_work as work
@@ -15,11 +16,11 @@ class _Parl:
     sizes = (None,)
 
     def start(self, workers: int) -> None:
+        self._workers = workers
         self._executor = parl.Executor(workers)
 
-    def run(self, function: Any, items: Any, size: int | None) -> None:
-        for _ in self._executor.map(function, items, chunksize=size):
-            pass
+    def map(self, function: Any, items: Any, size: int | None) -> Iterable[Any]:
+        return parl.map(function, items, chunksize=size, max_workers=self._workers)
 
     def first(self, function: Any) -> None:
         self._executor.submit(function, 1).result()

@@ -1,5 +1,6 @@
 """Ray: a task for a chunk of items, as its documentation advises against small tasks; the best of several sizes."""
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -25,13 +26,14 @@ class _Ray:
     def start(self, workers: int) -> None:
         ray.init(num_cpus=workers, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
 
-    def run(self, function: Any, items: Any, size: int) -> None:
+    def map(self, function: Any, items: Any, size: int) -> Iterable[Any]:
         rest, flying = iter(items), []
         while some := list(islice(rest, size)):
             flying.append(chunk.remote(function, some))
             if len(flying) >= max(_AHEAD, 5000 // size):
-                ray.get(flying.pop(0))
-        ray.get(flying)
+                yield from ray.get(flying.pop(0))
+        for one in flying:
+            yield from ray.get(one)
 
     def first(self, function: Any) -> None:
         ray.get(chunk.remote(function, [1]))
