@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from parl_core import encoders, recurrent, space_networks, team_networks
 from parl_core import networks as contract
 from parl_torch import layers
+from parl_torch._gru import GRULayer
 from parl_torch._tensors import orthogonal_
 from parl_torch.model import Model
 
@@ -106,7 +107,7 @@ class _Recurrent(nn.Module):
 
 class GRU(recurrent.GRU, _Recurrent):
     def _made_cell(self, size: int) -> nn.RNNBase:
-        return _orthogonal(nn.GRU(size, size, batch_first=True))
+        return _orthogonal(GRULayer(size))
 
     def _run(self, steps: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         outputs, hidden = self.cell(steps, parts[0].unsqueeze(0).contiguous())

@@ -1,0 +1,104 @@
+"""A gated recurrent unit over whole sequences, with a gradient of its own on a CPU.
+
+    r, z    = sigmoid(inputs' and hidden state's parts)
+    n       = tanh(inputs' part + r * hidden state's part)
+    h_t     = n + z * (h_tm1 - n)
+
+PyTorch's layer records a dozen operations a step and follows them back one by one. Here, all that does not depend on the
+step before is one product for all steps; the way back is three operations a step.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp import custom_bwd, custom_fwd
+from torch.autograd.function import once_differentiable
+
+__all__ = ["GRULayer"]
+
+
+class GRULayer(nn.GRU):
+    """`torch.nn.GRU` of one layer with `batch_first`, faster on a CPU, with the same parameters and results."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, size, batch_first=True)
+
+    def forward(self, inputs: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # one kind of input
+        """Return the outputs `[rows, T, size]` of inputs `[rows, T, size]`, and the state `[1, rows, size]` after them."""
+        one = inputs.shape[1] == 1  # for which PyTorch's is faster
+        if one or inputs.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
+            found: tuple[Tensor, Tensor] = super().forward(inputs, hidden)
+            return found
+        weights = (self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0)
+        outputs: Tensor = _Unrolled.apply(inputs.transpose(0, 1).contiguous(), hidden[0].contiguous(), *weights)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+        return outputs.transpose(0, 1), outputs[-1:]
+
+
+class _Unrolled(torch.autograd.Function):
+    """Outputs `[T, rows, size]` of inputs `[T, rows, size]` and a state `[rows, size]`."""
+
+    @staticmethod
+    @custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(ctx: Any, inputs: Tensor, hidden: Tensor, *weights: Tensor) -> Tensor:
+        weight_ih, weight_hh, bias_ih, bias_hh = weights
+        steps, rows, size = inputs.shape
+        # tanh(x) is 2 * sigmoid(2 * x) - 1, which takes half as long; the 2 within is one of the weights.
+        doubled = weight_ih.new_ones(3 * size)
+        doubled[2 * size :] = 2.0
+        both_ih, new_ih = (weight_ih * doubled.unsqueeze(1)).t().split([2 * size, size], 1)
+        both_hh, new_hh = (weight_hh * doubled.unsqueeze(1)).t().split([2 * size, size], 1)
+        both_bias = bias_ih[: 2 * size] + bias_hh[: 2 * size]
+        new_bias, state_bias = 2.0 * bias_ih[2 * size :], 2.0 * bias_hh[2 * size :]
+
+        flat = inputs.flatten(0, 1)
+        both = torch.addmm(both_bias, flat, both_ih).view(steps, rows, 2 * size)
+        new = torch.addmm(new_bias, flat, new_ih).view(steps, rows, size)
+        learns = any(ctx.needs_input_grad)
+        to_new = torch.empty_like(new) if learns else new.new_empty(1, rows, size).expand_as(new)
+        states = new.new_empty(steps + 1, rows, size)
+        states[0] = hidden
+        below = new.new_tensor(-1.0)
+        resets, updates = (part.unbind(0) for part in both.split(size, 2))
+        state = states.unbind(0)
+        for t, (gates, values, change) in enumerate(zip(both.unbind(0), new.unbind(0), to_new.unbind(0), strict=True)):
+            gates.addmm_(state[t], both_hh).sigmoid_()
+            torch.addmm(state_bias, state[t], new_hh, out=change)
+            torch.add(below, values.addcmul_(resets[t], change).sigmoid_(), alpha=2, out=values)
+            torch.lerp(values, state[t], updates[t], out=state[t + 1])
+        if learns:
+            ctx.save_for_backward(inputs, weight_ih, weight_hh, both, new, to_new, states)
+        return states[1:]
+
+    @staticmethod
+    @custom_bwd(device_type="cpu")
+    @once_differentiable  # type: ignore[untyped-decorator]  # PyTorch leaves it untyped
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight_ih, weight_hh, both, new, to_new, states = ctx.saved_tensors
+        steps, rows, size = inputs.shape
+        reset, update = both.split(size, 2)
+        before = states[:-1]
+        # By how much the slope of an output changes that of each gate before its nonlinearity.
+        by_new = (1.0 - update).mul_(1.0 - new.square())
+        by_gates = new.new_empty(steps, rows, 3 * size)
+        by_reset, by_update, by_recurrent = by_gates.split(size, 2)
+        torch.mul(by_new, reset, out=by_recurrent)
+        torch.mul(by_recurrent, to_new, out=by_reset).mul_(0.5 * (1.0 - reset))
+        torch.mul(before - new, update, out=by_update).mul_(1.0 - update)
+
+        slopes = slopes.clone(memory_format=torch.contiguous_format)
+        through = torch.empty_like(slopes[0])
+        gate, kept, slope = by_gates.view(steps, rows, 3, size).unbind(0), update.unbind(0), slopes.unbind(0)
+        flat = by_gates.unbind(0)
+        for t in range(steps - 1, -1, -1):
+            gate[t].mul_(slope[t].unsqueeze(1))
+            onto = slope[t - 1] if t else through.zero_()
+            onto.addcmul_(slope[t], kept[t]).addmm_(flat[t], weight_hh)
+
+        rows_of_gates = by_gates.flatten(0, 1)
+        turned, ones = rows_of_gates.t(), rows_of_gates.new_ones(len(rows_of_gates))
+        of_weight_hh, of_bias_hh = turned @ before.flatten(0, 1), turned @ ones
+        torch.mul(by_new, slopes, out=by_recurrent)  # the inputs' part of n is not multiplied by r
+        of_weight_ih, of_bias_ih = turned @ inputs.flatten(0, 1), turned @ ones
+        of_inputs = (rows_of_gates @ weight_ih).view_as(inputs) if ctx.needs_input_grad[0] else None
+        return of_inputs, through, of_weight_ih, of_weight_hh, of_bias_ih, of_bias_hh
