@@ -86,3 +86,21 @@ def test_it_computes_in_single_precision_where_others_are_cast() -> None:
 def test_copies_are_the_same_layer() -> None:
     ours, _ = both()
     torch.testing.assert_close(results(copy.deepcopy(ours), 4), results(ours, 4))
+
+
+def test_transforms_of_pytorch_follow_it() -> None:
+    ours, theirs = both()
+    inputs, hidden = torch.randn(3, 6, 5).double(), torch.randn(1, 3, 5).double()
+
+    def slope(layer: nn.GRU) -> Any:
+        return torch.func.grad(lambda given: layer(given, hidden)[0].square().sum())(inputs)
+
+    torch.testing.assert_close(slope(ours), slope(theirs))
+
+
+def test_a_second_derivative_is_refused() -> None:
+    ours, _ = both()
+    inputs = torch.randn(3, 6, 5).double().requires_grad_()
+    (slope,) = torch.autograd.grad(ours(inputs, torch.zeros(1, 3, 5).double())[0].sum(), inputs, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        slope.sum().backward()

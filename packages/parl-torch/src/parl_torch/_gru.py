@@ -15,19 +15,24 @@ from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 from torch.autograd.function import once_differentiable
 
+from parl_torch.layers import is_followed
+
 __all__ = ["GRULayer"]
 
 
 class GRULayer(nn.GRU):
-    """`torch.nn.GRU` of one layer with `batch_first`, faster on a CPU, with the same parameters and results."""
+    """`torch.nn.GRU` of one layer with `batch_first`, faster on a CPU, with the same parameters and results up to rounding.
+
+    Gradients of its gradients raise RuntimeError.
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__(size, size, batch_first=True)
 
     def forward(self, inputs: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # one kind of input
         """Return the outputs `[rows, T, size]` of inputs `[rows, T, size]`, and the state `[1, rows, size]` after them."""
-        one = inputs.shape[1] == 1  # for which PyTorch's is faster
-        if one or inputs.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        # PyTorch's is as fast for one step, and the one that transforms, modes and programs of a trace can follow.
+        if inputs.shape[1] == 1 or inputs.device.type != "cpu" or is_followed():
             found: tuple[Tensor, Tensor] = super().forward(inputs, hidden)
             return found
         weights = (self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0)
@@ -43,31 +48,25 @@ class _Unrolled(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor, hidden: Tensor, *weights: Tensor) -> Tensor:
         weight_ih, weight_hh, bias_ih, bias_hh = weights
         steps, rows, size = inputs.shape
-        # tanh(x) is 2 * sigmoid(2 * x) - 1, which takes half as long; the 2 within is one of the weights.
-        doubled = weight_ih.new_ones(3 * size)
-        doubled[2 * size :] = 2.0
-        both_ih, new_ih = (weight_ih * doubled.unsqueeze(1)).t().split([2 * size, size], 1)
-        both_hh, new_hh = (weight_hh * doubled.unsqueeze(1)).t().split([2 * size, size], 1)
+        both_ih, new_ih = weight_ih.t().split([2 * size, size], 1)
+        both_hh, new_hh = weight_hh.t().split([2 * size, size], 1)
         both_bias = bias_ih[: 2 * size] + bias_hh[: 2 * size]
-        new_bias, state_bias = 2.0 * bias_ih[2 * size :], 2.0 * bias_hh[2 * size :]
+        new_bias, state_bias = bias_ih[2 * size :], bias_hh[2 * size :]
 
         flat = inputs.flatten(0, 1)
         both = torch.addmm(both_bias, flat, both_ih).view(steps, rows, 2 * size)
         new = torch.addmm(new_bias, flat, new_ih).view(steps, rows, size)
-        learns = any(ctx.needs_input_grad)
-        to_new = torch.empty_like(new) if learns else new.new_empty(1, rows, size).expand_as(new)
+        to_new = torch.empty_like(new)
         states = new.new_empty(steps + 1, rows, size)
         states[0] = hidden
-        below = new.new_tensor(-1.0)
         resets, updates = (part.unbind(0) for part in both.split(size, 2))
         state = states.unbind(0)
         for t, (gates, values, change) in enumerate(zip(both.unbind(0), new.unbind(0), to_new.unbind(0), strict=True)):
             gates.addmm_(state[t], both_hh).sigmoid_()
             torch.addmm(state_bias, state[t], new_hh, out=change)
-            torch.add(below, values.addcmul_(resets[t], change).sigmoid_(), alpha=2, out=values)
+            values.addcmul_(resets[t], change).tanh_()
             torch.lerp(values, state[t], updates[t], out=state[t + 1])
-        if learns:
-            ctx.save_for_backward(inputs, weight_ih, weight_hh, both, new, to_new, states)
+        ctx.save_for_backward(inputs, weight_ih, weight_hh, both, new, to_new, states)
         return states[1:]
 
     @staticmethod
@@ -83,7 +82,7 @@ class _Unrolled(torch.autograd.Function):
         by_gates = new.new_empty(steps, rows, 3 * size)
         by_reset, by_update, by_recurrent = by_gates.split(size, 2)
         torch.mul(by_new, reset, out=by_recurrent)
-        torch.mul(by_recurrent, to_new, out=by_reset).mul_(0.5 * (1.0 - reset))
+        torch.mul(by_recurrent, to_new, out=by_reset).mul_(1.0 - reset)
         torch.mul(before - new, update, out=by_update).mul_(1.0 - update)
 
         slopes = slopes.clone(memory_format=torch.contiguous_format)

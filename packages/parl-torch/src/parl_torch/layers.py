@@ -116,14 +116,16 @@ def _tanh(inputs: Tensor) -> Tensor:
         return torch.tanh(inputs)
     # Subclasses may stand for values that are elsewhere; several threads of PyTorch's are faster than numpy.
     is_array = type(inputs) is Tensor and inputs.device.type == "cpu" and inputs.dtype == torch.float32
-    if not is_array or torch.get_num_threads() > 1 or _is_followed():
+    if not is_array or torch.get_num_threads() > 1 or is_followed():
         return torch.tanh(inputs)
     found: Tensor = _Tanh.apply(inputs)  # type: ignore[no-untyped-call]
     return found
 
 
-def _is_followed() -> bool:
-    """Return True while transforms, modes or forward-mode differentiation must see each operation."""
+def is_followed() -> bool:
+    """Return True while compilers, traces, transforms, modes or forward-mode differentiation must see each operation."""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        return True
     modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
     return bool(modes) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
