@@ -4,8 +4,8 @@
     n       = tanh(inputs' part + r * hidden state's part)
     h_t     = n + z * (h_tm1 - n)
 
-PyTorch's layer records a dozen operations a step and follows them back one by one. Here, all that does not depend on the
-step before is one product for all steps; the way back is three operations a step.
+PyTorch's layer records a dozen operations a step and follows them back one by one. Here, all that does not depend on
+the step before is one product for all steps; the way back is three operations a step.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ __all__ = ["GRULayer"]
 
 
 class GRULayer(nn.GRU):
-    """`torch.nn.GRU` of one layer with `batch_first`, faster on a CPU, with the same parameters and results up to rounding.
+    """`torch.nn.GRU` of one layer with `batch_first`, faster on a CPU; its results are the same up to rounding.
 
     Gradients of its gradients raise RuntimeError.
     """
@@ -30,7 +30,12 @@ class GRULayer(nn.GRU):
         super().__init__(size, size, batch_first=True)
 
     def forward(self, inputs: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # one kind of input
-        """Return the outputs `[rows, T, size]` of inputs `[rows, T, size]`, and the state `[1, rows, size]` after them."""
+        """Return the outputs `[rows, T, size]`, and the state `[1, rows, size]` after the last step.
+
+        Args:
+            inputs: `[rows, T, size]`.
+            hidden: the state before the first step, `[1, rows, size]`.
+        """
         # PyTorch's is as fast for one step, and the one that transforms, modes and programs of a trace can follow.
         if inputs.shape[1] == 1 or inputs.device.type != "cpu" or is_followed():
             found: tuple[Tensor, Tensor] = super().forward(inputs, hidden)

@@ -123,7 +123,7 @@ def _tanh(inputs: Tensor) -> Tensor:
 
 
 def is_followed() -> bool:
-    """Return True while compilers, traces, transforms, modes or forward-mode differentiation must see each operation."""
+    """Return True while compilers, traces, transforms, modes or dual numbers must see each operation."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state():
         return True
     modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
