@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
-from torch.autograd.function import once_differentiable
 
 from parl_torch.layers import is_followed
 
@@ -21,10 +20,7 @@ __all__ = ["GRULayer"]
 
 
 class GRULayer(nn.GRU):
-    """`torch.nn.GRU` of one layer with `batch_first`, faster on a CPU; its results are the same up to rounding.
-
-    Gradients of its gradients raise RuntimeError.
-    """
+    """`torch.nn.GRU` of one layer with `batch_first`, faster on a CPU; its results are the same up to rounding."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, size, batch_first=True)
@@ -71,14 +67,19 @@ class _Unrolled(torch.autograd.Function):
             torch.addmm(state_bias, state[t], new_hh, out=change)
             values.addcmul_(resets[t], change).tanh_()
             torch.lerp(values, state[t], updates[t], out=state[t + 1])
-        ctx.save_for_backward(inputs, weight_ih, weight_hh, both, new, to_new, states)
+        ctx.save_for_backward(inputs, hidden, *weights, both, new, to_new, states)
         return states[1:]
 
     @staticmethod
     @custom_bwd(device_type="cpu")
-    @once_differentiable  # type: ignore[untyped-decorator]  # PyTorch leaves it untyped
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weight_ih, weight_hh, both, new, to_new, states = ctx.saved_tensors
+        inputs, hidden, weight_ih, weight_hh, bias_ih, bias_hh, both, new, to_new, states = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient is to be differentiated again
+            given = (inputs, hidden, weight_ih, weight_hh, bias_ih, bias_hh)
+            outputs, _ = torch.gru(inputs, hidden.unsqueeze(0), given[2:], True, 1, 0.0, True, False, False)
+            asked = [part for part, wanted in zip(given, ctx.needs_input_grad, strict=True) if wanted]
+            found = iter(torch.autograd.grad(outputs, asked, slopes, create_graph=True))
+            return tuple(next(found) if wanted else None for wanted in ctx.needs_input_grad)
         steps, rows, size = inputs.shape
         reset, update = both.split(size, 2)
         before = states[:-1]
