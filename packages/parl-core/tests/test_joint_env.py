@@ -701,3 +701,15 @@ def test_the_noise_of_maddpg_is_a_setting_where_actions_are_numbers() -> None:
     numbers = preset("MADDPG", "mpe2:simple_spread_v3", options={"continuous_actions": True})
     assert settings_of("MADDPG", numbers)["exploration.noise"].value == 0.1
     assert "exploration.noise" not in settings_of("MADDPG", preset("MADDPG", "two_step"))
+
+
+def test_a_vector_is_made_of_the_name_of_a_game() -> None:
+    with make_vector_env("penalty", 2, env_kwargs={"team_reward": "sum"}) as envs:
+        envs.reset(seed=0)
+        _, rewards, *_ = envs.step(np.array([[0, 0], [1, 1]]))
+    assert rewards.tolist() == [20.0, 4.0]
+
+
+def test_a_name_that_gymnasium_and_teams_lack_is_gymnasium_s_error() -> None:
+    with pytest.raises(gymnasium.error.NameNotFound, match="penalties"):
+        make_vector_env("penalties", 2)

@@ -431,14 +431,17 @@ def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
     """Make one environment.
 
     Args:
-        env: a registered id, or a function that returns an environment.
-        env_kwargs: passed to `gymnasium.make` or to the function.
+        env: a registered id, a name of `make_joint_env`, or a function that returns an environment.
+        env_kwargs: passed to `gymnasium.make`, to `make_joint_env` or to the function.
 
     Raises:
-        HyperparameterError: `env` is neither, or has no such option.
+        HyperparameterError: `env` is none of them, or has no such option.
     """
     kwargs = dict(env_kwargs or {})
     if isinstance(env, str):
+        joint = import_module("parl_core.env.joint")  # it imports this module
+        if env not in gymnasium.registry and joint.is_joint(env):
+            return joint.make_joint_env(env, **kwargs)
         # The passive checker looks at the first step only, and costs a call on every other.
         with telling_options(env, kwargs, lambda: gymnasium.spec(env).entry_point):
             return gymnasium.make(env, disable_env_checker=True, **kwargs)

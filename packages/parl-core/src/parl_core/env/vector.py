@@ -243,7 +243,8 @@ def make_vector_env(
     """Make `num_envs` environments that are stepped together.
 
     Args:
-        env: a registered id such as `"CartPole-v1"`, or a function that returns an environment.
+        env: a registered id such as `"CartPole-v1"`, a name of `make_joint_env` such as `"mpe2:simple_spread_v3"`, or
+            a function that returns an environment.
         num_envs: the number of environments, at least 1.
         actors: the system that runs them; None keeps them in this process. The caller closes it.
         envs_per_actor: the number of environments that share an actor and one call per step; default: `num_envs` split

@@ -57,7 +57,8 @@ def evaluate(
 
     Args:
         agent: chooses the actions, in evaluation mode; its previous mode is restored.
-        env: a registered id, or a function that returns an environment; they are made in this process.
+        env: a registered id, a name of `make_joint_env`, or a function that returns an environment; they are made in
+            this process.
         episodes: the number of episodes, at least 1.
         seed: the episodes' seeds are derived from it; those of the first episodes stay when `episodes` grows.
         env_kwargs: passed to `gymnasium.make` or to the function.
