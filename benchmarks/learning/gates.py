@@ -296,6 +296,7 @@ GATES: dict[str, Gate] = {
     "vdn-two_step": Gate("VDN", "two_step", 0.2, published=("7 (Rashid et al. 2018, table 1)",)),
     "qmix-cued_two_step": Gate("QMIX", "cued_two_step", 0.3, 8.0, published=("the optimum is 8, by a memory alone",)),
     "vdn-cued_two_step": Gate("VDN", "cued_two_step", 0.3, published=("the optimum is 8, by a memory alone",)),
+    "maddpg-two_step": Gate("MADDPG", "two_step", 0.3, 8.0, published=("the optimum is 8; no figure of MADDPG",)),
     "mappo-climbing": _matrix("MAPPO", "climbing", 11, 0.1),
     "ippo-climbing": _matrix("IPPO", "climbing", 11, 0.1),
     "coma-climbing": _matrix("COMA", "climbing", 11, 0.2),
