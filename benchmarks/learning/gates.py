@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parl_core.replay import Prioritized
-from parl_core.training.recipes import Recipe, find_recipe
+from parl_core.training.on_policy import OnPolicySettings
+from parl_core.training.recipes import Recipe, SelfPlaySettings, find_recipe
 from parl_core.training.results import REPORT_SEEDS, report_seeds
 
 __all__ = ["GATES", "Gate"]
@@ -32,6 +33,7 @@ class Gate:
         variant: what is added to the recipe, as the table calls it.
         loop: settings of the loop that the variant has.
         sizes: of the network that the variant has.
+        own: the recipe, of a task for which `parl train` has no loop.
         runs: how many seeds its row reports, on torch alone; None: as many as the cost of a run allows, on both.
         published: what others report, with source and protocol.
         deviations: from the published protocol; those of the hyper-parameters are the recipe's.
@@ -48,6 +50,7 @@ class Gate:
     variant: str = ""
     loop: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, Any] = field(default_factory=dict)
+    own: Recipe | None = None
     runs: int | None = None
     published: tuple[str, ...] = ()
     deviations: tuple[str, ...] = field(default=())
@@ -55,7 +58,7 @@ class Gate:
     @property
     def recipe(self) -> Recipe:
         """The numbers of a run."""
-        recipe = find_recipe(self.algorithm, self.env)
+        recipe = self.own or find_recipe(self.algorithm, self.env)
         if self.steps is not None:
             recipe = recipe.with_steps(self.steps)
         return replace(recipe, loop=replace(recipe.loop, **self.loop), sizes={**recipe.sizes, **self.sizes})
@@ -99,6 +102,20 @@ def _locomotion(algorithm: str, task: str, minutes: float, *published: str) -> G
 def _matrix(algorithm: str, game: str, optimum: int, minutes: float) -> Gate:
     return Gate(algorithm, game, minutes, steps=12_800, published=(f"the optimum is {optimum}",))
 
+
+_SELF_PLAY = Recipe(
+    SelfPlaySettings(
+        60,
+        OnPolicySettings(
+            total_steps=1_024, n_steps=8, epochs=4, minibatch_size=64, lr=1e-2, gamma=1.0, gae_lambda=0.95
+        ),
+    ),
+    {"clip_param": 0.2, "entropy_coef": 0.01},
+    {"hidden": (64, 64)},
+    environment="rock_paper_scissors:unequal",
+    num_envs=16,
+    source="examples/self_play, with a quarter of its steps a generation; seen on seeds 1 to 5",
+)
 
 GATES: dict[str, Gate] = {
     "policy_gradient-cartpole": Gate(
@@ -297,6 +314,15 @@ GATES: dict[str, Gate] = {
     "qmix-cued_two_step": Gate("QMIX", "cued_two_step", 0.3, 8.0, published=("the optimum is 8, by a memory alone",)),
     "vdn-cued_two_step": Gate("VDN", "cued_two_step", 0.3, published=("the optimum is 8, by a memory alone",)),
     "maddpg-two_step": Gate("MADDPG", "two_step", 0.3, 8.0, published=("the optimum is 8; no figure of MADDPG",)),
+    "ppo-self_play": Gate(
+        "PPO",
+        "rock_paper_scissors",
+        0.4,
+        -0.25,
+        variant="self-play",
+        own=_SELF_PLAY,
+        published=("0, the equilibrium (1/3, 1/2, 1/6); -0.67, equal chances",),
+    ),
     "mappo-climbing": _matrix("MAPPO", "climbing", 11, 0.1),
     "ippo-climbing": _matrix("IPPO", "climbing", 11, 0.1),
     "coma-climbing": _matrix("COMA", "climbing", 11, 0.2),

@@ -16,6 +16,8 @@ from parl_core.env.vector import make_vector_env
 from parl_core.export import frozen
 from parl_core.seeding import seed_everything
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
+from parl_core.training.recipes import Recipe, SelfPlaySettings
+from parl_core.training.results import measure
 from parl_core.training.self_play import AgainstOpponents, Arena, OpponentPool, Results
 
 
@@ -113,3 +115,27 @@ def test_an_agent_learns_to_beat_a_frozen_opponent_in_remote_actors() -> None:
             results = pool.challenge("learned", policy, arena, games=100, seed=2)
     assert results["rock"].score > 0.9
     assert pool["learned"].rating > pool["rock"].rating
+
+
+def unequal(_: str) -> MatrixGame:
+    return MatrixGame(rock_paper_scissors(rock=3.0, scissors=2.0)[0])
+
+
+def test_measured_self_play_reports_how_far_the_mean_strategy_is_from_the_equilibrium() -> None:
+    loop = OnPolicySettings(total_steps=512, n_steps=8, epochs=4, minibatch_size=64, lr=1e-2, gamma=1.0)
+    recipe = Recipe(
+        SelfPlaySettings(6, loop),
+        sizes={"hidden": (16,)},
+        environment=f"{__name__}:unequal",
+        num_envs=16,
+        source="a test",
+    )
+    shares: list[float] = []
+    found = measure("PPO", "unequal prizes", recipe, 0, progress=shares.append)
+    assert [step for step, _ in found.curve] == [512 * generation for generation in range(1, 7)]
+    assert found.returns == [found.curve[-1][1]]
+    assert found.steps == 6 * 512
+    assert shares[-1] == 1.0
+    # The first generation answers nearly equal chances with one action, which loses up to 2 a game; later ones mix.
+    assert -2.0 <= found.curve[0][1] < found.returns[0] <= 0.0
+    assert measure("PPO", "unequal prizes", recipe, 0).curve == found.curve

@@ -11,8 +11,17 @@ from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of, stretched
 from parl_core.training.off_policy import OffPolicySettings
+from parl_core.training.on_policy import OnPolicySettings
 from parl_core.training.recipe_run import RecipeRun
-from parl_core.training.recipes import NETWORKS, RECIPES, Recipe, find_recipe, plain, read_plain
+from parl_core.training.recipes import (
+    NETWORKS,
+    RECIPES,
+    Recipe,
+    SelfPlaySettings,
+    find_recipe,
+    plain,
+    read_plain,
+)
 from parl_core.training.results import REPORT_SEEDS, report_seeds
 from parl_core.training.trained import StandardEnv
 
@@ -133,3 +142,15 @@ def test_report_seeds_begin_at_100_and_go_by_the_cost_of_a_run() -> None:
     assert (len(report_seeds("torch", 15.0)), len(report_seeds("paddle", 119.0))) == (5, 2)
     assert (len(report_seeds("torch", 120.0)), len(report_seeds("paddle", 120.0))) == (3, 0)
     assert min(REPORT_SEEDS) == 100
+
+
+def test_a_recipe_of_self_play_is_read_back_and_its_budget_is_a_number_of_generations() -> None:
+    recipe = Recipe(SelfPlaySettings(10, OnPolicySettings(total_steps=64, n_steps=8)), source="a test")
+    assert Recipe.from_json(json.loads(json.dumps(recipe.as_json()))) == recipe
+    assert recipe.steps == 640
+    assert [recipe.with_steps(steps).loop.generations for steps in (640, 200, 10)] == [10, 3, 1]
+
+
+def test_self_play_has_at_least_one_generation() -> None:
+    with pytest.raises(HyperparameterError, match="generations"):
+        SelfPlaySettings(0, OnPolicySettings(total_steps=64))

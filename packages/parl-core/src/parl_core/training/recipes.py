@@ -26,7 +26,17 @@ from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.offline import OfflineSettings
 from parl_core.training.on_policy import OnPolicySettings
 
-__all__ = ["NETWORKS", "RECIPES", "EpisodeSettings", "Recipe", "find_recipe", "plain", "read_plain", "read_scores"]
+__all__ = [
+    "NETWORKS",
+    "RECIPES",
+    "EpisodeSettings",
+    "Recipe",
+    "SelfPlaySettings",
+    "find_recipe",
+    "plain",
+    "read_plain",
+    "read_scores",
+]
 
 NETWORKS: Mapping[str, str] = MappingProxyType(
     {
@@ -84,6 +94,34 @@ class EpisodeSettings:
         return EpisodeSettings(total_steps)
 
 
+@dataclass(frozen=True)
+class SelfPlaySettings:
+    """The settings of fictitious self-play: each generation learns from fresh weights against all before it.
+
+    Attributes:
+        generations: how many, at least 1.
+        loop: of one generation.
+
+    Raises:
+        HyperparameterError: `generations` is not such a number.
+    """
+
+    generations: int
+    loop: OnPolicySettings
+
+    def __post_init__(self) -> None:
+        check_int("generations", self.generations)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the learner in all generations."""
+        return self.generations * self.loop.total_steps
+
+    def with_total_steps(self, total_steps: int) -> "SelfPlaySettings":
+        """Return the same with as many generations as another budget allows, at least one."""
+        return replace(self, generations=max(total_steps // self.loop.total_steps, 1))
+
+
 _LOOPS: Mapping[str, Any] = MappingProxyType(
     {
         kind.__name__: kind
@@ -94,6 +132,7 @@ _LOOPS: Mapping[str, Any] = MappingProxyType(
             OffPolicySettings,
             OfflineSettings,
             OnPolicySettings,
+            SelfPlaySettings,
         )
     }
 )

@@ -28,6 +28,7 @@ from parl_core.env.joint import is_joint, make_joint_env
 from parl_core.env.normalize import NormalizeVector, wrap_rms
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, HyperparameterError
+from parl_core.export import frozen
 from parl_core.offline import OfflineDataset
 from parl_core.seeding import seed_everything
 from parl_core.stats import Interval, bootstrap_interval, interquartile_mean
@@ -39,7 +40,8 @@ from parl_core.training.events import Evaluation
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.offline import OfflineSettings, evaluate_with_target_return, train_offline
 from parl_core.training.on_policy import train_on_policy
-from parl_core.training.recipes import NETWORKS, EpisodeSettings, Recipe
+from parl_core.training.recipes import NETWORKS, EpisodeSettings, Recipe, SelfPlaySettings
+from parl_core.training.self_play import AgainstOpponents, OpponentPool
 from parl_core.training.trained import Trained
 
 __all__ = [
@@ -110,7 +112,7 @@ def measure(
 
     Args:
         algorithm: name of its class.
-        env: registered id, or a name of `make_joint_env`.
+        env: registered id, or a name of `make_joint_env`; of self-play any name, whose matrix game the recipe makes.
         recipe: its numbers, with the steps of the run.
         seed: of weights, environments and sampling.
         episodes: of the evaluation after training.
@@ -118,6 +120,8 @@ def measure(
     """
     steps = recipe.steps
     seed_everything(seed)
+    if isinstance(recipe.loop, SelfPlaySettings):
+        return _by_self_play(algorithm, env, recipe, seed, progress)
     agent = _agent(algorithm, env, recipe, seed)
     statistics: list[Any] = []  # of the normalised observations of training
     final = _evaluation(agent, algorithm, env, recipe, statistics)
@@ -154,6 +158,40 @@ def measure(
     curve = [(one.step, one.mean) for one in ended.evaluations]
     taken = steps if isinstance(loop, OfflineSettings) else ended.step
     return Measured(curve, final(episodes, SEED_AFTER).returns, taken)
+
+
+def _by_self_play(algorithm: str, env: str, recipe: Recipe, seed: int, progress: Callable[[float], None]) -> Measured:
+    """Return the measurements of fictitious self-play; a return is minus the exploitability of the mean strategy."""
+    backend, loop, make = backends.current(), recipe.loop, _maker(env, recipe)
+    game = make()
+    observation, action = game.observation_space("player_0"), game.action_space("player_0")
+
+    def fresh() -> Any:
+        model = backend.networks.for_spaces(observation, action, "actor-critic", **recipe.sizes)
+        return backend.Agent(getattr(backend.algorithms, algorithm)(model, **recipe.algorithm), seed=seed)
+
+    pool = OpponentPool("uniform")
+    pool.add("generation 0", frozen(fresh(), observation, action))
+    curve, every = [], max(loop.generations // EVALUATIONS, 1)
+    for generation in range(1, loop.generations + 1):
+        agent = fresh()  # a policy that is sure of one action takes long to leave it
+        against = partial(AgainstOpponents, make, *pool.opponents())
+        with make_vector_env(against, recipe.num_envs) as envs:
+            train_on_policy(agent, envs, loop.loop, seed=1_000 * seed + generation)
+        pool.add(f"generation {generation}", frozen(agent, observation, action))
+        if generation % every == 0 or generation == loop.generations:
+            curve.append((generation * loop.loop.total_steps, -_exploitability(game.payoff, pool)))
+            progress(generation / loop.generations)
+    return Measured(curve, [curve[-1][1]], recipe.steps)
+
+
+def _exploitability(payoff: Any, pool: OpponentPool) -> float:
+    """Return what a best response wins per game of a skew-symmetric matrix game against the mean of all players."""
+    scores = np.concatenate([player.policy.scores(np.ones(1, np.float32)) for player in pool.players]).astype(
+        np.float64
+    )
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return float((payoff @ (weights / weights.sum(axis=1, keepdims=True)).mean(axis=0)).max())
 
 
 def machine() -> dict[str, Any]:
