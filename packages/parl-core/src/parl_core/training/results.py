@@ -28,7 +28,6 @@ from parl_core.env.joint import is_joint, make_joint_env
 from parl_core.env.normalize import NormalizeVector, wrap_rms
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, HyperparameterError
-from parl_core.export import frozen
 from parl_core.offline import OfflineDataset
 from parl_core.seeding import seed_everything
 from parl_core.stats import Interval, bootstrap_interval, interquartile_mean
@@ -171,27 +170,41 @@ def _by_self_play(algorithm: str, env: str, recipe: Recipe, seed: int, progress:
         return backend.Agent(getattr(backend.algorithms, algorithm)(model, **recipe.algorithm), seed=seed)
 
     pool = OpponentPool("uniform")
-    pool.add("generation 0", frozen(fresh(), observation, action))
+    pool.add("generation 0", _Strategy.of(fresh()))
     curve, every = [], max(loop.generations // EVALUATIONS, 1)
     for generation in range(1, loop.generations + 1):
         agent = fresh()  # a policy that is sure of one action takes long to leave it
         against = partial(AgainstOpponents, make, *pool.opponents())
         with make_vector_env(against, recipe.num_envs) as envs:
             train_on_policy(agent, envs, loop.loop, seed=1_000 * seed + generation)
-        pool.add(f"generation {generation}", frozen(agent, observation, action))
+        pool.add(f"generation {generation}", _Strategy.of(agent))
         if generation % every == 0 or generation == loop.generations:
             curve.append((generation * loop.loop.total_steps, -_exploitability(game.payoff, pool)))
             progress(generation / loop.generations)
     return Measured(curve, [curve[-1][1]], recipe.steps)
 
 
+@dataclass(frozen=True)
+class _Strategy:
+    """The probabilities of a policy whose observation is a constant 1."""
+
+    chances: Any
+
+    @classmethod
+    def of(cls, agent: Any) -> "_Strategy":
+        alg = agent.alg
+        output = alg.model.policy(alg._tensor(np.ones((1, 1), np.float32)))
+        logits = np.asarray(alg._read(output), np.float64)[0]
+        weights = np.exp(logits - logits.max())
+        return cls(weights / weights.sum())
+
+    def sample(self, observation: Any, rng: np.random.Generator) -> int:  # noqa: ARG002 - nothing is seen
+        return int(rng.choice(len(self.chances), p=self.chances))
+
+
 def _exploitability(payoff: Any, pool: OpponentPool) -> float:
     """Return what a best response wins per game of a skew-symmetric matrix game against the mean of all players."""
-    scores = np.concatenate([player.policy.scores(np.ones(1, np.float32)) for player in pool.players]).astype(
-        np.float64
-    )
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return float((payoff @ (weights / weights.sum(axis=1, keepdims=True)).mean(axis=0)).max())
+    return float((payoff @ np.mean([player.policy.chances for player in pool.players], axis=0)).max())
 
 
 def machine() -> dict[str, Any]:
