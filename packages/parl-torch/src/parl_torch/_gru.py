@@ -45,12 +45,12 @@ class _Unrolled(torch.autograd.Function):
     """Outputs `[T, rows, size]` of inputs `[T, rows, size]` and a state `[rows, size]`."""
 
     @staticmethod
-    @custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    @custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]  # PyTorch leaves it untyped
     def forward(ctx: Any, inputs: Tensor, hidden: Tensor, *weights: Tensor) -> Tensor:
         weight_ih, weight_hh, bias_ih, bias_hh = weights
         steps, rows, size = inputs.shape
-        both_ih, new_ih = weight_ih.t().split([2 * size, size], 1)
-        both_hh, new_hh = weight_hh.t().split([2 * size, size], 1)
+        both_ih, new_ih = torch.split(weight_ih.t(), [2 * size, size], 1)
+        both_hh, new_hh = torch.split(weight_hh.t(), [2 * size, size], 1)
         both_bias = bias_ih[: 2 * size] + bias_hh[: 2 * size]
         new_bias, state_bias = bias_ih[2 * size :], bias_hh[2 * size :]
 
@@ -60,7 +60,7 @@ class _Unrolled(torch.autograd.Function):
         to_new = torch.empty_like(new)
         states = new.new_empty(steps + 1, rows, size)
         states[0] = hidden
-        resets, updates = (part.unbind(0) for part in both.split(size, 2))
+        resets, updates = (part.unbind(0) for part in torch.split(both, size, 2))
         state = states.unbind(0)
         for t, (gates, values, change) in enumerate(zip(both.unbind(0), new.unbind(0), to_new.unbind(0), strict=True)):
             gates.addmm_(state[t], both_hh).sigmoid_()
@@ -71,7 +71,7 @@ class _Unrolled(torch.autograd.Function):
         return states[1:]
 
     @staticmethod
-    @custom_bwd(device_type="cpu")
+    @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # PyTorch leaves it untyped
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
         inputs, hidden, weight_ih, weight_hh, bias_ih, bias_hh, both, new, to_new, states = ctx.saved_tensors
         if torch.is_grad_enabled():  # the gradient is to be differentiated again
@@ -81,12 +81,12 @@ class _Unrolled(torch.autograd.Function):
             found = iter(torch.autograd.grad(outputs, asked, slopes, create_graph=True))
             return tuple(next(found) if wanted else None for wanted in ctx.needs_input_grad)
         steps, rows, size = inputs.shape
-        reset, update = both.split(size, 2)
+        reset, update = torch.split(both, size, 2)
         before = states[:-1]
         # By how much the slope of an output changes that of each gate before its nonlinearity.
         by_new = (1.0 - update).mul_(1.0 - new.square())
         by_gates = new.new_empty(steps, rows, 3 * size)
-        by_reset, by_update, by_recurrent = by_gates.split(size, 2)
+        by_reset, by_update, by_recurrent = torch.split(by_gates, size, 2)
         torch.mul(by_new, reset, out=by_recurrent)
         torch.mul(by_recurrent, to_new, out=by_reset).mul_(1.0 - reset)
         torch.mul(before - new, update, out=by_update).mul_(1.0 - update)
