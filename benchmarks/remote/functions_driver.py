@@ -46,8 +46,12 @@ def measure(peer: Any, name: str) -> dict[str, Any]:
     """Return the values of one measurement."""
     sizes = peer.sizes
     if name == "cold":
-        seconds = once(lambda: (peer.start(WORKERS), drop(peer.map(work.nothing, range(ITEMS), sizes[-1]))))
-        return {"cold": seconds}
+
+        def cold() -> None:
+            peer.start(WORKERS)
+            drop(peer.map(work.nothing, range(ITEMS), sizes[-1]))
+
+        return {"cold": once(cold)}
     if name == "first":
         return {"first": once(lambda: (peer.start(WORKERS), peer.first(work.millisecond)))}
     if name == "nested":

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 
-from parl_torch.layers import is_followed
+from parl_torch._tensors import is_followed
 
 __all__ = ["GRULayer"]
 

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from parl_core import _config
 from parl_core.errors import HyperparameterError
 
 __all__ = [
+    "is_followed",
     "keep_freed_memory",
     "orthogonal_",
     "resolve_device",
@@ -147,3 +149,11 @@ def to_array(tensor: Tensor) -> NDArray[Any]:
     if detached.dtype == torch.bfloat16:
         detached = detached.float()
     return np.array(detached.cpu().numpy())
+
+
+def is_followed() -> bool:
+    """Return True while compilers, traces, transforms, modes or dual numbers must see each operation."""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        return True
+    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+    return bool(modes) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0

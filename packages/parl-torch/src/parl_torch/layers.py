@@ -10,7 +10,6 @@ from typing import cast as typed
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from parl_core import layers as contract
@@ -32,7 +31,7 @@ from parl_core.layers import (
     square_error_cost,
     squeeze,
 )
-from parl_torch._tensors import orthogonal_
+from parl_torch._tensors import is_followed, orthogonal_
 
 __all__ = [
     "BatchNorm",
@@ -119,14 +118,6 @@ def _tanh(inputs: Tensor) -> Tensor:
         return torch.tanh(inputs)
     found: Tensor = _Tanh.apply(inputs)  # type: ignore[no-untyped-call]
     return found
-
-
-def is_followed() -> bool:
-    """Return True while compilers, traces, transforms, modes or dual numbers must see each operation."""
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state():
-        return True
-    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-    return bool(modes) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
