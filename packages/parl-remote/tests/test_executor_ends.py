@@ -231,7 +231,7 @@ def test_a_worker_gives_back_the_items_for_which_it_has_no_time(monkeypatch: pyt
 
     code = Code.of(len)
     runner = FunctionWorker()
-    runner._functions.add(code.key, worker._Sent(item))
+    runner._functions.add(code.key, worker._Sent((item,)))
 
     def run(items: Sequence[int]) -> Outcome:
         return Outcome(*runner.run(code.key, None, "item", pack_items(items, How.ITEM), How.ITEM, 0.45))
