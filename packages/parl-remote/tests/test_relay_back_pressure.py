@@ -36,6 +36,9 @@ class Link:
         self.send(frames)
         return True
 
+    def freeze(self, frames: Sequence[Buffer] | None = None) -> None:
+        raise AssertionError("`post` keeps nothing")
+
     def flush(self) -> bool:
         return True
 
@@ -81,6 +84,7 @@ def test_what_is_posted_waits_for_the_window_and_nothing_overtakes_it() -> None:
     channel = filled(link)
     content = bytearray(b"\2 one")
     assert not channel.post([content])
+    channel.freeze()
     assert not channel.post([b"\2 two"])
     content[:] = b"later"
     assert not channel.flush()

@@ -211,6 +211,31 @@ def test_the_sender_may_reuse_its_memory_once_send_returned(wire: Wire, request:
     thread.join(DEADLINE_S)
 
 
+@pytest.mark.parametrize("is_copied_by_caller", [False, True])
+def test_what_post_has_kept_arrives_as_it_was_when_it_was_frozen(
+    wire: Wire, request: pytest.FixtureRequest, is_copied_by_caller: bool
+) -> None:
+    kind = request.node.callspec.params["wire"]
+    if kind == "memory":
+        pytest.skip("it keeps nothing")
+    channel, peer = wire.connect()
+    data = bytearray(os.urandom(1_000 if kind == "zmq" else 5_000_000))  # zmq takes a number of messages of any size
+    filler = bytes(len(data) // 16)
+    sent = []
+    is_kept = False
+    while not is_kept:
+        data[0] = len(sent) % 256
+        frames: list[Buffer] = [b"head", b"", data, filler, b"tail"]
+        is_kept = not channel.post(frames)
+        sent.append([bytes(frame) for frame in frames])
+    channel.freeze([b"head", b"", bytes(data), filler, b"tail"] if is_copied_by_caller else None)
+    data[:] = bytes(len(data))
+    assert not channel.post([b"the next one"])
+    while not channel.flush():
+        wire.poll()
+    assert wire.received(peer, len(sent) + 1) == [*sent, [b"the next one"]]
+
+
 def test_receive_gives_up_after_its_timeout_and_works_again(wire: Wire) -> None:
     channel, peer = wire.connect()
     with pytest.raises(ResultTimeout, match=r"within 0\.01 s"):

@@ -333,6 +333,7 @@ def test_posting_does_not_wait_for_a_peer_that_takes_nothing() -> None:
         data = bytearray(b"\1") * 16_000_000
         for _ in range(4):
             channel.post([b"long", data])
+            channel.freeze()
         data[:] = bytes(len(data))  # which the peer never sees
         psutil.Process(child.pid).resume()
         assert [child.stdout.readline() for _ in range(4)] == [f"{len(data) + 4} {len(data) // 4096 + 1}\n"] * 4

@@ -39,14 +39,14 @@ from parl_remote._actor.runners import ConcurrentServing, Job, ThreadServing
 from parl_remote._actor.state import ActorState, Holders
 from parl_remote._data import object_memory
 from parl_remote._data.large_frames import TICKETS, Sharing
-from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, allocate, header_of, pack, payload_of, refusal_of
+from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of, refusal_of
 from parl_remote._options import RECORD_VARIABLE
 from parl_remote._streams import close_streams, close_unwanted, read_by
 from parl_remote._system import processes
 from parl_remote._system.facilities import IN, Waker, new_poller
 from parl_remote._system.processes import limit_numeric_threads
 from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
-from parl_remote._transport import Buffer, abandoned_in_children
+from parl_remote._transport import Buffer, abandoned_in_children, allocate
 from parl_remote._transport.unix import Acceptor, Listening, UnixChannel
 from parl_remote.errors import ChannelClosed, DeathKind, RemoteProtocolError
 
@@ -100,6 +100,8 @@ class Outbox:
                     return
                 self.is_full = True
                 self.is_full = not self._is_soon_taken()
+                if self.is_full:
+                    self._channel.freeze()  # the object may change it from now on
             except ChannelClosed:
                 self._drop()
         if not self.is_full:
@@ -133,7 +135,10 @@ class Outbox:
             self._channel.wait_writable(_LOOK_AGAIN_S)
             with self._lock:
                 try:
-                    self.is_full = not (self._channel.flush() and self._post())
+                    if self._channel.flush():
+                        self.is_full = not self._post()
+                        if self.is_full:
+                            self._channel.freeze()
                 except ChannelClosed:
                     self._drop()
         self._on_caught_up()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from parl_remote._data import serialize
 from parl_remote._system.texts import described
-from parl_remote._transport import Buffer
+from parl_remote._transport import Buffer, copied
 from parl_remote.errors import SerializationError
 
 __all__ = ["Awaited", "Call"]
@@ -34,6 +34,7 @@ class Call(NamedTuple):
         method: The name of the method, for messages.
         owner: Kept alive until the call is answered: the reference to the actor, and in a tuple with it what references
             among the arguments lead to.
+        is_frozen: Whether nothing else can write to the buffers.
     """
 
     kind: int
@@ -42,12 +43,13 @@ class Call(NamedTuple):
     payload: Sequence[Buffer] = ()
     method: str = ""
     owner: object = None
+    is_frozen: bool = False
 
     def frozen(self) -> Call:
         """Return the call with buffers that nothing else can write to."""
-        if len(self.payload) < 2:  # the pickle itself is bytes
+        if self.is_frozen or len(self.payload) < 2:  # the pickle itself is bytes
             return self
-        return self._replace(payload=[self.payload[0], *map(_copied, self.payload[1:])])
+        return self._replace(payload=[self.payload[0], *map(copied, self.payload[1:])], is_frozen=True)
 
     def completed(self, values: Sequence[Any]) -> Call:
         """Return the call with the results of the futures among its arguments.
@@ -67,7 +69,7 @@ class Call(NamedTuple):
             what = f"the awaited arguments of {self.method}() ({kinds})"
             raise SerializationError(f"{what} cannot be sent to the actor: {described(error)}", what=what) from error
         owner = self.owner if isinstance(self.owner, tuple) else (self.owner,)
-        return self._replace(payload=payload, owner=(*owner, *references)).frozen()
+        return self._replace(payload=payload, owner=(*owner, *references), is_frozen=False).frozen()
 
 
 class Awaited:
@@ -112,8 +114,3 @@ def _put_together(data: bytes, buffers: Sequence[Buffer], values: tuple[Any, ...
 def _value(number: int) -> Any:
     """Return a result; named in pickles."""
     return _reading.values[number]
-
-
-def _copied(frame: Buffer) -> Buffer:
-    view = memoryview(frame)
-    return bytes(view) if view.readonly else bytearray(view)

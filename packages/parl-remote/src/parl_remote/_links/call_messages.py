@@ -32,7 +32,6 @@ __all__ = [
     "ClusterReach",
     "Flag",
     "Kind",
-    "allocate",
     "header_of",
     "pack",
     "payload_of",
@@ -162,10 +161,3 @@ class ClusterReach(NamedTuple):
     socket_dir: str
     master_is_here: bool
     key_file: str
-
-
-def allocate(size: int) -> memoryview:
-    """Return writable memory that is not zeroed, because every byte is about to be received."""
-    import numpy as np  # here, because a node never needs it and stays small
-
-    return np.empty(size, np.uint8).data

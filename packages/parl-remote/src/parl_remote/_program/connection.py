@@ -133,7 +133,7 @@ class Connection(AnswerReader):
             self._is_full = True  # a finalizer or handler calls in the middle of a send; it leaves after that
         if self._is_full or (self._delivery is not None and self._delivery.is_under_way):
             return False
-        kind, flags, index, payload, _, owner = call
+        kind, flags, index, payload, _, owner, _ = call
         call_id = next(self._numbers) % _MOST_CALLS
         if self._shares_memory:
             frames = pack(kind, flags | _SHARES if kind == _CREATE else flags, index, call_id, payload)
@@ -153,7 +153,7 @@ class Connection(AnswerReader):
             try:
                 if not self._channel.post(frames):
                     self._is_full = True
-                    self._unsent = call.frozen(), future
+                    self._keep(call, future, frames)
             except BaseException:
                 self._pending.pop(call_id, None)  # answers to earlier calls may still be there to be read
                 future._carrier = former
@@ -163,6 +163,22 @@ class Connection(AnswerReader):
         if self._watched and self._channel.pending():  # read ahead while sending; nothing else would wake the loop
             self._watch_soon()
         return True
+
+    def _keep(self, call: Call, future: RemoteFuture[Any], frames: list[Buffer]) -> None:
+        """Freeze a call that the channel has the rest of, in one copy for both: the actor may be lost before it has it
+        whole.
+        """
+        try:
+            frozen = call.frozen()
+            if self._shares_memory:  # most of it is there
+                self._channel.freeze()
+            elif frozen is not call:
+                buffers = frozen.payload[1:]
+                self._channel.freeze([*frames[: len(frames) - len(buffers)], *buffers])
+        except MemoryError:
+            self._channel.close()  # nothing can follow half a call
+            raise
+        self._unsent = frozen, future
 
     def is_sending_here(self) -> bool:
         """See `outbox.CallPath`."""

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from parl_remote._system.interrupts import Condition
-from parl_remote._transport import Buffer, Channel
+from parl_remote._transport import Buffer, Channel, copied
 from parl_remote.errors import RemoteProtocolError, ResultTimeout
 
 __all__ = ["CREDIT", "CREDIT_EVERY", "WINDOW", "RelayedChannel", "credit", "credit_of", "size_of"]
@@ -97,10 +97,18 @@ class RelayedChannel:
         """Take one message without waiting; see `Channel.post`."""
         with self._sending:
             if self._unsent or self._sent - self._credit >= WINDOW:
-                self._unsent.append([bytes(frame) for frame in frames])
+                self._unsent.append([*frames])
                 return False
             self._sent += size_of(frames)
             return self._link.post(frames)
+
+    def freeze(self, frames: Sequence[Buffer] | None = None) -> None:
+        """Refer to memory of the caller no more; see `Channel.freeze`."""
+        with self._sending:
+            if self._unsent:
+                self._unsent[-1] = [*(map(copied, self._unsent[-1]) if frames is None else frames)]
+            else:
+                self._link.freeze(frames)
 
     def flush(self) -> bool:
         """Send the rest of posted messages; see `Channel.flush`."""

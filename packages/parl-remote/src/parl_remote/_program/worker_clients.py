@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from parl_remote._config import Limits
 from parl_remote._data.large_frames import can_share
-from parl_remote._links.call_messages import allocate
 from parl_remote._links.handshake import ClientIdentity, Cluster, greet
 from parl_remote._links.loop import Loop
 from parl_remote._links.requests import Answer, Requests, arrived_messages
@@ -38,7 +37,7 @@ from parl_remote._messages import (
 from parl_remote._messages.parts import OpenSealed, SealedOpened
 from parl_remote._messages.wire import decode, encode
 from parl_remote._program.relayed_channel import RelayedChannel
-from parl_remote._transport import Buffer, Channel
+from parl_remote._transport import Buffer, Channel, allocate
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
     CONNECTION_CLOSED,

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from parl_remote._data.answers import Answer, read_answer
 from parl_remote._data.calls import Call
 from parl_remote._future import RemoteFuture
-from parl_remote._links.call_messages import allocate, pack
+from parl_remote._links.call_messages import pack
 from parl_remote._object_ref import ObjectRef
 from parl_remote._program.actor_ref import ActorRef, AttributeNames
 from parl_remote._program.outbox import OpenPath
-from parl_remote._transport import Buffer
+from parl_remote._transport import Buffer, allocate
 from parl_remote.errors import ActorLost, DeathCause, DeathKind, RemoteError
 
 if TYPE_CHECKING:

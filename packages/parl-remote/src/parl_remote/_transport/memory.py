@@ -133,6 +133,10 @@ class InboxChannel(ABC):
         self.send(frames)
         return True
 
+    def freeze(self, frames: Sequence[Buffer] | None = None) -> None:
+        """Do nothing: nothing is kept."""
+        del frames
+
     def flush(self) -> bool:
         """Return True: nothing is kept."""
         return True

@@ -108,23 +108,29 @@ class Sealer(_Numbered):
         cipher, nonce = self._next()
         return length, cipher.encrypt(nonce, plain, length)
 
-    def records(self, parts: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-        """Yield the records of one message after the other, a long one in two pieces; `parts` make up its bytes."""
-        small: list[Buffer] = []
-        held = 0
+    def first(self, parts: Sequence[Buffer]) -> tuple[list[Buffer], int]:
+        """Return the first record of a message, a long one in two pieces, and the number of plain bytes in it.
+
+        Args:
+            parts: The bytes of the message.
+        """
+        held = count = 0
         for part in parts:
-            if held + len(part) <= _RECORD:
-                small.append(part)
-                held += len(part)
-                continue
-            if held:
-                yield [self.seal(b"".join(small))]
-                small, held = [], 0
-            view = memoryview(part)
-            for start in range(0, len(view), _RECORD):
-                yield [*self._sealed(view[start : start + _RECORD])]
+            if held + len(part) > _RECORD:
+                break
+            held += len(part)
+            count += 1
         if held:
-            yield [self.seal(small[0] if len(small) == 1 else b"".join(small))]
+            return [self.seal(parts[0] if count == 1 else b"".join(parts[:count]))], held
+        return [*self._sealed(memoryview(parts[count])[:_RECORD])], _RECORD
+
+    def records(self, parts: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+        """Yield the records of one message after the other; see `first`."""
+        parts = after(parts, 0)
+        while parts:
+            record, size = self.first(parts)
+            yield record
+            parts = after(parts, size)
 
 
 class Opener(_Numbered):
@@ -284,6 +290,8 @@ class SealedChannel(UnixChannel):
         reader = SealedReader(opener, Limits.max_frame_bytes, allocate)
         super().__init__(connection, reader=reader)
         self._sealer = Sealer(state.send_key, state.sent)
+        self._record: list[Buffer] = []  # the rest of the record that is being written
+        self._plain = 0  # how many bytes of the message it has
 
     @classmethod
     def open(
@@ -341,20 +349,28 @@ class SealedChannel(UnixChannel):
                     self._hang_up()
 
     def post(self, frames: Sequence[Buffer], more: Sequence[Sequence[Buffer]] = ()) -> bool:
-        """Take messages without waiting; see `UnixChannel.post`. They are sealed at once, whole."""
+        """Take messages without waiting; see `UnixChannel.post`."""
         with self._send_lock:
             if self._closed:
                 raise ChannelClosed("this channel was closed")
-            complete = False
-            try:
-                for record in self._sealer.records(stream(frames, *more)):
-                    rest = record if self._unsent else self._rest_of(record)
-                    self._unsent += [bytes(part) for part in rest]
-                complete = True
-            finally:
-                if not complete:  # see `send`
-                    self._hang_up()
-            return not self._unsent
+            return self._write_or_keep(stream(frames, *more))
+
+    def _rest_of(self, parts: list[Buffer]) -> list[Buffer]:
+        """Seal and write one record after the other without waiting; return the rest, with the record begun last."""
+        complete = False
+        try:
+            while parts:
+                if not self._record:
+                    self._record, self._plain = self._sealer.first(parts)
+                self._record = super()._rest_of(self._record)
+                if self._record:
+                    break
+                parts = after(parts, self._plain)
+            complete = True
+        finally:
+            if not complete:  # see `send`
+                self._hang_up()
+        return parts
 
     def _write(self, rest: list[Buffer], deadline: float | None) -> None:
         while True:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from parl_remote._config import Limits
 from parl_remote._system.facilities import IN, OUT, is_raised_by_handler, wait_once
 from parl_remote._system.texts import in_seconds
-from parl_remote._transport import Buffer, abandoned_in_children
+from parl_remote._transport import Buffer, abandoned_in_children, copied
 from parl_remote._transport.unix.sockets import (
     DONT_WAIT,
     JOIN_BELOW,
@@ -67,7 +67,7 @@ class UnixChannel:
         self._inbox: deque[list[memoryview]] = deque()
         # Re-entrant, because a signal handler may close the channel while this thread is in here.
         self._send_lock, self._receive_lock = threading.RLock(), threading.RLock()
-        self._unsent: list[Buffer] = []  # the rest of what `post` took
+        self._unsent: deque[list[Buffer]] = deque()  # the rest of what `post` took, by message
         self._closed = False
         abandoned_in_children(self)
 
@@ -135,23 +135,39 @@ class UnixChannel:
             parts = stream(frames, *more)
         with self._send_lock:
             try:
-                if self._unsent:
-                    sent = 0
-                elif len(parts) == 1:
+                if len(parts) == 1 and not self._unsent:
                     sent = self._socket.send(parts[0], NOW)
                     if sent == len(parts[0]):
                         return True
-                else:
-                    sent = self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW)
+                    parts = after(parts, sent)
             except BlockingIOError:
-                sent = 0
+                pass
             except OSError as error:
                 raise self._broken(error) from error
-            rest = after(parts, sent)
-            if rest and sent:  # the peer may take more at once, which need not be copied
-                rest = self._rest_of(rest)
-            self._unsent += [bytes(part) for part in rest]
-            return not self._unsent
+            return self._write_or_keep(parts)
+
+    def _write_or_keep(self, parts: list[Buffer]) -> bool:
+        """Write a message after those before it, without waiting; return False if a part of it is kept."""
+        rest = parts if self._unsent else self._rest_of(parts)
+        if rest:
+            self._unsent.append(rest)
+        return not rest
+
+    def freeze(self, frames: Sequence[Buffer] | None = None) -> None:
+        """Refer to memory of the caller no more; see `Channel.freeze`."""
+        with self._send_lock:
+            if not self._unsent:
+                return
+            kept = self._unsent[-1]
+            if frames is not None:
+                parts = stream(frames)
+                self._unsent[-1] = after(parts, sum(map(len, parts)) - sum(map(len, kept)))
+                return
+            try:
+                self._unsent[-1] = [copied(part) for part in kept]
+            except MemoryError as error:
+                self._hang_up()  # the peer must not get what is written into it later
+                raise ChannelClosed("there is no memory for the rest of a message; the connection is closed") from error
 
     def wait_writable(self, timeout_s: float) -> None:
         """Wait until the peer takes more, is gone, or the time has passed, without reading."""
@@ -161,8 +177,13 @@ class UnixChannel:
     def flush(self) -> bool:
         """Send the rest of posted messages, without waiting; see `Channel.flush`."""
         with self._send_lock:
-            self._unsent = self._rest_of(self._unsent)
-            return not self._unsent
+            while self._unsent:
+                rest = self._rest_of(self._unsent[0])
+                if rest:
+                    self._unsent[0] = rest
+                    return False
+                self._unsent.popleft()
+        return True
 
     def _rest_of(self, parts: list[Buffer]) -> list[Buffer]:
         """Write without waiting, and return the parts that the socket did not take."""
@@ -178,9 +199,8 @@ class UnixChannel:
     def _await_flushed(self, timeout_s: float | None) -> float | None:
         """Wait until all is sent that `post` took; return the time that is left."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while self._unsent:
-            self._unsent = self._rest_of(self._unsent)
-            if self._unsent and not self._wait_writable(deadline):
+        while not self.flush():
+            if not self._wait_writable(deadline):
                 raise ResultTimeout(f"the peer received nothing for {timeout_s} s")
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 

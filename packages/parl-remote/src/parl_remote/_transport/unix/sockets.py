@@ -339,16 +339,11 @@ def stream(*messages: Sequence[Buffer]) -> list[Buffer]:
 
 def after(parts: Sequence[Buffer], sent: int) -> list[Buffer]:
     """Return the rest of `parts` after `sent` bytes."""
-    rest: list[Buffer] = []
-    for part in parts:
-        if sent >= len(part):
-            sent -= len(part)
-        elif sent:
-            rest.append(memoryview(part)[sent:])
-            sent = 0
-        else:
-            rest.append(part)
-    return rest
+    for at, part in enumerate(parts):
+        if sent < len(part):
+            return [memoryview(part)[sent:] if sent else part, *parts[at + 1 :]]
+        sent -= len(part)
+    return []
 
 
 def listen_at(path: str) -> Listening:

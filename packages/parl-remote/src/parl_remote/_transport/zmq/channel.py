@@ -21,7 +21,7 @@ from parl_remote._security import ClusterKey
 from parl_remote._system.facilities import IN, new_poller
 from parl_remote._system.interrupts import interruptible
 from parl_remote._system.texts import in_seconds
-from parl_remote._transport import Buffer, abandoned_in_children
+from parl_remote._transport import Buffer, abandoned_in_children, copied
 from parl_remote._transport.addresses import Address
 from parl_remote._transport.zmq.sockets import (
     NOW,
@@ -157,14 +157,20 @@ class ZmqChannel:
             self._await_encrypted(tracker, deadline)
 
     def post(self, frames: Sequence[Buffer]) -> bool:
-        """Take one message without waiting for the peer; see `Channel.post`. Long frames are copied: zmq encrypts them
-        when the peer takes what is before them.
+        """Take one message without waiting for the peer; see `Channel.post`. Frames in zmq's queue are copied: it
+        encrypts them when the peer takes what is before them.
         """
         with self._posting:
             if self._unsent or not self._hand_over_now(frames):
-                self._unsent.append([bytes(frame) for frame in frames])
+                self._unsent.append([*frames])
                 return False
         return True
+
+    def freeze(self, frames: Sequence[Buffer] | None = None) -> None:
+        """Refer to memory of the caller no more; see `Channel.freeze`."""
+        with self._posting:
+            if self._unsent:
+                self._unsent[-1] = [*(map(copied, self._unsent[-1]) if frames is None else frames)]
 
     def flush(self) -> bool:
         """Send the rest of posted messages; see `Channel.flush`."""
