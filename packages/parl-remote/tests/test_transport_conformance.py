@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import mmap
 import os
 import select
 import signal
@@ -23,6 +24,7 @@ from parl_remote._transport import Buffer, Channel, Closed, Event, Listener, Ope
 from parl_remote._transport.memory import MemoryListener
 from parl_remote._transport.sealed import SealedChannel, SealedListener
 from parl_remote._transport.unix import UnixChannel, UnixListener
+from parl_remote._transport.unix.listener import _memory_for
 from parl_remote._transport.zmq import ZmqChannel, ZmqListener
 from parl_remote.errors import ChannelClosed, ResultTimeout
 
@@ -439,3 +441,24 @@ def test_peers_get_numbers_that_are_never_used_again(wire: Wire) -> None:
         channel.close()
         wire.closed(peer)
     assert len(set(numbers)) == 5
+
+
+_HAS_HUGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE") and Path("/sys/kernel/mm/transparent_hugepage/enabled").exists()
+
+
+@pytest.mark.skipif(not _HAS_HUGE_PAGES, reason="this system has no huge pages")
+def test_listeners_ask_for_huge_pages_for_large_frames() -> None:
+    frame = np.frombuffer(_memory_for(2**24), np.uint8)
+    inside = frame.ctypes.data + frame.nbytes // 2
+    flags: list[list[str]] = []
+    is_it = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, _, rest = line.partition(" ")
+        if not first.endswith(":"):
+            begin, end = (int(number, 16) for number in first.split("-"))
+            is_it = begin <= inside < end
+        elif is_it and first == "VmFlags:":
+            flags.append(rest.split())
+    assert len(flags) == 1
+    assert "hg" in flags[0]
+    assert "sh" not in flags[0]  # shared memory comes in small pages

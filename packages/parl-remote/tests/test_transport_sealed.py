@@ -6,14 +6,22 @@ import os
 import select
 import socket
 import time
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from parl_remote._config import Limits
+from parl_remote._data import serialize
+from parl_remote._data.calls import Call
+from parl_remote._future import RemoteFuture
+from parl_remote._links.call_messages import Kind
 from parl_remote._links.loop import Loop
+from parl_remote._program.connection import Connection
 from parl_remote._program.known_actors import ActorRecord, Borrowing, OwnActors, Partings
+from parl_remote._program.outbox import OpenPath, Outbox
 from parl_remote._transport import Event, Opened, Received, sealed
 from parl_remote._transport.sealed import Handover, Opener, SealedChannel, SealedListener, Sealer, can_seal
 from parl_remote.errors import (
@@ -306,3 +314,124 @@ def test_an_answer_that_comes_after_the_news_of_its_actors_end_is_read(
     with pytest.raises(ChannelClosed):
         channel.receive(DEADLINE_S)
     loop.close()
+
+
+# -- calls ---------------------------------------------------------------------------------------------------------
+
+
+class Line:
+    """An outbox with a sealed connection whose other end is a bare socket."""
+
+    def __init__(self) -> None:
+        ours, self.end = socket.socketpair()
+        self.end.setblocking(False)
+        self.loop = Loop()
+        self.connection = Connection(
+            SealedChannel(ours, Handover(KEY, 0, bytes(32), 0)),
+            background=lambda: self.loop,
+            lost=lambda _: AssertionError("the call was to be given back"),
+            on_names=lambda _: None,
+        )
+        self.outbox = Outbox(self.connection)
+
+    def submit(self, array: np.ndarray) -> RemoteFuture[Any]:
+        return self.outbox.submit(Call(int(Kind.CALL), 0, 0, serialize.dumps((array,)), "take"))
+
+    def take_all(self) -> None:
+        """Read, and throw away, until the connection has sent everything."""
+        into = bytearray(2**20)
+        while self.connection.is_full():
+            self.end.recv_into(into)
+            self.connection.write()
+
+    def close(self) -> None:
+        self.end.close()
+        self.connection.channel.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    one = Line()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_large_call_takes_the_memory_of_one_copy_and_only_until_it_is_sent(line: Line) -> None:
+    array = np.ones(30_000_000, np.uint8)
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    line.submit(array)
+    assert line.connection.is_full()
+    line.take_all()
+    after, peak = tracemalloc.get_traced_memory()
+    assert peak - before < 1.3 * len(array)
+    assert after - before < 0.1 * len(array)
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_large_call_that_waits_for_another_one_is_copied_once(line: Line) -> None:
+    arrays = [np.ones(30_000_000, np.uint8) for _ in range(2)]
+    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    for array in arrays:
+        line.submit(array)
+    while line.outbox.unsent or line.connection.is_full():
+        line.take_all()
+    assert tracemalloc.get_traced_memory()[1] - before < 2.3 * len(arrays[0])
+
+
+class Another(OpenPath):
+    """The path to the actor that was made again."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+    def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
+        self.calls.append(call)
+        return True
+
+    def names_changed(self) -> bool:
+        return False
+
+    def tend(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_call_of_which_a_part_was_sent_is_given_back_as_it_was_made(line: Line, has_begun: bool) -> None:
+    array = np.ones(5_000_000, np.uint8)
+    future = line.submit(array)
+    array[:] = 2
+    if has_begun:
+        line.end.recv(2**20)
+        line.connection.write()
+    line.connection.lose()
+    another = Another()
+    line.outbox.lost()
+    line.outbox.made(another)
+    (call,) = another.calls
+    (given_back,) = serialize.loads(call.payload[0], call.payload[1:])
+    assert given_back.sum() == len(array)
+    assert call.frozen() is call
+    assert not future._settled
+
+
+def test_a_call_without_memory_for_its_copy_is_not_sent_in_part(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Call) -> Call:
+        raise MemoryError
+
+    monkeypatch.setattr(Call, "frozen", refuse)
+    with pytest.raises(MemoryError):
+        line.submit(np.ones(5_000_000, np.uint8))
+    monkeypatch.undo()
+    with pytest.raises(ChannelClosed):
+        line.connection.channel.send([b"nothing can follow"])
