@@ -223,7 +223,7 @@ def test_what_post_has_kept_arrives_as_it_was_when_it_was_frozen(
     channel, peer = wire.connect()
     data = bytearray(os.urandom(1_000 if kind == "zmq" else 5_000_000))  # zmq takes a number of messages of any size
     filler = bytes(len(data) // 16)
-    sent = []
+    sent: list[list[bytes]] = []
     is_kept = False
     while not is_kept:
         data[0] = len(sent) % 256

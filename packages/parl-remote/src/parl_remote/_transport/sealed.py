@@ -115,6 +115,8 @@ class Sealer(_Numbered):
             parts: The bytes of the message.
         """
         held = count = 0
+        if len(parts) == 1 and len(parts[0]) <= _RECORD:  # as most messages are
+            return [self.seal(parts[0])], len(parts[0])
         for part in parts:
             if held + len(part) > _RECORD:
                 break
