@@ -46,7 +46,7 @@ from parl_remote._system import processes
 from parl_remote._system.facilities import IN, Waker, new_poller
 from parl_remote._system.processes import limit_numeric_threads
 from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
-from parl_remote._transport import Buffer, abandoned_in_children, allocate
+from parl_remote._transport import Buffer, abandoned_in_children, allocate, copied
 from parl_remote._transport.unix import Acceptor, Listening, UnixChannel
 from parl_remote.errors import ChannelClosed, DeathKind, RemoteProtocolError
 
@@ -93,7 +93,7 @@ class Outbox:
         with self._lock:
             if self.is_full:
                 if self.held:  # the last one may be memory that the object is about to change
-                    self.held[-1] = [bytes(frame) for frame in self.held[-1]]
+                    self.held[-1] = [*map(copied, self.held[-1])]
                 return
             try:
                 if self._post():
@@ -248,7 +248,7 @@ class _Caller:
             except (OSError, MemoryError) as error:  # it goes through the socket, whole
                 if not is_shortage(error):
                     raise
-        self.outbox.held.append(reply if leaves_now or len(reply) == 1 else [bytes(frame) for frame in reply])
+        self.outbox.held.append(reply if leaves_now or len(reply) == 1 else [*map(copied, reply)])
 
     def release(self) -> None:
         """Release the references that the caller had or was about to get."""
@@ -542,7 +542,7 @@ class ActorProcess:
         owner = self._owner
         if owner is not None and owner.channel.fileno() in self._callers:
             # Not through shared memory, which cannot be opened once this process has died.
-            owner.outbox.held.append([bytes(frame) for frame in frames])
+            owner.outbox.held.append([*map(copied, frames)])
             if len(self._callers) > _OWNER_AND_WORKER or self._serving is not None:
                 owner.outbox.flush()
                 owner.outbox.wait()  # what this process still has is lost with it
