@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parl_evokit._params import ParameterLayout
+from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit.errors import EvolutionError, InvalidKey, NoiseDataError
 from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec, _gaussian
 from parl_evokit.noise import _spec as quantile_module
@@ -344,6 +344,20 @@ def test_runs_of_a_sum_stay_within_what_float32_holds(largest: int, count: int) 
     for start in range(0, count, length or count):
         assert not length or weights[start : start + length].sum() <= BUDGET
     assert _run_length([np.abs(digit) for _, digit in _digits(weights)]) >= 8
+
+
+@both_kinds
+@pytest.mark.parametrize("std", [0.5, np.full(10, 0.5, np.float32)])
+def test_a_read_only_view_of_keys_is_not_taken_for_constant(spec: NoiseSpec, std: float | FlatVector) -> None:
+    parameters, weights = np.zeros(10, np.float32), np.array([1, 2, 5, 1])
+    noise, fresh = GaussianNoise(spec), GaussianNoise(spec)
+    keys = np.array([4, 5, 6, 7], np.uint64)
+    view = keys.view()
+    view.flags.writeable = False
+    noise.perturb_many(parameters, view, std)
+    keys += np.uint64(10)
+    assert (noise.perturb_many(parameters, view, std) == fresh.perturb_many(parameters, keys.copy(), std)).all()
+    assert (ExactSum(noise, view, weights).part(0, 10) == ExactSum(fresh, keys, weights).part(0, 10)).all()
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ class GaussianNoise:
         if not are_pairs(keys):
             return None
         found = Pairs(keys)
-        if not keys.flags.writeable:
+        if _is_fixed(keys):
             self._pairs = found
         return found
 
@@ -184,7 +184,7 @@ class GaussianNoise:
         units = self._units_of(numbers, count)
         units.setflags(write=False)
         if units.size <= MOST_KEPT:
-            self._kept = (numbers.copy() if numbers.flags.writeable else numbers, units)
+            self._kept = (numbers if _is_fixed(numbers) else numbers.copy(), units)
         return units
 
     def _units_of(self, numbers: NDArray[np.uint64], count: int) -> NDArray[np.int16]:
@@ -556,6 +556,11 @@ def _copy_windows(table: NDArray[np.float32], places: NDArray[np.int64], out: ND
     source, target, size = table.data.cast("B"), out.data.cast("B"), out.strides[0]
     for low, place in zip(range(0, len(target), size), (places * table.itemsize).tolist(), strict=True):
         target[low : low + size] = source[place : place + size]
+
+
+def _is_fixed(keys: NDArray[np.uint64]) -> bool:
+    """Return whether the array is read-only and no view, whose memory another array could change."""
+    return not keys.flags.writeable and keys.base is None
 
 
 def are_pairs(numbers: NDArray[np.uint64]) -> bool:
