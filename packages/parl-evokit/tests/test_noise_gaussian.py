@@ -346,6 +346,19 @@ def test_runs_of_a_sum_stay_within_what_float32_holds(largest: int, count: int) 
     assert _run_length([np.abs(digit) for _, digit in _digits(weights)]) >= 8
 
 
+@pytest.mark.parametrize(("start", "count"), [(0, 7000), (0, 4096 + 4095), (4080, 4200)])
+def test_a_sum_whose_last_coordinates_are_fewer_than_a_block_has_all_its_runs(start: int, count: int) -> None:
+    noise = GaussianNoise(NoiseSpec(7, cached=True, cache_size=20_000))
+    assert noise.row_chunk == 4096
+    draw = random.Random(count)
+    keys = np.array([2 * draw.randint(1, 2**60) for _ in range(64)], np.uint64)
+    weights = np.array([draw.randint(-2000, 2000) for _ in keys])
+    expected = np.zeros(count, np.int64)
+    for key, weight in zip(keys.tolist(), weights.tolist(), strict=True):
+        expected += weight * noise.units(key, start, count).astype(np.int64)
+    assert (ExactSum(noise, keys, weights).part(start, count) == expected).all()
+
+
 @both_kinds
 @pytest.mark.parametrize("std", [0.5, np.full(10, 0.5, np.float32)])
 def test_a_read_only_view_of_keys_is_not_taken_for_constant(spec: NoiseSpec, std: float | FlatVector) -> None:

@@ -128,10 +128,9 @@ class ExactSum:
         if self._at_once and start % columns + count <= columns and self._run * count <= AT_ONCE_ENTRIES:
             total[...] = np.dot(self._digits[0][1][0, 0], self._rows_of(slice(0, self._run), start, count, None))
             return total
-        row = min(count, columns)
-        at_once = min(MOST_RUNS, max(1, _entries(row) // max(1, self._run * row)))
         for chunk in chunks(count, columns, start):
             size, here = chunk.stop - chunk.start, total[chunk.start - start : chunk.stop - start]
+            at_once = min(MOST_RUNS, max(1, _entries(size) // max(1, self._run * size)))
             sums: list[NDArray[Any]] = []
             begun, waiting = False, 0
             for first in range(0, self._runs, at_once):
