@@ -7,7 +7,7 @@ import pytest
 
 from parl_evokit import CMAES, ES, GA, SNES, EvolutionError, LayoutMismatch, SamplingInfo
 from parl_evokit._samples import fresh_intake
-from parl_evokit.noise import split_key
+from parl_evokit.noise import CounterKeys, split_key
 from parl_evokit.strategy import Strategy
 
 SIZES = (3, 1000, 5000, 40_000)  # made a few at a time; by known windows; of several blocks
@@ -151,3 +151,28 @@ def test_full_covariance_agrees_to_rounding() -> None:
         for info, x in zip(infos, found, strict=True):
             assert np.allclose(x, expected(es, info), rtol=1e-6, atol=1e-6)
         es.tell(infos, [-float((x**2).sum()) for x in found])
+
+
+class ReusingKeys(CounterKeys):
+    """Keys in an array that the next draw overwrites."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = np.empty(40, np.uint64)
+
+    def draw_many(self, n: int) -> np.ndarray:
+        self.memory[:n] = super().draw_many(n)
+        return self.memory[:n]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_a_source_of_keys_may_use_its_array_again(n: int) -> None:
+    es, twin = search(ES, n), search(ES, n)
+    es.keys, twin.keys = ReusingKeys(), CounterKeys()
+    for one in (es, twin):
+        infos = one.ask(20)
+        one.keys.draw_many(20)
+        for info, candidate in zip(infos, one.candidates(infos), strict=True):
+            assert (candidate == expected(one, info)).all()
+        one.tell(infos, np.arange(20.0))
+    assert (es.mean == twin.mean).all()

@@ -502,8 +502,9 @@ class _Ahead:
     def __init__(self, sampler: Sampler, keys: NDArray[np.uint64] = NO_KEYS) -> None:
         self.sampler, self.origin = sampler, sampler.origin
         self.made: dict[int | None, FlatVector] = {}
-        keys.setflags(write=False)
-        self._keys, self.order = keys, keys.tolist()
+        self._keys = keys.copy()  # the source may use its array again
+        self._keys.setflags(write=False)
+        self.order: list[int] = keys.tolist()
         self._ascending = False
         self._next = 0
         self._several: Prepared | None = None
