@@ -36,7 +36,7 @@ def main(connection: int, lifeline: int, program: Mapping[str, Any] | None = Non
     Args:
         connection: descriptor of a stream socket to the parent.
         lifeline: descriptor of a pipe's reading end.
-        program: the entries of `multiprocessing.spawn.get_preparation_data` that apply here; empty for nothing.
+        program: the entries of `multiprocessing.spawn.get_preparation_data` that apply here; None if none do.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the connection
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()

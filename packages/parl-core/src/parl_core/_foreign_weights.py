@@ -104,7 +104,7 @@ def read_weights(path: Path) -> ForeignWeights:
 
 
 def read_statistics(path: Path) -> Mapping[str, Any]:
-    """Return the attributes that a VecNormalize of Stable-Baselines3 has saved, by name; arrays are arrays.
+    """Return the attributes that a VecNormalize of Stable-Baselines3 has saved, by name, with numpy arrays.
 
     Raises:
         CheckpointError: as in `read_weights`.
@@ -175,7 +175,7 @@ class _Reader(pickle.Unpickler):
 
     Args:
         file: with the pickle.
-        names: the meaning of each of them.
+        names: the object that each name stands for.
         storage: returns the numbers of a storage of torch.
         records: beginnings of modules whose classes are kept as records.
     """

@@ -225,7 +225,7 @@ class Fc(LazyLayer):
         return Constant(0.0) if name == "bias" else self.initial_weight or Uniform.glorot(shape)
 
     def extra_repr(self) -> str:
-        """Return what the framework prints of this layer."""
+        """Return the arguments that the framework prints with this layer's name."""
         return f"size={self.size}"
 
 
@@ -336,7 +336,7 @@ class Conv2d(LazyLayer):
         return self.initial_weight or Normal(math.sqrt(2.0 / math.prod(shape[1:])))
 
     def extra_repr(self) -> str:
-        """Return what the framework prints of this layer."""
+        """Return the arguments that the framework prints with this layer's name."""
         return f"num_filters={self.num_filters}, filter_size={self.filter_size}"
 
 

@@ -269,8 +269,8 @@ def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, l
     """Return the necessary changes in each program, by path and line.
 
     Args:
-        programs: the programs of one project: whether environments need a `CompatWrapper` where one program makes them
-            is seen in the one that steps them.
+        programs: the programs of one project; only the program that steps environments shows whether the one that
+            makes them needs a `CompatWrapper`.
         written: number the lines as they are after `rewrite`.
     """
     found = {program.path: list(program.findings) for program in programs}

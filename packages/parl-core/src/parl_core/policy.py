@@ -518,7 +518,7 @@ def _mean(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the o
 
 
 def _expectation(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
-    """Return a function that makes means of logits; each action has one for each of some evenly spaced values."""
+    """Return a function that computes each action's mean value from its logits, one for each evenly spaced value."""
     groups = int(node["groups"])
     support = np.linspace(float(node["low"]), float(node["high"]), groups)
 
@@ -551,7 +551,7 @@ def _scaled(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the
 
 
 def _planes(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
-    """Return a function that makes planes `[n, planes, height, width]` of images as the environment gives them."""
+    """Return a function that converts the environment's images to planes `[n, planes, height, width]`."""
     frames, channels, height, width = (int(node[name]) for name in ("frames", "channels", "height", "width"))
     order = ((0, 1, 4, 2, 3) if frames else (0, 3, 1, 2)) if node["last"] else None
     low, span = np.float32(node["low"]), np.float32(node["span"])
@@ -568,7 +568,7 @@ def _planes(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the
 
 
 def _encoder(node: _Node, arrays: _Arrays) -> _Function:
-    """Return a function that makes rows of features of observations in several parts."""
+    """Return a function that computes rows of features from observations in several parts."""
     parts = [_part(part, arrays) for part in node["parts"]]
 
     def run(observations: Any) -> NDArray[Any]:

@@ -203,7 +203,7 @@ class Sampler:
 
         Args:
             parameters: Its parameters.
-            step: What else changes.
+            step: The step that leads to it, with the other changes.
             trusted: Number and parameters of the trusted model, as above.
         """
         number = self.model_iter_id + 1

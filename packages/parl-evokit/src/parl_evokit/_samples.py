@@ -208,7 +208,7 @@ def reward_numbers(rewards: Sequence[float] | NDArray[np.floating], n: int) -> N
 
 
 def _checked(rewards: Sequence[float] | NDArray[np.floating], n: int) -> tuple[NDArray[np.float64], bool]:
-    """Return `reward_numbers`, and whether all of them are finite."""
+    """Return the result of `reward_numbers`, and True if all are finite."""
     if not hasattr(rewards, "__len__"):
         raise InvalidReward(f"rewards must be a sequence of numbers, not a {type(rewards).__name__}")
     if n != len(rewards):
@@ -424,7 +424,7 @@ def fresh_intake(
         infos: In any order.
         rewards: One per record.
         origin: Number and fingerprint of that model.
-        keys_of: Function that returns keys as an array, where it has one of these keys that are ascending.
+        keys_of: Function that returns the array of these keys if it has one in ascending order, else None.
 
     Returns:
         None where a record needs a closer look.

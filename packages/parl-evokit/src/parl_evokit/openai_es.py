@@ -228,7 +228,7 @@ class ES(Strategy):
                 one *= factor
                 if place:
                     total += one
-            np.add(total, 0.0, gradient[start : start + count], casting="same_kind")  # 0.0 for -0.0, as in any sum
+            np.add(total, 0.0, gradient[start : start + count], casting="same_kind")  # 0.0 in place of -0.0
         return gradient
 
     def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002

@@ -244,7 +244,7 @@ def _power(base: float, exponent: int) -> float:
     """Return base ** exponent by squaring: products only, in one order."""
     if exponent == 0:
         return 1.0
-    root = _power(base, exponent // 2)  # which two steps after each other have in common
+    root = _power(base, exponent // 2)  # which consecutive steps share
     return root * root * base if exponent % 2 else root * root
 
 

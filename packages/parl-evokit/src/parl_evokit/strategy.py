@@ -511,7 +511,7 @@ class _Ahead:
         self._halves: Halves | None = None
 
     def keys_of(self, drawn: Sequence[int | None]) -> NDArray[np.uint64] | None:
-        """Return these keys as an array, the same one each time, if they are all keys, and ascending; else None."""
+        """Return the array of all keys, the same one each time, if these are all of them and ascend; else None."""
         if drawn != self.order:
             return None
         if not self._ascending:

@@ -348,7 +348,7 @@ def cross_entropy(input: Tensor, label: Tensor, soft_label: bool = False) -> Ten
     Args:
         input: the probabilities.
         label: classes, whole numbers `[n]` or `[n, 1]`; with `soft_label` the probability of each, `[n, classes]`.
-        soft_label: whether labels are probabilities.
+        soft_label: True if labels are probabilities.
     """
     if soft_label:
         return -(label * paddle.log(input)).sum(1, keepdim=True)
@@ -359,9 +359,9 @@ def softmax_with_cross_entropy(logits: Tensor, label: Tensor, soft_label: bool =
     """Return the cross-entropy `[n, 1]` of `label` from logits `[n, classes]`, without overflow.
 
     Args:
-        logits: of the classes.
+        logits: logits of the classes, `[n, classes]`.
         label: as in `cross_entropy`.
-        soft_label: whether labels are probabilities.
+        soft_label: True if labels are probabilities.
     """
     log_probs = log_softmax(logits)
     if soft_label:

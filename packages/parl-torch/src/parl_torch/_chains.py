@@ -99,7 +99,7 @@ class Chain:
 
         Args:
             inputs: the inputs.
-            again: True to write over the result of the last call with True if it had as many rows.
+            again: True to reuse the arrays of the last such call if it had as many rows: its result is overwritten.
         """
         kept, room = [inputs], self._room if again else self._nowhere
         if again and room[0].shape[0] != inputs.shape[0]:

@@ -52,7 +52,7 @@ class _Columns:
     moments1: list[Tensor]
     moments2: list[Tensor]
     steps: list[Tensor]
-    clocks: list[tuple[Tensor, Tensor]]  # the different ones among the steps, and how much each goes on
+    clocks: list[tuple[Tensor, Tensor]]  # the distinct tensors among the steps, and the increment of each
     flat_norm: bool
 
 
@@ -117,7 +117,7 @@ class Adam(contract.Optimizer):
                 plan = self._plan(loss, batch)
         if plan is not None:
             rate = self._rate(lr)
-            with torch._C._InferenceMode(True):  # of `torch.inference_mode`, which takes three times as long
+            with torch._C._InferenceMode(True):  # `torch.inference_mode` takes three times as long
                 figures_by_hand = plan(*batch)
                 if figures_by_hand is not None:
                     self._take(plan.reached, plan.gradients, rate, plan.flat)

@@ -153,7 +153,7 @@ class ApiWrapper(AnyWrapper):
         return obs, reward, [done for done, _ in ends], [info for _, info in ends]
 
     def render(self, mode: str | None = None) -> Any:
-        """Return what the environment renders.
+        """Return the rendering of the environment.
 
         Args:
             mode: as gym's API has it: for an environment whose own `render` takes none, the mode that it was made with.
@@ -277,7 +277,7 @@ class _FromGym(AnyWrapper):
         return obs, float(reward), bool(done) and not truncated, truncated, info
 
     def render(self, mode: str | None = None) -> Any:
-        """Return what the environment renders; see `ApiWrapper.render`."""
+        """Return the rendering of the environment; see `ApiWrapper.render`."""
         return _rendered(self.env, mode)
 
     def _name(self) -> str:
@@ -285,7 +285,7 @@ class _FromGym(AnyWrapper):
 
 
 class _Foreign(AnyEnv):
-    """An environment that is of none of Gymnasium's classes, as an object of one; its API does not change."""
+    """Wraps an environment that is not of Gymnasium's classes in an object that is; its API does not change."""
 
     def __init__(self, env: Any, api: Api) -> None:
         self._env = env

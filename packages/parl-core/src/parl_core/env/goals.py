@@ -27,7 +27,7 @@ __all__ = ["BitFlipping", "PointReach", "SparseGrid"]
 
 
 class _GoalEnv(gymnasium.Env[Any, Any]):
-    """Base of those with goals: an episode ends where the goal is reached, and each step before that costs 1."""
+    """Base of environments with goals: an episode ends where the goal is reached; each step before that costs 1."""
 
     _state: NDArray[np.float32]
     _goal: NDArray[np.float32]
@@ -146,7 +146,7 @@ class SparseGrid(gymnasium.Env[Any, Any]):
         size: rows and columns of the grid, at least 2.
 
     Raises:
-        HyperparameterError: it is smaller.
+        HyperparameterError: `size` is smaller.
     """
 
     def __init__(self, size: int = 12) -> None:

@@ -138,7 +138,7 @@ class ParallelAgents:
         self.env.close()
 
     def render(self) -> Any:
-        """Return what the environment renders."""
+        """Return the rendering of the environment."""
         return self.env.render()
 
     def _action(self, index: int, action: Any) -> Any:
@@ -302,7 +302,7 @@ class SMACGame:
         return np.asarray(self.env.get_state(), np.float32)
 
     def render(self) -> Any:
-        """Return what the environment renders."""
+        """Return the rendering of the environment."""
         return self.env.render()
 
     def close(self) -> None:
@@ -328,7 +328,7 @@ class TupleGame:
         env: its spaces are `Tuple`s of equal length.
 
     Raises:
-        HyperparameterError: they are not.
+        HyperparameterError: the spaces are of another kind.
     """
 
     def __init__(self, env: Any) -> None:
@@ -376,7 +376,7 @@ class TupleGame:
         )
 
     def render(self) -> Any:
-        """Return what the environment renders."""
+        """Return the rendering of the environment."""
         return self.env.render()
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ An order knows no actor and no clock, it only counts:
 
 Both keep the policy lag, the updates between acting and learning, within `max_lag`: so many fragments and no more are
 under way or wait to be learned from, (max_lag + 1) * per_batch. That is the back-pressure: actors that are faster than
-the learner wait. `ArrivalOrder` drops what comes from an actor so slow that it is older all the same.
+the learner wait. `ArrivalOrder` drops fragments of an actor so slow that they exceed the lag all the same.
 
 Checkpoints see the environments of all actors, and what is in progress there, through `ActorEnvironments`:
 

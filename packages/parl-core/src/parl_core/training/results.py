@@ -111,7 +111,7 @@ def measure(
 
     Args:
         algorithm: name of its class.
-        env: registered id, or a name of `make_joint_env`; of self-play any name, whose matrix game the recipe makes.
+        env: registered id, or a name of `make_joint_env`; for self-play any name: the recipe makes the game.
         recipe: its numbers, with the steps of the run.
         seed: of weights, environments and sampling.
         episodes: of the evaluation after training.
@@ -203,7 +203,7 @@ class _Strategy:
 
 
 def _exploitability(payoff: Any, pool: OpponentPool) -> float:
-    """Return what a best response wins per game of a skew-symmetric matrix game against the mean of all players."""
+    """Return the gain per game of a best response to the mean of all players in a skew-symmetric matrix game."""
     return float((payoff @ np.mean([player.policy.chances for player in pool.players], axis=0)).max())
 
 

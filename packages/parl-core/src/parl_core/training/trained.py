@@ -253,8 +253,8 @@ def _make_of_family(env_id: str, env: Any) -> Any:
 class _SeenGrid(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Shows the part of a grid that is seen, with bounds that its numbers reach, and the direction.
 
-    MiniGrid says that its cells are uint8 in 0..255; what they hold, kind, colour and state, are numbers up to 10.
-    The mission is a text, which says what to do where there are several tasks; here there is one.
+    MiniGrid declares its cells as uint8 in 0..255; their entries, kind, colour and state, are numbers up to 10. The
+    mission is left out: a text that names the task where there are several; here there is one.
     """
 
     LARGEST = 10

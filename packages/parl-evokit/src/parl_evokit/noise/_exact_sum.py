@@ -29,7 +29,7 @@ __all__ = ["ExactSum", "sum_of_squares", "weighted_moments"]
 BUDGET = 2**24 // LARGEST_UNIT  # what the sizes of the digits of one run may add up to
 DIGIT_BITS = 6
 HALF_DIGIT = 2 ** (DIGIT_BITS - 1)
-RUNS = (32, 16, 8)  # rows of a run; up to 29 digits are always within the budget
+RUNS = (32, 16, 8)  # rows of a run; digits of up to 29 rows are always within the budget
 LONGEST = RUNS[0]
 LARGEST_SIZE = 2.0**48  # of all weights together, times `LARGEST_UNIT`: 64 bits hold that
 UPPER_SHIFT = 24  # so many weights below 2**24 as there can be records add up to less
@@ -77,7 +77,7 @@ class ExactSum:
         self._zeros = _common_zeros(joined)
         digits: list[tuple[int, NDArray[np.integer]]] = [(0, joined)]
         if len(pairs) <= LONGEST and int(size) >> self._zeros <= BUDGET:  # the usual case of few samples
-            self._run, self._zeros = len(pairs), 0  # float32 holds larger multiples of a power of two
+            self._run, self._zeros = len(pairs), 0  # float32 holds larger multiples of a power of two, too
         else:
             if self._zeros:
                 joined = joined >> self._zeros
@@ -169,7 +169,7 @@ class ExactSum:
         return [(high << UPPER_SHIFT) + low for high, low in zip(upper._integers(start, count), lower, strict=True)]
 
     def _products(self, first: int, run_count: int, start: int, size: int) -> list[NDArray[Any]]:
-        """Yield for each digit the sum over these runs, `[size]`: float32 holds that of one, int32 of more."""
+        """Return for each digit the sum over these runs, `[size]`: float32 for one run, int32 for more."""
         line, count = first * self._run, run_count * self._run
         fitting = max(1, _entries(size) // size)
         if count <= fitting:
@@ -237,7 +237,7 @@ def _joined_pairs(
 
 
 def _common_zeros(weights: NDArray[np.int64]) -> int:
-    """Return the number of lowest bits that are 0 in all weights, none of which is 0."""
+    """Return the number of lowest bits that are 0 in all weights; 0 if all weights are 0."""
     bits = int(np.bitwise_or.reduce(weights))
     return max(0, (bits & -bits).bit_length() - 1)
 
@@ -255,7 +255,7 @@ def _digits(weights: NDArray[np.int64]) -> list[tuple[int, NDArray[np.integer]]]
 
 
 def _run_length(sizes: Sequence[NDArray[Any]]) -> int:
-    """Return into runs of how many rows to cut, for no product to exceed what float32 holds; 0 if that were too few.
+    """Return the number of rows of a run, for float32 to hold all products exactly; 0 if no run is short enough.
 
     Args:
         sizes: Sizes of the rows' weights, or of their digits: one array for each of these, `[rows]`.

@@ -107,14 +107,14 @@ class GaussianNoise:
         self._last: tuple[int, float, FlatVector] = (0, 0.0, np.empty(0, np.float32))  # pair, std, noise
         self._computed: tuple[int, dict[int, NDArray[np.int16]]] = (0, {})  # size of rows, and units by pair: no table
         self._whole: tuple[FlatVector, NDArray[np.void]] = (np.empty(0, np.float32), np.empty(0, np.void))
-        self._pairs: Pairs | None = None  # of the last keys that were these
+        self._pairs: Pairs | None = None  # of the last fixed keys that were mirrored pairs
         self._kept: tuple[NDArray[np.uint64], NDArray[np.int16]] = (np.empty(0, np.uint64), np.empty((0, 0), np.int16))
 
     def __reduce__(self) -> tuple[type[GaussianNoise], tuple[NoiseSpec]]:
         return GaussianNoise, (self.spec,)
 
     def pairs(self, keys: NDArray[np.uint64]) -> Pairs | None:
-        """Return what is known of mirrored pairs, kept for arrays that cannot change; None if the keys are no pairs.
+        """Return the mirrored pairs of these keys, kept for arrays that cannot change; None if the keys are no pairs.
 
         Args:
             keys: Keys of samples, `[n]`.
@@ -129,7 +129,7 @@ class GaussianNoise:
         return found
 
     def known_pairs(self, keys: Sequence[int] | NDArray[np.uint64]) -> Pairs | None:
-        """Return what `pairs` returned last, if it was for this very array."""
+        """Return the kept result of `pairs` if it is that of this very array, else None."""
         found = self._pairs
         return found if found is not None and found.keys is keys else None
 
@@ -381,7 +381,7 @@ class GaussianNoise:
         return halves
 
     def _windows_of(self, table: FlatVector, size: int) -> NDArray[np.void]:
-        """Return `_whole_windows`, the last of which are kept."""
+        """Return the result of `_whole_windows`; the last one is kept."""
         kept, windows = self._whole
         if kept is not table or windows.itemsize != size * table.itemsize:
             windows = _whole_windows(table, size)
@@ -389,7 +389,7 @@ class GaussianNoise:
         return windows
 
     def _starts_of(self, pairs: Pairs) -> NDArray[np.int64]:
-        """Return where in the table the pairs' windows of the first block begin."""
+        """Return the places in the table at which the pairs' windows of the first block begin."""
         if pairs.starts is None:
             pairs.starts = self._window_starts(pairs.numbers, 0)
         return pairs.starts
@@ -486,7 +486,7 @@ class GaussianNoise:
             yield slice(low - start, high - start), slice(low + shift, high + shift)
 
     def _starts_by_block(self, pairs: NDArray[np.uint64], blocks: int) -> list[list[int]]:
-        """Yield the beginning of each pair's window in the table, for one block after the other."""
+        """Return the beginnings of the pairs' windows in the table, `[block][pair]`."""
         if len(pairs) * blocks <= FEW_WINDOWS:
             streams = pairs.tolist()
             return [[splitmix64(pair, number) % self._window_count for pair in streams] for number in range(blocks)]

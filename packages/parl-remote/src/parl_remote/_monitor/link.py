@@ -4,8 +4,8 @@
     requests  --read_log, dump_stack------> --ReadLog, DumpStack--> the actor's worker
               --kill, acknowledge---------> --KillActor, AcknowledgeNodes--> master
 
-The answers are translated into the values of `model` by pure functions. Actors are requested a few hundred at a time
-, so that a large cluster's list never keeps it from placing actors for longer than some milliseconds.
+The answers are translated into the values of `model` by pure functions. Actors are requested a few hundred at a
+time, so that a large cluster's list never keeps it from placing actors for longer than some milliseconds.
 """
 
 from __future__ import annotations

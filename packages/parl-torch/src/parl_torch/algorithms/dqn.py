@@ -44,7 +44,7 @@ def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> F
         v_t = q_t.gather(1, best).squeeze(1)
     else:
         v_t = q_t.amax(1)
-    v_t.addcmul_(terminal, v_t, value=-1.0)  # a keyword; of an operand that is a number PyTorch makes a tensor first
+    v_t.addcmul_(terminal, v_t, value=-1.0)  # unlike a keyword, a number as operand would become a tensor first
     if batch.discount is None:
         td_error = torch.add(r_t, v_t, alpha=algorithm.gamma)
     else:
