@@ -624,6 +624,49 @@ def test_models_that_change_are_looked_at_again(change: str) -> None:
         np.testing.assert_allclose(array, other.alg.model.get_weights()[name], rtol=0.0, atol=1e-12, err_msg=name)
 
 
+def test_another_target_network_is_the_one_of_later_targets() -> None:
+    rng = np.random.default_rng(14)
+    kinds = [(DQN, OwnDQN, Plain, transitions), (DDPG, OwnDDPG, OneCritic, moves), (TD3, OwnTD3, Critics, moves)]
+    for ours, own, make, drawn in kinds:
+        agents = pairs(ours, own, make, True)
+        for step in range(4):
+            batch = drawn(rng, np.float64)
+            for agent in agents:
+                if step == 2:
+                    agent.alg.target_model = copy.deepcopy(agent.alg.target_model)
+                    agent.alg.target_model.set_weights(
+                        {name: array * 3.0 for name, array in agent.alg.target_model.get_weights().items()}
+                    )
+                with agent.drawing_from(step):
+                    agent.learn(batch)
+        assert planned(agents[0].alg)
+        assert_equal_weights(*agents, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_updates_under_autocast_are_those_of_autograd(first: int) -> None:
+    rng = np.random.default_rng(15)
+    kinds = [(DQN, OwnDQN, Plain, transitions), (TD3, OwnTD3, Critics, moves)]
+    for ours, own, make, drawn in kinds:
+        agents = pairs(ours, own, make, False)
+        for step in range(5):
+            batch = drawn(rng, np.float32)
+            for agent in agents:
+                with agent.drawing_from(step), torch.autocast("cpu", torch.bfloat16, enabled=step == first):
+                    agent.learn(batch)
+        assert planned(agents[0].alg)
+        assert_equal_weights(*agents, atol=1e-6)
+
+
+def test_another_default_device_changes_nothing() -> None:
+    agents = [Agent(DQN(a_model(Plain), device="cpu")) for _ in range(2)]
+    batch = agents[0].alg._on_device(transitions(np.random.default_rng(16), np.float32))
+    agents[0].alg.learn(batch)
+    with torch.device("meta"):
+        agents[1].alg.learn(batch)
+    assert_equal_weights(*agents, atol=0.0)
+
+
 def test_a_loss_of_ones_own_is_followed() -> None:
     agent = Agent(DQN(a_model(Plain), device="cpu"))
     batch = transitions(np.random.default_rng(11), np.float32)

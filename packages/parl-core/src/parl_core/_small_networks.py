@@ -197,18 +197,18 @@ def _shares(one: Sequence[Layer], other: Sequence[Layer], at: int) -> bool:
 
 
 class Parts:
-    """The present layers and tensors of models, and some of their methods.
+    """The present layers and tensors of models, and some attributes of them or of others.
 
     Args:
         framework: the interface to the models' framework.
         models: the models.
-        methods: (model, name of a method).
+        attributes: (object, name), such as methods of the models, and the models as an algorithm has them.
 
     Attributes:
         hooks: dictionaries of the hooks that a pass of a layer would call; all are empty if there is none.
     """
 
-    def __init__(self, framework: Framework, models: Sequence[Any], methods: Sequence[tuple[Any, str]] = ()) -> None:
+    def __init__(self, framework: Framework, models: Sequence[Any], attributes: Sequence[tuple[Any, str]] = ()) -> None:
         layers = {id(layer): layer for model in models for layer in framework.modules(model)}.values()
         children = [vars(layer)[framework.children] for layer in layers]  # empty ones, too, which may get layers
         tensors = [vars(layer)[name] for layer in layers for name in ("_parameters", "_buffers")]
@@ -225,18 +225,18 @@ class Parts:
         self._memory = list(map(self._address, self._tensors))
         self._matrices = [tensor for tensor in self._tensors if tensor.ndim > 1]
         self._steps = list(map(self._strides, self._matrices))
-        self._models, self._named = [model for model, _ in methods], [name for _, name in methods]
-        self._methods = list(map(getattr, self._models, self._named))
+        self._objects, self._named = [one for one, _ in attributes], [name for _, name in attributes]
+        self._attributes = list(map(getattr, self._objects, self._named))
         self.hooks = _hooks(framework, layers)
 
     def are_same(self) -> bool:
-        """Return whether all layers, tensors, activations and methods are the same, at the same addresses."""
+        """Return whether all layers, tensors, activations and attributes are the same, at the same addresses."""
         return (
             all(map(is_, map(dict.get, self._owners, self._names), self._found))
             and list(map(len, self._holders)) == self._sizes
             and list(map(self._address, self._tensors)) == self._memory
             and list(map(self._strides, self._matrices)) == self._steps
-            and list(map(getattr, self._models, self._named)) == self._methods
+            and list(map(getattr, self._objects, self._named)) == self._attributes
         )
 
 

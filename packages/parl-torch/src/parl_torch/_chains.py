@@ -223,7 +223,7 @@ class Plan:
         batch: the first batch, for the size of its observations.
 
     Attributes:
-        parts: the layers, parameters and methods from which it was made; it is valid while they are the same.
+        parts: the models, layers, parameters and methods from which it was made; it is valid while they are the same.
         reached: of each parameter of the optimizer, True if it has an influence on the loss.
         gradients: of these parameters.
         flat: all gradients side by side.
@@ -238,7 +238,10 @@ class Plan:
         networks = loss.written.networks(self._algorithm) if is_ours else ()
         found = [chains_of(each.model, each.methods, each.inputs(batch)) for each in networks]
         looked_at = [(each.model, method) for each in networks for method in each.methods]
-        self.parts = Parts(TORCH, [each.model for each in networks], looked_at)
+        models = [each.model for each in networks]
+        known = set(map(id, models))
+        held = [(self._algorithm, name) for name, value in vars(self._algorithm).items() if id(value) in known]
+        self.parts = Parts(TORCH, models, looked_at + held)
         if networks and None not in found:
             forks = [Fork(chains) for chains in found if chains is not None]
             self._lay_out(forks, [each.learns for each in networks], parameters())
@@ -269,7 +272,7 @@ class Plan:
         if len(known) < len(trained) or not known <= set(map(id, parameters)) or not known.isdisjoint(map(id, others)):
             return
         sizes = [part.numel() for part in trained]
-        self.flat = torch.empty(sum(sizes), dtype=trained[0].dtype)
+        self.flat = trained[0].detach().new_empty(sum(sizes))
         pieces = [piece.view_as(part) for piece, part in zip(torch.split(self.flat, sizes), trained, strict=True)]
         found = {id(part): piece for part, piece in zip(trained, pieces, strict=True)}
         self.reached = [id(parameter) in found for parameter in parameters]

@@ -22,7 +22,7 @@ __all__ = ["DDQN", "DQN", "ApeX", "OfflineQ"]
 @functools.lru_cache(maxsize=64)
 def _number(value: float, dtype: torch.dtype) -> Tensor:
     """Return a number as a tensor, which PyTorch would make anew for each operation."""
-    return torch.tensor(value, dtype=dtype)
+    return torch.tensor(value, dtype=dtype, device="cpu")
 
 
 def _networks(algorithm: "DQN") -> Networks:
