@@ -667,6 +667,21 @@ def test_another_default_device_changes_nothing() -> None:
     assert_equal_weights(*agents, atol=0.0)
 
 
+@pytest.mark.parametrize("ours", [DDPG, OwnDDPG])
+def test_a_part_may_have_frozen_parameters(ours: Any) -> None:
+    agent, rng = Agent(ours(a_model(OneCritic), device="cpu")), np.random.default_rng(17)
+    model = agent.alg.model
+    frozen = [model.pi1.weight, model.l1.bias]
+    for weight in frozen:
+        weight.requires_grad_(False)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    for _ in range(2):
+        agent.learn(moves(rng, np.float32))
+    same = {name for name, weight in model.named_parameters() if torch.equal(weight, before[name])}
+    assert {"pi1.weight", "l1.bias"} <= same
+    assert same.isdisjoint({"pi1.bias", "pi2.weight", "l1.weight", "l2.weight"})
+
+
 def test_a_loss_of_ones_own_is_followed() -> None:
     agent = Agent(DQN(a_model(Plain), device="cpu"))
     batch = transitions(np.random.default_rng(11), np.float32)

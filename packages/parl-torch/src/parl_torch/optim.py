@@ -96,7 +96,8 @@ class Adam(contract.Optimizer):
         for parameter in self._parameters:
             parameter.grad = None
         # With a part, what only the loss runs through (critics, in an actor's step) gets no gradients of its own.
-        loss.backward(inputs=None if self._part is None else self._parameters)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+        inputs = None if self._part is None else [one for one in self._parameters if one.requires_grad]
+        loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         return self._step(list(map(_gradient, self._parameters)), rate)
 
     def _list_parameters(self) -> None:
