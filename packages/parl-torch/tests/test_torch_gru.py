@@ -62,6 +62,25 @@ def test_inputs_that_are_given_stay_as_they_are() -> None:
     torch.testing.assert_close((inputs, hidden, slope), (*kept, before), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("written", ["outputs", "state"])
+def test_outputs_and_states_may_be_written_over(written: str) -> None:
+    found = []
+    for layer in both():
+        inputs = torch.linspace(-1.0, 1.0, 90).double().reshape(3, 6, 5)
+        outputs, after = layer(inputs, torch.zeros(1, 3, 5).double())
+        (outputs if written == "outputs" else after).mul_(0.5)
+        loss = outputs.square().sum() + after.sum()
+        found.append([outputs, after, *torch.autograd.grad(loss, list(layer.parameters()))])
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("shapes", [((3, 6, 5), (1, 1, 5)), ((3, 6, 4), (1, 3, 5))])
+def test_inputs_of_other_shapes_are_refused(shapes: Any) -> None:
+    for layer in both():
+        with pytest.raises(RuntimeError, match="Expected"):
+            layer(*(torch.zeros(shape).double() for shape in shapes))
+
+
 def test_frozen_weights_get_no_gradients() -> None:
     ours, theirs = both()
     for layer in (ours, theirs):

@@ -36,9 +36,10 @@ class GRULayer(nn.GRU):
         if inputs.shape[1] == 1 or inputs.device.type != "cpu" or is_followed():
             found: tuple[Tensor, Tensor] = super().forward(inputs, hidden)
             return found
+        self.check_forward_args(inputs, hidden, None)
         weights = (self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0)
         outputs: Tensor = _Unrolled.apply(inputs.transpose(0, 1).contiguous(), hidden[0].contiguous(), *weights)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
-        return outputs.transpose(0, 1), outputs[-1:]
+        return outputs.transpose(0, 1), outputs[-1:].clone()
 
 
 class _Unrolled(torch.autograd.Function):
@@ -68,7 +69,7 @@ class _Unrolled(torch.autograd.Function):
             values.addcmul_(resets[t], change).tanh_()
             torch.lerp(values, state[t], updates[t], out=state[t + 1])
         ctx.save_for_backward(inputs, hidden, *weights, both, new, to_new, states)
-        return states[1:]
+        return states[1:].clone()  # which callers may write over
 
     @staticmethod
     @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # PyTorch leaves it untyped
