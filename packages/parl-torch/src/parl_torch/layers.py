@@ -89,7 +89,7 @@ __all__ = [
     "unsqueeze",
 ]
 
-_MANY = 2**15
+_MANY = 2**17
 """Values from which another way to tanh is worth a node of ours in autograd's graph."""
 
 
