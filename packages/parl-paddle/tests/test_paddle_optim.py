@@ -9,7 +9,10 @@ from paddle import Tensor, nn
 
 from parl_core.errors import WeightsMismatchError
 from parl_paddle import layers
+from parl_paddle.agent import Agent
+from parl_paddle.algorithms import DDPG, TD3
 from parl_paddle.model import Model
+from parl_paddle.networks import DeterministicActorCritic, TwinActorCritic
 from parl_paddle.optim import Adam, _Slot
 
 
@@ -126,3 +129,23 @@ def test_batch_normalisation_in_the_model_does_not_disturb_the_state() -> None:
     adam.minimize(model(paddle.randn([8, 3])).square().mean())
     adam.set_state(adam.get_state())
     adam.minimize(model(paddle.randn([8, 3])).square().mean())
+
+
+@pytest.mark.parametrize("kind", [DDPG, TD3])
+def test_frozen_parameters_stay_frozen_in_the_steps_of_other_parts(kind: Any) -> None:
+    model = (DeterministicActorCritic if kind is DDPG else TwinActorCritic)(2, (8,))
+    agent, rng = Agent(kind(model, device="cpu")), np.random.default_rng(0)
+    obs, next_obs = rng.normal(size=(2, 6, 3)).astype(np.float32)
+    batch = obs, np.zeros((6, 2), np.float32), np.ones(6, np.float32), next_obs, np.zeros(6, np.bool_)
+    for _ in range(4):
+        agent.learn(*batch)
+    frozen = [part()[0] for part in (model.get_actor_params, model.get_critic_params)]
+    others = [part()[1] for part in (model.get_actor_params, model.get_critic_params)]
+    for parameter in frozen:
+        parameter.stop_gradient = True
+    before = [parameter.numpy().copy() for parameter in (*frozen, *others)]
+    for _ in range(2):
+        agent.learn(*batch)
+    same = [np.array_equal(now.numpy(), then) for now, then in zip((*frozen, *others), before, strict=True)]
+    assert same == [True, True, False, False]
+    assert all(parameter.stop_gradient for parameter in frozen)

@@ -111,12 +111,13 @@ class Adam(contract.Optimizer):
         if self._others is None:
             own = {id(slot.parameter) for slot in self._slots.values()}
             self._others = [tensor for tensor in self._model._named_parameters().values() if id(tensor) not in own]
-        for tensor in self._others:
+        learning = [tensor for tensor in self._others if not tensor.stop_gradient]
+        for tensor in learning:
             tensor.stop_gradient = True
         try:
             yield
         finally:
-            for tensor in self._others:
+            for tensor in learning:
                 tensor.stop_gradient = False
 
     def _listed(self) -> list[Tensor]:
