@@ -341,6 +341,11 @@ def test_cross_entropies_take_the_probabilities_of_classes_as_labels(function: s
     np.testing.assert_allclose(array_of(hard), -np.log(probs[[0, 1], [2, 1]])[:, None], rtol=1e-5)
 
 
+def test_soft_labels_of_impossible_classes_cost_nothing() -> None:
+    found = layers.cross_entropy(tensor([[1.0, 0.0]]), tensor([[1.0, 0.0]]), soft_label=True)
+    assert array_of(found).tolist() == [[0.0]]
+
+
 class Named(parl.Model):
     def __init__(self, is_test: bool) -> None:
         super().__init__()

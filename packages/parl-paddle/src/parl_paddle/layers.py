@@ -351,7 +351,7 @@ def cross_entropy(input: Tensor, label: Tensor, soft_label: bool = False) -> Ten
         soft_label: True if labels are probabilities.
     """
     if soft_label:
-        return -(label * paddle.log(input)).sum(1, keepdim=True)
+        return -(label * paddle.log(input.masked_fill(label == 0, 1.0))).sum(1, keepdim=True)  # not 0 * log(0)
     return -paddle.log(paddle.index_sample(input, label.reshape([-1, 1]).astype("int64")))
 
 

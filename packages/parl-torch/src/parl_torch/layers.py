@@ -328,7 +328,7 @@ def cross_entropy(input: Tensor, label: Tensor, soft_label: bool = False) -> Ten
         soft_label: True if labels are probabilities.
     """
     if soft_label:
-        return -(label * torch.log(input)).sum(1, keepdim=True)
+        return -(label * torch.log(input.masked_fill(label == 0, 1.0))).sum(1, keepdim=True)  # not 0 * log(0)
     return -torch.log(input.gather(1, label.reshape(-1, 1).long()))
 
 
