@@ -107,8 +107,18 @@ class PerAgent(Layer):
         self._ids = ids
         self.parts = self._layer_list([make() for _ in self._groups])
 
-    def forward(self, features: Any) -> Any:
-        """Return `[batch, agents, out]` of `[batch, agents, in]`."""
+    def forward(self, *sides: Any) -> Any:
+        """Return the outputs `[batch, agents, out]`.
+
+        Args:
+            sides: features, side by side: first `[batch, agents, in]`, then more of these, or `[batch, in]` of
+                features that are the same for all agents.
+        """
+        if len(self._groups) == 1:
+            found = self._of_shared(sides)
+            if found is not None:
+                return found
+        features = self._side_by_side(sides)
         if len(self._groups) == self._agents:
             return self.of_each(self._layers.transpose(features, [1, 0, 2]))
         results = []
@@ -134,6 +144,16 @@ class PerAgent(Layer):
         if found is not None:
             return self._layers.transpose(found, [1, 0, 2])
         return self._layers.stack([self.of_agent(agent, rows[agent]) for agent in range(self._agents)], axis=1)
+
+    def _of_shared(self, sides: Sequence[Any]) -> Any:  # noqa: ARG002 - of backends that can
+        """Backend hook: the outputs of a layer that all agents share; None where they are computed as others are."""
+        return None
+
+    def _side_by_side(self, sides: Sequence[Any]) -> Any:
+        if len(sides) == 1:
+            return sides[0]
+        of_each = [side if len(side.shape) == 3 else self._layers.stack([side] * self._agents, axis=1) for side in sides]
+        return self._layers.concat(of_each, axis=-1)
 
     def _at_once(self, rows: Any) -> Any:  # noqa: ARG002 - of backends that can
         """Backend hook: `[agents, batch, out]` of all agents' layers, computed together; None where they differ."""
@@ -213,11 +233,9 @@ class _TeamNetwork(_Network):
             return rows
         return self._parts.layers.reshape(rows, [rows.shape[0], rows.shape[1], -1])
 
-    def _with_state(self, obs: Any, agents: int) -> Any:
-        """Return each agent's inputs with the global state beside them, `[batch, agents, numbers]`."""
-        layers = self._parts.layers
-        state = layers.cast(obs["state"], "float32")
-        return layers.concat([self._seen(obs), layers.stack([state] * agents, axis=1)], axis=-1)
+    def _state(self, obs: Any) -> Any:
+        """Return the global state of a joint observation, `[batch, numbers]`."""
+        return self._parts.layers.cast(obs["state"], "float32")
 
     def _mlp_of(self, hidden: Sequence[int], out: int, act: str = "relu") -> Callable[[], Any]:
         """Return a function that makes hidden layers and a last one of `out` outputs."""
@@ -486,11 +504,11 @@ class CentralActorCritic(_TeamNetwork, _Policy):
 
     def value(self, obs: Any) -> Any:
         """Return the values `[batch, agents, 1]`."""
-        return self.value_head(self.value_trunk(self._seen_by_critics(obs)))
+        return self.value_head(self.value_trunk(*self._seen_by_critics(obs)))
 
-    def _seen_by_critics(self, obs: Any) -> Any:
-        """Return the inputs of the critics, `[batch, agents, numbers]`."""
-        return self._with_state(obs, self._agents) if self._central else self._seen(obs)
+    def _seen_by_critics(self, obs: Any) -> tuple[Any, ...]:
+        """Return the inputs of the critics, as `PerAgent` takes them side by side."""
+        return (self._seen(obs), self._state(obs)) if self._central else (self._seen(obs),)
 
 
 class RecurrentCentralActorCritic(CentralActorCritic):
@@ -543,7 +561,7 @@ class RecurrentCentralActorCritic(CentralActorCritic):
         after: dict[str, Any] = {}
         inputs = (
             ("policy", self.policy_trunk, self._seen(obs)),
-            ("value", self.value_trunk, self._seen_by_critics(obs)),
+            ("value", self.value_trunk, self.value_trunk._side_by_side(self._seen_by_critics(obs))),
         )
         for of, memory, seen in inputs:
             own = {name.removeprefix(f"{of}_"): part for name, part in state.items() if name.startswith(f"{of}_")}
@@ -595,7 +613,7 @@ class CounterfactualActorCritic(_TeamNetwork):
         layers = self._parts.layers
         joint = layers.reshape(action, [action.shape[0], -1])
         others = layers.stack([joint] * self._agents, axis=1) * self._per_agent._constant(self._of_others, joint)
-        return self.critic(layers.concat([self._with_state(obs, self._agents), others], axis=-1))
+        return self.critic(self._seen(obs), self._state(obs), others)
 
     def get_actor_params(self) -> list[Any]:
         """Return the parameters of all policies."""

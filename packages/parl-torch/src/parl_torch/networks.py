@@ -11,9 +11,12 @@ from torch import Tensor, nn
 
 from parl_core import encoders, recurrent, space_networks, team_networks
 from parl_core import networks as contract
+from parl_core._small_networks import has_hooks
 from parl_torch import layers
+from parl_torch._graphs import TORCH
 from parl_torch._gru import GRULayer
-from parl_torch._tensors import orthogonal_
+from parl_torch._rows import ACTIVATIONS, Shape, many_rows
+from parl_torch._tensors import is_followed, orthogonal_
 from parl_torch.model import Model
 
 __all__ = [
@@ -61,6 +64,10 @@ __all__ = [
     "for_spaces",
     "for_team",
 ]
+
+
+_MANY_ROWS = 1024
+"""Rows from which layers that several agents share have a gradient of their own."""
 
 
 class MLP(contract.MLP, nn.Sequential):
@@ -137,6 +144,11 @@ def _constant(array: NDArray[Any], like: Tensor) -> Tensor:
     return tensor.to(like.device, like.dtype if tensor.is_floating_point() else None)
 
 
+def _is_array(tensor: Tensor) -> bool:
+    """Return whether a tensor holds floats in memory; subclasses may stand for values that are elsewhere."""
+    return type(tensor) is Tensor and tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64)
+
+
 class _Attention(recurrent._Attention, nn.Module):
     _layers = layers
 
@@ -150,10 +162,29 @@ class CausalTransformer(recurrent.CausalTransformer, nn.Module):
 class PerAgent(team_networks.PerAgent, nn.Module):
     _layers, _layer_list, _constant = layers, nn.ModuleList, staticmethod(_constant)
 
-    def _at_once(self, rows: Tensor) -> Tensor | None:
+    def _of_shared(self, features: Sequence[Tensor]) -> Tensor | None:
+        each = features[0]
+        if each.dim() != 3 or each.shape[1] != self._agents or each.shape[0] * self._agents < _MANY_ROWS:
+            return None
+        if not all(map(_is_array, features)) or is_followed() or has_hooks(TORCH, self):
+            return None
+        (chain,) = self._chains()
+        if not chain or not all(layer.activation in ACTIVATIONS for layer in chain):
+            return None
+        shape = Shape([layer.activation for layer in chain], self._agents, self._ids and self._agents > 1)
+        return many_rows(shape, features, [part for layer in chain for part in (layer.weight, layer.bias)])
+
+    def _chains(self) -> list[list[Any]]:
+        """Return the layers of each part; of a part that is not a chain of fully connected layers, none."""
         chains = [[layer for layer in part.modules() if type(layer) not in (nn.Sequential, MLP)] for part in self.parts]
         every = [layer for chain in chains for layer in chain]
         if not all(type(layer) is layers.Fc and layer.shaped and layer.bias is not None for layer in every):
+            return [[] for _ in chains]
+        return chains
+
+    def _at_once(self, rows: Tensor) -> Tensor | None:
+        chains = self._chains()
+        if not all(chains):
             return None
         if len({tuple((layer.weight.shape, layer.activation) for layer in chain) for chain in chains}) > 1:
             return None
