@@ -25,7 +25,8 @@ def made(acts: tuple[str | None, ...] = ("tanh", "tanh"), dtype: torch.dtype = t
 def sides(dtype: torch.dtype = torch.float64, teams: int = MANY) -> list[Tensor]:
     numbers = torch.Generator().manual_seed(1)
     shapes = ((teams, AGENTS, 4), (teams, 5), (teams, AGENTS, 2))
-    return [torch.randn(shape, generator=numbers, dtype=dtype).requires_grad_() for shape in shapes]
+    exact = (torch.randn(shape, generator=numbers, dtype=torch.float64) for shape in shapes)
+    return [side.to(dtype).requires_grad_() for side in exact]
 
 
 def in_parts(layer: PerAgent, *given: Tensor) -> Tensor:

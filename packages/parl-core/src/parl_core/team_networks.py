@@ -152,7 +152,8 @@ class PerAgent(Layer):
     def _side_by_side(self, sides: Sequence[Any]) -> Any:
         if len(sides) == 1:
             return sides[0]
-        of_each = [side if len(side.shape) == 3 else self._layers.stack([side] * self._agents, axis=1) for side in sides]
+        stack = self._layers.stack
+        of_each = [side if len(side.shape) == 3 else stack([side] * self._agents, axis=1) for side in sides]
         return self._layers.concat(of_each, axis=-1)
 
     def _at_once(self, rows: Any) -> Any:  # noqa: ARG002 - of backends that can
