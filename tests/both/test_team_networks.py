@@ -76,6 +76,22 @@ def test_a_layer_of_several_agents_takes_the_number_of_each_ones_group() -> None
             parl.networks.PerAgent(wrong, lambda: parl.layers.fc(size=2))
 
 
+@pytest.mark.parametrize("groups", [(0, 0, 0), (0, 1, 2), (0, 1, 0)], ids=["shared", "independent", "groups"])
+@pytest.mark.parametrize("teams", [4, 400])
+def test_features_of_all_agents_are_beside_those_of_each(groups: Any, teams: int) -> None:
+    seed_everything(1)
+    layer = parl.networks.PerAgent(groups, lambda: parl.layers.fc(size=2, act="tanh"))
+    model, rng = Box(layer), np.random.default_rng(0)
+    own, more = (rng.normal(size=(teams, 3, size)).astype(np.float32) for size in (4, 1))
+    state = rng.normal(size=(teams, 5)).astype(np.float32)
+    whole = np.concatenate([own, np.repeat(state[:, None], 3, axis=1), more], axis=2)
+    expected = run(model, model.policy, whole)
+    found = run(
+        model, lambda part: layer(part["own"], part["state"], part["more"]), {"own": own, "state": state, "more": more}
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_agents_that_share_weights_differ_by_their_numbers() -> None:
     seed_everything(1)
     model = parl.networks.TeamQNetwork(3, 2, (8,), groups=(0, 0, 1))

@@ -124,8 +124,8 @@ def _first_layer(shape: Shape, features: Sequence[Tensor], weight: Tensor, bias:
     """Return the weights of each of the features, and what each agent's outputs begin with, `[agents, out]`."""
     widths = [part.shape[-1] for part in features]
     if not shape.has_numbers:
-        return list(weight.split(widths, 1)), bias.repeat(shape.agents, 1)
-    *parts, of_numbers = weight.split([*widths, shape.agents], 1)
+        return list(torch.split(weight, widths, 1)), bias.repeat(shape.agents, 1)
+    *parts, of_numbers = torch.split(weight, [*widths, shape.agents], 1)
     return parts, of_numbers.t().contiguous() + bias
 
 
