@@ -31,7 +31,7 @@ def sides(dtype: torch.dtype = torch.float64, teams: int = MANY) -> list[Tensor]
 
 def in_parts(layer: PerAgent, *given: Tensor) -> Tensor:
     """Return the outputs, computed a few rows at a time."""
-    return torch.cat([layer(*part) for part in zip(*(side.split(FEW) for side in given), strict=True)])
+    return torch.cat([layer(*part) for part in zip(*(torch.split(side, FEW) for side in given), strict=True)])
 
 
 def results(layer: PerAgent, run: Any, dtype: torch.dtype = torch.float64) -> list[Tensor]:
