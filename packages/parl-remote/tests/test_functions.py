@@ -532,7 +532,39 @@ class TestMap:
     ) -> None:
         assert list(parl_remote.map(square, range(100))) == [square(number) for number in range(100)]
         monkeypatch.setattr("parl_remote._program.answer_reader.AnswerReader.watch", lambda *_: None)
-        assert list(parl_remote.map(square, range(3), chunksize=3, timeout=PATIENCE_S)) == [0, 1, 4]
+        results = parl_remote.map(square, range(3), chunksize=3, timeout=PATIENCE_S)
+        with concurrent.futures.ThreadPoolExecutor(1) as other:  # in this thread a handler may end the test
+            assert other.submit(list, results).result() == [0, 1, 4]
+
+    def test_a_handler_that_interrupts_the_iterating_thread_may_use_the_same_worker(
+        self, connect: Callable[..., None], tmp_path: Path
+    ) -> None:
+        connect(cpu_num=1)
+        gate = tmp_path / "gate"
+        os.mkfifo(gate)
+        assert list(parl_remote.map(square, [1])) == [1]  # the worker is made
+        outcomes: list[object] = []
+        submitted = threading.Event()
+
+        def handler(*_: object) -> None:
+            later = parl_remote.remote_function(square).submit(3)
+            submitted.set()
+            outcomes.append(later.result(PATIENCE_S))
+
+        def interrupt() -> None:
+            with open(gate, "w"):  # once the worker waits there
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                submitted.wait(PATIENCE_S)
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            with concurrent.futures.ThreadPoolExecutor(1) as other:
+                interrupted = other.submit(interrupt)
+                assert list(parl_remote.map(hold, [str(gate)])) == [""]
+                interrupted.result()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert outcomes == [9]
 
     def test_messages_of_chunks_consist_of_built_in_types(self) -> None:
         (data,) = serialize.dumps(pack_items([1, "two", None], How.ITEM))

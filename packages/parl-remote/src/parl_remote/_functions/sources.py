@@ -3,7 +3,8 @@
     submit --------> Calls: one chunk per call, settles its future
     map ---items---> Items: chunks of measured cost; outcomes wait for the iterating thread, in the items' order
 
-The iterating thread reads the answer that it waits for itself, so that no other thread has to wake up for it.
+The iterating thread reads the answer that it waits for itself, so that no other thread has to wake up for it. If a
+signal handler of the program may interrupt the wait, another thread reads, because the handler may wait for the worker.
 
 A chunk of a map has as many items as a worker can process in `_CHUNK_S`, as measured on earlier chunks. It never
 exceeds a share of the remaining items, so that all workers finish together. If a chunk takes much longer, its remaining
@@ -26,7 +27,7 @@ from parl_remote._functions.worker import Code, How, Outcome, Unread, unpack
 from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._streams import RemoteIterator
-from parl_remote._system.interrupts import Condition, is_by_handler, take_items, uninterrupted
+from parl_remote._system.interrupts import Condition, has_own_handlers, is_by_handler, take_items, uninterrupted
 from parl_remote.errors import ResultTimeout
 
 __all__ = ["Calls", "Items", "Results", "read"]
@@ -334,6 +335,7 @@ class Items:
             The part; None if there are no more results. Or the error that ends the results: the part was late, the
             executor was shut down before all items were taken, or the iterator of the items raised an error.
         """
+        reads = not has_own_handlers()
         waited_for = None
         while True:
             with self._arrived:
@@ -345,7 +347,7 @@ class Items:
                     return late(timeout_s)
                 chunk = self._sent.get(self.given)
                 answer = None if chunk is None else chunk.answer
-                carrier = None if answer is None or answer is waited_for else answer._carrier
+                carrier = answer._carrier if reads and answer is not None and answer is not waited_for else None
                 if carrier is None:
                     self._arrived.wait(left)
             if carrier is not None:  # this thread reads the answer itself

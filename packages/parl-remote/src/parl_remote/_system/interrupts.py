@@ -31,7 +31,7 @@ from threading import get_ident
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["Condition", "Event", "interruptible", "is_by_handler", "take_items", "uninterrupted"]
+__all__ = ["Condition", "Event", "has_own_handlers", "interruptible", "is_by_handler", "take_items", "uninterrupted"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -168,6 +168,22 @@ def is_by_handler(error: BaseException) -> bool:
         if trace.tb_frame.f_code is _put_off.__code__:
             return True
         trace = trace.tb_next
+    return False
+
+
+def has_own_handlers() -> bool:
+    """Return whether a wait of this thread may run a handler of the program, which may wait for something itself.
+
+    Python's own handler of SIGINT is none: it raises `KeyboardInterrupt` at once.
+    """
+    if get_ident() != _main:
+        return False
+    for number in _SIGNALS:
+        handler = _get_handler(number)
+        if handler is _put_off:
+            handler = _handlers[number]
+        if callable(handler) and handler is not signal.default_int_handler:
+            return True
     return False
 
 
