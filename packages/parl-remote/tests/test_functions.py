@@ -566,6 +566,19 @@ class TestMap:
             signal.signal(signal.SIGUSR1, before)
         assert outcomes == [9]
 
+    @pytest.mark.parametrize("goes_on", [True, False])
+    def test_a_thread_that_waits_for_closed_results_goes_on(
+        self, shared_cluster: None, tmp_path: Path, goes_on: bool
+    ) -> None:
+        gate = tmp_path / "gate"
+        os.mkfifo(gate)
+        results: Any = (parl_remote.map if goes_on else Executor(1).map)(hold, [str(gate)])
+        with concurrent.futures.ThreadPoolExecutor(1) as other:
+            waiting = other.submit(list, results)
+            with open(gate, "w"):  # once the worker waits there
+                results.close()
+            assert waiting.result(PATIENCE_S) == []
+
     def test_messages_of_chunks_consist_of_built_in_types(self) -> None:
         (data,) = serialize.dumps(pack_items([1, "two", None], How.ITEM))
         assert b"parl_remote" not in data  # where it is, the message is searched for references

@@ -340,7 +340,7 @@ class Items:
         while True:
             with self._arrived:
                 found = self._done.pop(self.given, None)
-                if found is not None or (self.given == self._taken and self._exhausted):
+                if found is not None or self._is_at_end():
                     break
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
@@ -363,13 +363,16 @@ class Items:
             return [None] * chunk.size, dict.fromkeys(range(chunk.size), outcome)
         return read(outcome, chunk)
 
+    def _is_at_end(self) -> bool:
+        return self._closed or (self.given == self._taken and self._exhausted)
+
     def _has_more(self) -> bool:
         return type(self._items) is range or next(self._items, _NOTHING) is not _NOTHING  # a range is taken exactly
 
     def has_part(self, waiter: Any) -> bool:
         """Return whether `part` returns without waiting; if not, wake the waiter when that may have changed."""
         with self._arrived:
-            has_part = self.given in self._done or (self.given == self._taken and self._exhausted)
+            has_part = self.given in self._done or self._is_at_end()
             if not has_part:
                 self._waiters.append(waiter)
         return has_part
@@ -405,6 +408,7 @@ class Items:
             self._at = 0
             self._again.clear()
             self._done.clear()
+            self._tell_waiters()
             self.workers.forget(self)
         self._end_if_idle()
 
