@@ -56,6 +56,16 @@ def odd_fails(number: int) -> int:
     return number
 
 
+class Result:
+    pass
+
+
+def result_or_error(number: int) -> Result:
+    if number == 0:
+        raise KeyError(number)
+    return Result()
+
+
 def deadly(number: int) -> int:
     if number == 37:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -578,6 +588,29 @@ class TestMap:
             with open(gate, "w"):  # once the worker waits there
                 results.close()
             assert waiting.result(PATIENCE_S) == []
+
+    def test_threads_that_share_results_lose_none(self, shared_cluster: None, tmp_path: Path) -> None:
+        gates = [tmp_path / "first", tmp_path / "second"]
+        for gate in gates:
+            os.mkfifo(gate)
+        items = [str(gates[0]), "", str(gates[1]), ""]
+        results = parl_remote.map(hold_if, items, chunksize=2)
+        with concurrent.futures.ThreadPoolExecutor(2) as others:
+            waiting = [others.submit(next, results) for _ in range(2)]
+            with open(gates[1], "w") as second:
+                open(gates[0], "w").close()
+                assert [future.result(PATIENCE_S) for future in waiting] == ["", ""]
+                second.write("later")
+        assert list(results) == ["later", ""]
+
+    def test_an_error_keeps_no_results_after_it(self, shared_cluster: None) -> None:
+        with Executor(1) as executor:
+            results = executor.map(result_or_error, range(2), chunksize=2)
+            with pytest.raises(KeyError) as caught:
+                next(results)
+        held = [one for one in gc.get_objects() if isinstance(one, Result)]
+        assert held == []
+        del caught
 
     def test_messages_of_chunks_consist_of_built_in_types(self) -> None:
         (data,) = serialize.dumps(pack_items([1, "two", None], How.ITEM))

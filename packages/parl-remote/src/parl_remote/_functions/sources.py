@@ -13,6 +13,7 @@ items are queued again.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures._base import RUNNING
 from itertools import repeat
 from math import inf
+from operator import length_hint
 from typing import Any, TypeVar
 
 from parl_remote._data.answers import Failure, rebuild, unreadable
@@ -523,6 +525,7 @@ class Results(ResultIterator[R]):
     """An iterator over the results of a map, in the items' order; `close` cancels the items that have not begun.
 
     If a signal handler raises an exception, for example at Ctrl-C, no result is lost: the next request continues.
+    Several threads may request results; each result goes to one of them.
 
     Args:
         job: The map.
@@ -550,6 +553,8 @@ class Results(ResultIterator[R]):
         self._left: list[Any] = []  # of the last part, backwards
         self._one_by_one = False  # for items that are taken one by one, or raised errors
         self._ready: Iterator[Any] = iter(())  # takes those that need no other step out of the list
+        self._steps: repeat[Any] = repeat(None, 0)  # as many as it has not taken
+        self._turn = threading.RLock()  # of the thread that makes results ready
         self._has_begun = False
         self._is_over = False
 
@@ -563,36 +568,55 @@ class Results(ResultIterator[R]):
     @uninterrupted
     def _fetch(self) -> None:
         """Make the next results ready, raise the error of the next item, or end the iterator."""
+        with self._turn:
+            error = self._advance()
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+
+    def _advance(self) -> BaseException | None:
+        """Make the next results ready; return the error of the next item or `StopIteration` in place of a result."""
+        if length_hint(self._steps):  # another thread has made them ready
+            return None
         if self._is_over:
-            raise StopIteration
+            return StopIteration()
         self._has_begun = True
         job = self._job
         job.fill()
         if not self._left:
-            values, failures = self._next_part()
+            self._tick(self._counted)
+            self._counted = 0
+            part = job.part(self._timeout_s, self._deadline)
+            if part is None or isinstance(part, BaseException):
+                self._end()
+                return StopIteration() if part is None else part
+            values, failures = part
             for place, error in failures.items():
                 values[place] = _Raised(error)
             values.reverse()
             self._left = values
+            self._counted = len(values)
             self._one_by_one = bool(failures) or bool(job.ahead)
         left = self._left
         if type(left[-1]) is not _Raised:
             number = 1 if self._one_by_one else len(left)
-            self._ready = map(list.pop, repeat(left, number))
+            self._steps = repeat(left, number)
+            self._ready = map(list.pop, self._steps)
             job.given += number
             if self._one_by_one:
                 job.fill()  # last: a handler may raise while it takes items
-            return
-        value = left.pop()
+            return None
+        raised: BaseException = left.pop().error
         job.given += 1
         if not self._goes_on:
             self._end()
-        try:
-            if isinstance(value.error, StopIteration):  # which would look like the end
-                raise RuntimeError("an item raised StopIteration") from value.error
-            raise value.error
-        finally:
-            del value
+        if isinstance(raised, StopIteration):  # which would look like the end
+            replaced = RuntimeError("an item raised StopIteration")
+            replaced.__cause__ = raised
+            return replaced
+        return raised
 
     @uninterrupted
     def _is_next_there(self, waiter: Any) -> bool:
@@ -610,20 +634,11 @@ class Results(ResultIterator[R]):
         self._end()
         return late(self._timeout_s)
 
-    def _next_part(self) -> _Read:
-        self._tick(self._counted)
-        self._counted = 0
-        part = self._job.part(self._timeout_s, self._deadline)
-        if part is None or isinstance(part, BaseException):
-            self._end()
-            raise StopIteration if part is None else part
-        self._counted = len(part[0])
-        return part
-
     def _end(self) -> None:
         if not self._is_over:
             self._is_over = True
             self._ready = iter(())
+            self._steps = repeat(None, 0)
             self._left = []
             self._job.close()
             self._tick(0)
