@@ -250,11 +250,6 @@ def _aligned(at: int) -> int:
     return -(-at // _ALIGNMENT) * _ALIGNMENT
 
 
-def _layout_of(frames: Sequence[Buffer]) -> int:
-    """Return the size of frames in a file, in bytes."""
-    return _aligned(_HEAD.size + _ENTRY.size * len(frames)) + sum(_aligned(len(frame)) for frame in frames)
-
-
 class MemoryPool:
     """The shared memory that a process has stored; thread-safe.
 

@@ -36,7 +36,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _RETRIES = 3  # as `ActorPool`
-_MOST_WORKERS = 10_000
 _LIMIT_NAMES = ("n_cpu", "n_gpu", "memory", "max_memory", "labels", "placement", "node", "lease_timeout_s")
 
 

@@ -69,7 +69,6 @@ __all__ = [
 
 _READ_AHEAD = 2**16  # a pipe's worth: some thousand small calls, one system call
 _READ_AHEAD_AT_FIRST = 2**12  # many connections carry a few small messages in all: one page, not sixteen
-_COUNT = struct.Struct("<I")
 _ONE = struct.Struct("<IQ")
 _MAX_FRAMES = 2**20  # a list of a million arrays is data, ten million "frames" are garbage
 
