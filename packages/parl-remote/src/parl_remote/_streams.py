@@ -414,7 +414,9 @@ def _source_of(number: int) -> _Source:
     try:
         return _sources[number]
     except KeyError:
-        raise ActorLost("this generator has ended; its actor was made again since") from None
+        raise ActorLost(
+            "this generator was closed: its actor was made again, the connection broke, or another thread closed it"
+        ) from None
 
 
 def _next(number: int, most: int) -> Any:
