@@ -80,7 +80,7 @@ def test_a_layer_of_several_agents_takes_the_number_of_each_ones_group() -> None
 @pytest.mark.parametrize("teams", [4, 400])
 def test_features_of_all_agents_are_beside_those_of_each(groups: Any, teams: int) -> None:
     seed_everything(1)
-    layer = parl.networks.PerAgent(groups, lambda: parl.layers.fc(size=2, act="tanh"))
+    layer: Any = parl.networks.PerAgent(groups, lambda: parl.layers.fc(size=2, act="tanh"))
     model, rng = Box(layer), np.random.default_rng(0)
     own, more = (rng.normal(size=(teams, 3, size)).astype(np.float32) for size in (4, 1))
     state = rng.normal(size=(teams, 5)).astype(np.float32)
