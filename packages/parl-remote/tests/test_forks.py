@@ -364,6 +364,36 @@ def test_a_child_takes_nothing_from_the_generators_of_its_parent(run_program: Ru
     assert (done.stderr, done.stdout.splitlines(), done.returncode) == ("", [told, "True", "True"], 0)
 
 
+MAPS = """
+import os, sys, warnings
+import parl_remote as parl
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about forks and threads
+
+def read(results):
+    try:
+        list(results)
+    except parl.NotConnected as error:
+        print(error, flush=True)
+
+parl.connect(*sys.argv[1:], **({} if sys.argv[1:] else {"cpu_num": 1}))
+for how in read, type(parl.map(abs, ())).close:
+    results = parl.map(abs, range(-20_000, 0))
+    first = next(results)
+    child = os.fork()
+    if child == 0:
+        how(results)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print([first, *results] == list(range(20_000, 0, -1)), flush=True)
+"""
+
+
+def test_a_child_takes_nothing_from_the_maps_of_its_parent(run_program: Run) -> None:
+    done = run_program(program=MAPS)
+    told = "a map's results are read by the process that called it, from which this one was forked"
+    assert (done.stderr, done.stdout.splitlines(), done.returncode) == ("", [told, "True", "True"], 0)
+
+
 DIES = """
 import os, signal, sys, time
 import parl_remote as parl

@@ -13,6 +13,7 @@ items are queued again.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -30,7 +31,7 @@ from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.interrupts import Condition, has_own_handlers, is_by_handler, take_items, uninterrupted
-from parl_remote.errors import ResultTimeout
+from parl_remote.errors import NotConnected, ResultTimeout
 
 __all__ = ["Calls", "Items", "Results", "read"]
 
@@ -525,7 +526,7 @@ class Results(ResultIterator[R]):
     """An iterator over the results of a map, in the items' order; `close` cancels the items that have not begun.
 
     If a signal handler raises an exception, for example at Ctrl-C, no result is lost: the next request continues.
-    Several threads may request results; each result goes to one of them.
+    Several threads may request results; each result goes to one of them. It belongs to the process that called.
 
     Args:
         job: The map.
@@ -549,6 +550,7 @@ class Results(ResultIterator[R]):
         self._deadline = deadline
         self._tick = tick
         self._goes_on = goes_on
+        self._pid = os.getpid()
         self._counted = 0  # results of the last part
         self._left: list[Any] = []  # of the last part, backwards
         self._one_by_one = False  # for items that are taken one by one, or raised errors
@@ -568,6 +570,7 @@ class Results(ResultIterator[R]):
     @uninterrupted
     def _fetch(self) -> None:
         """Make the next results ready, raise the error of the next item, or end the iterator."""
+        self._check_process()
         with self._turn:
             error = self._advance()
         if error is not None:
@@ -622,6 +625,7 @@ class Results(ResultIterator[R]):
     def _is_next_there(self, waiter: Any) -> bool:
         if self._left or self._is_over:
             return True
+        self._check_process()
         self._has_begun = True
         self._job.fill()
         return self._job.has_part(waiter)
@@ -634,14 +638,19 @@ class Results(ResultIterator[R]):
         self._end()
         return late(self._timeout_s)
 
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():  # the answers come to the parent
+            raise NotConnected("a map's results are read by the process that called it, from which this one was forked")
+
     def _end(self) -> None:
         if not self._is_over:
             self._is_over = True
             self._ready = iter(())
             self._steps = repeat(None, 0)
             self._left = []
-            self._job.close()
-            self._tick(0)
+            if self._pid == os.getpid():  # else the parent goes on
+                self._job.close()
+                self._tick(0)
 
     @uninterrupted
     def close(self) -> None:
@@ -649,5 +658,6 @@ class Results(ResultIterator[R]):
         self._end()
 
     def __del__(self) -> None:
-        if self._has_begun and not self._is_over:  # else who dropped it wants the items done, as an executor's
+        # If it has not begun, the program wants the items done, as an executor's.
+        if self._has_begun and not self._is_over and self._pid == os.getpid():
             self._job.workers.soon(self._job.close)  # this may run at any point of any thread
