@@ -133,7 +133,11 @@ class Screen:
         return list(self.browser.execute_script(script, selector))
 
     def background(self) -> str:
-        return str(self.browser.execute_script("return getComputedStyle(document.documentElement).backgroundColor"))
+        script = """
+            const color = getComputedStyle(document.documentElement).backgroundColor;
+            return color === "rgba(0, 0, 0, 0)" ? null : color;  // before the style sheet is applied
+        """
+        return str(self.until(lambda: self.browser.execute_script(script), "the page has its style"))
 
     def is_live(self) -> None:
         self.until(lambda: self.all('#live[data-state="ok"]'), "the sign says live")
