@@ -337,7 +337,7 @@ class Source:
 
 def read(numbers):
     try:
-        next(numbers)
+        list(numbers)
     except parl.NotConnected as error:
         print(error, flush=True)
 
@@ -346,52 +346,26 @@ def drop(numbers):
 
 parl.connect(*sys.argv[1:], **({} if sys.argv[1:] else {"cpu_num": 1}))
 source = Source()
-for how in read, drop:
-    numbers = source.count()
-    first = next(numbers)
-    child = os.fork()
-    if child == 0:
-        how(numbers)
-        os._exit(0)
-    os.waitpid(child, 0)
-    print([first, *numbers] == list(range(50)), flush=True)
+mapped = lambda: parl.map(abs, range(-20_000, 0))
+for make, expected in (source.count, list(range(50))), (mapped, list(range(20_000, 0, -1))):
+    for how in read, drop:
+        numbers = make()
+        first = next(numbers)
+        child = os.fork()
+        if child == 0:
+            how(numbers)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print([first, *numbers] == expected, flush=True)
 """
 
 
-def test_a_child_takes_nothing_from_the_generators_of_its_parent(run_program: Run) -> None:
+def test_a_child_takes_nothing_from_the_generators_and_maps_of_its_parent(run_program: Run) -> None:
     done = run_program(program=READS)
-    told = "a generator is read by the process that called it, from which this one was forked"
-    assert (done.stderr, done.stdout.splitlines(), done.returncode) == ("", [told, "True", "True"], 0)
-
-
-MAPS = """
-import os, sys, warnings
-import parl_remote as parl
-warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about forks and threads
-
-def read(results):
-    try:
-        list(results)
-    except parl.NotConnected as error:
-        print(error, flush=True)
-
-parl.connect(*sys.argv[1:], **({} if sys.argv[1:] else {"cpu_num": 1}))
-for how in read, type(parl.map(abs, ())).close:
-    results = parl.map(abs, range(-20_000, 0))
-    first = next(results)
-    child = os.fork()
-    if child == 0:
-        how(results)
-        os._exit(0)
-    os.waitpid(child, 0)
-    print([first, *results] == list(range(20_000, 0, -1)), flush=True)
-"""
-
-
-def test_a_child_takes_nothing_from_the_maps_of_its_parent(run_program: Run) -> None:
-    done = run_program(program=MAPS)
-    told = "a map's results are read by the process that called it, from which this one was forked"
-    assert (done.stderr, done.stdout.splitlines(), done.returncode) == ("", [told, "True", "True"], 0)
+    generator = "a generator is read by the process that called it, from which this one was forked"
+    results = "a map's results are read by the process that called it, from which this one was forked"
+    told = [generator, "True", "True", results, "True", "True"]
+    assert (done.stderr, done.stdout.splitlines(), done.returncode) == ("", told, 0)
 
 
 DIES = """

@@ -95,8 +95,8 @@ class _ManyRows(torch.autograd.Function):
         ones = slope.new_ones(len(slope))
         by_weights, by_biases = [*weights], [*biases]
         for i in range(len(weights) - 1, -1, -1):
-            room = torch.empty_like(slope) if slope is slopes else slope
-            slope = _slope_before(slope, kept[i], activations[i], room)
+            scratch = torch.empty_like(slope) if slope is slopes else slope
+            slope = _slope_before(slope, kept[i], activations[i], scratch)
             if i:
                 by_weights[i], by_biases[i] = _of_weight(slope, kept[i - 1]), torch.mv(slope.t(), ones)
                 slope = torch.mm(slope, weights[i])
@@ -154,12 +154,12 @@ def _activate(values: Tensor, activation: str | None) -> None:
         values.tanh_()
 
 
-def _slope_before(slope: Tensor, outputs: Tensor, activation: str | None, room: Tensor) -> Tensor:
-    """Return the gradient by the inputs of an activation, written to `room`."""
+def _slope_before(slope: Tensor, outputs: Tensor, activation: str | None, scratch: Tensor) -> Tensor:
+    """Return the gradient by the inputs of an activation, written to `scratch`."""
     if activation == "relu":
-        return torch.ops.aten.threshold_backward.grad_input(slope, outputs, 0, grad_input=room)  # type: ignore[no-any-return]
+        return torch.ops.aten.threshold_backward.grad_input(slope, outputs, 0, grad_input=scratch)  # type: ignore[no-any-return]
     if activation == "tanh":
-        return torch.ops.aten.tanh_backward.grad_input(slope, outputs, grad_input=room)  # type: ignore[no-any-return]
+        return torch.ops.aten.tanh_backward.grad_input(slope, outputs, grad_input=scratch)  # type: ignore[no-any-return]
     return slope
 
 
