@@ -251,6 +251,7 @@ class PressesOnce(Callback):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_interrupted_runs_of_a_group_end_with_checkpoints_that_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def begin(meter: CallMeter, method: str) -> float:
 
 
 def test_calls_errors_and_time_are_seen_by_another_reader(page: Path) -> None:
+    began = time.perf_counter()
     meter = CallMeter()
     meter.publish(page)
     meter.ended(begin(meter, "add"))
@@ -40,8 +42,8 @@ def test_calls_errors_and_time_are_seen_by_another_reader(page: Path) -> None:
     stats = read(page)
     assert (stats.calls, stats.errors, stats.in_flight, stats.running) == (2, 1, 0, "")
     assert stats.last_error == "ZeroDivisionError: division by zero"
-    assert 0 < stats.busy_s < 5
-    assert 0 <= stats.error_age_s < 5
+    assert 0 < stats.busy_s <= time.perf_counter() - began
+    assert 0 <= stats.error_age_s <= time.perf_counter() - began
 
 
 def test_a_call_that_runs_is_seen_with_its_method_and_for_how_long(page: Path) -> None:
