@@ -307,9 +307,9 @@ class DebugClient(ConnectionDisplay):
 
         try:
             payload = [*serialize.dumps(tuple(creation)), *arguments[1:]]
-            created: RemoteFuture[Any] = RemoteFuture(None)
+            created: RemoteFuture[tuple[str, ...]] = RemoteFuture(None)
             path.send(Call(Kind.CREATE, 0, 0, payload, "__init__"), created)
-            created.result()
+            names.set(created.result())
         except BaseException:
             end()
             raise

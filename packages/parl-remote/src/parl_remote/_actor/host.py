@@ -1,6 +1,6 @@
 """The host of one user's object: takes call messages and returns the replies.
 
-    frames of CREATE, CALL, GET, SET  -->  ActorHost.handle  -->  frames of CREATED, RESULT, FAILURE
+    frames of CREATE, CALL, GET, SET  -->  ActorHost.handle  -->  frames of RESULT, FAILURE
 
     many calls at a time, for runners:     accept, then start -->  the value, or something to await
                                            finish             -->  frames of RESULT, FAILURE
@@ -442,7 +442,7 @@ class ActorHost:
             self._saves = creation.saves
             if self._saves:
                 self._save()
-            reply = pack(Kind.CREATED, 0, 0, call_id, serialize.dumps(tuple(self._attributes)))
+            reply = pack(_RESULT, 0, 0, call_id, serialize.dumps(tuple(sorted(self._attributes))))
             self.exit_report = ExitReport(DeathKind.RELEASED)
         except BaseException as error:
             if self._is_copy:

@@ -184,9 +184,8 @@ def outcome_of(reply: Sequence[Buffer], took_s: float = 0.0) -> Outcome:
         return Outcome(error=Failure(*serialize.loads(payload, buffers)).type_name, took_s=round(took_s, 6))
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     parts: list[Any] = [payload, *buffers]
-    if (kind == Kind.CREATED or flags & Flag.NAMES) and not flags & Flag.HANDLES:
-        told: Any = serialize.loads(payload, buffers)
-        value, names = (None, told) if kind == Kind.CREATED else told
+    if flags & Flag.NAMES and not flags & Flag.HANDLES:
+        value, names = serialize.loads(payload, buffers)
         parts = [*serialize.dumps(value), repr(sorted(names)).encode()]  # the names of attributes have no order
     for part in parts:
         digest.update(part)

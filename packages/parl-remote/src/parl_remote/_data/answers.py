@@ -422,7 +422,7 @@ _NOTHING = Answer()
 
 
 def read_answer(frames: Sequence[memoryview], method: str) -> Answer:
-    """Decode a CREATED, RESULT or FAILURE message.
+    """Decode a RESULT or FAILURE message.
 
     Args:
         frames: The message.
@@ -445,8 +445,6 @@ def read_answer(frames: Sequence[memoryview], method: str) -> Answer:
         if flags & _NAMES:
             value, names = value
         return Answer(STAYS if flags & _STAYS else value, None, names)
-    if kind == Kind.CREATED:
-        return Answer(names=value)
     if kind == Kind.FAILURE:
         return Answer(cancelled=True) if flags & _CANCELLED else Answer(error=rebuild(Failure(*value)))
     raise RemoteProtocolError(f"an actor cannot answer with kind {kind}")

@@ -61,7 +61,7 @@ class Connection(AnswerReader):
         background: Returns the loop that reads for futures that no thread waits for in `wait_for`.
         lost: Makes the error for a call that will not be answered, from the name of the method that was running when
             the actor was lost, empty for calls that come later; may wait for the cause.
-        on_names: Called with the actor's attribute names when it has been made, and when they change.
+        on_names: Called with the names of the actor's attributes when they have changed.
         objects: Returns the transfers of `put` values to the actor's node; called where memory cannot be shared with
             it.
         ended: Returns whether the actor has ended; called when its node does not answer, and may wait for the report.

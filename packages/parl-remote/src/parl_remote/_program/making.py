@@ -198,7 +198,7 @@ class Making:
                 raise
             try:
                 created._wait_until(None)
-                created.result()
+                recipe.names.set(created.result())
             except BaseException:
                 self.release(record, replaces=replaces)
                 raise

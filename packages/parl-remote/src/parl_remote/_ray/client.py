@@ -344,7 +344,8 @@ class RayClient(ConnectionDisplay):
             answer = read_answer(opened(wire), "__init__")
         if answer.error is not None:
             raise answer.error
-        return answer.names or ()
+        names: tuple[str, ...] = answer.value
+        return names
 
     def _got(self, result: Any, spec: ClassSpec) -> Any:
         try:
