@@ -211,10 +211,8 @@ class ClassSpec:
         dynamic: Whether the class generates attributes (`__getattr__`), so that any name may exist.
     """
 
-    __slots__ = ("_cls", "_shipped", "dynamic", "methods", "name", "names", "values")
-
     def __init__(self, cls: type) -> None:
-        self._cls: type | None = cls
+        self.cls = cls
         self._shipped: ShippedSpec | None = None
         self.name = cls.__qualname__.rpartition("<locals>.")[2]
         callables: list[str] = []
@@ -238,7 +236,6 @@ class ClassSpec:
     def of_shipped(cls, shipped: ShippedSpec) -> ClassSpec:
         """Make the specification of a class that came with a handle from another process."""
         spec = cls.__new__(cls)
-        spec._cls = None
         spec._shipped = shipped
         spec.name = shipped.name
         spec.names = shipped.names
@@ -258,12 +255,11 @@ class ClassSpec:
             self._shipped = ShippedSpec(dumps_class(self.cls), self.name, self.names, values, self.dynamic)
         return self._shipped
 
-    @property
+    @functools.cached_property
     def cls(self) -> type:
-        """The class; one received with a handle is unpickled now, and is `object` if that fails here."""
-        if self._cls is None:
-            self._cls = _read(self._shipped.cls) if self._shipped is not None else object
-        return self._cls
+        """The class; one received with a handle is unpickled on first use, and is `object` if that fails here."""
+        assert self._shipped is not None  # else `__init__` has set the class
+        return _read(self._shipped.cls)
 
     @property
     def special_methods(self) -> list[str]:
