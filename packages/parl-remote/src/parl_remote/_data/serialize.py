@@ -447,8 +447,10 @@ def _by_value_pickler() -> type[Any]:
                 raise pickle.PicklingError("the ends of a pipe are for processes that multiprocessing starts")
             if kind is CodeType:  # cloudpickle 3.1.3 leaves out the file, by which tracebacks show the source
                 make, fields = self.dispatch_table[CodeType](value)
-                name = value.co_filename
-                return make, tuple(name if type(one) is str and one == _NO_FILE else one for one in fields)
+                if _NO_FILE in fields:
+                    at = fields.index(_NO_FILE)
+                    fields = (*fields[:at], value.co_filename, *fields[at + 1 :])
+                return make, fields
             if kind is functools.cached_property:  # up to Python 3.11 it has a lock
                 state = {name: part for name, part in value.__dict__.items() if name != "lock"}
                 return functools.cached_property, (value.func,), state
