@@ -44,8 +44,8 @@ def test_of_actors_with_names_that_have_ended_only_so_many_are_remembered(monkey
 
 def test_calls_that_fail_together_wait_once_for_a_cause_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     record = ActorRecord("lease", "node", "Cell")
-    waits: list[float] = []
-    monkeypatch.setattr(record, "_ended", SimpleNamespace(wait=waits.append))
+    waits: list[ActorRecord] = []
+    monkeypatch.setattr(record, "await_end", lambda: waits.append(record))
     texts = {str(record.error("step")) for _ in range(80)}
     assert len(waits) == 1
     assert len(texts) == 1

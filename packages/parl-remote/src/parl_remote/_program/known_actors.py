@@ -31,7 +31,7 @@ from parl_remote._program.connection import Connection
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.worker_clients import WorkerClients
-from parl_remote._system.interrupts import Condition, Event
+from parl_remote._system.interrupts import Condition
 from parl_remote._transport import Channel
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
@@ -127,7 +127,7 @@ class ActorRecord:
         self._note = ""
         self._comes_back = False
         self.cause: DeathCause | None = None
-        self._ended = Event()
+        self._news = Condition()
         self._stays_unknown = False
 
     @property
@@ -150,7 +150,8 @@ class ActorRecord:
                 pid=cause.pid or self.pid,
                 at=cause.at or round(time.time(), 3),
             )
-            self._ended.set()
+            with self._news:
+                self._news.notify_all()
             if self.restarts is None and self.outbox is not None:
                 self.outbox.end(self.unsent)
 
@@ -177,7 +178,8 @@ class ActorRecord:
 
     def await_end(self) -> bool:
         """Wait a moment for the cause of the end, and return whether it is known."""
-        return self._ended.wait(CAUSE_PATIENCE_S)
+        with self._news:
+            return self._news.wait_for(lambda: self.has_ended, CAUSE_PATIENCE_S)
 
     def end_without_news(self) -> None:
         """Fail the calls that met the actor's loss, because no news of its end has come in time."""
