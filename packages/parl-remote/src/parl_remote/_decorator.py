@@ -93,7 +93,6 @@ class RemoteNew:
             if self._unconnected is None:
                 self._unconnected = unconnected_class(self._spec)
             return self._unconnected(args, kwargs)
-        _current.refuse_at_import(f"makes {self._spec.name}", self.cls.__module__)
         ref = maker.create(self._spec, options, args, kwargs)
         return make_proxy(self._proxies, ref, wait=options.wait)
 

@@ -69,7 +69,6 @@ class RemoteActors:
             ActorLost: The process ended in the constructor.
             Exception: The exception that the constructor raised.
         """
-        _current.refuse_at_import(f"makes {cls.__qualname__}", cls.__module__)
         handle = _RemoteHandle(_current.client().create(ClassSpec(cls), self._options, args, kwargs))
         self._handles.append(handle)
         return handle

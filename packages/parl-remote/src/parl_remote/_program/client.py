@@ -224,11 +224,13 @@ class Client(ConnectionDisplay):
             SerializationError: The class or an argument cannot be sent.
             NoResources: There is no capacity, at all or within the time allowed.
             ActorLost: The actor's process ended in the constructor.
-            RemoteError: Its worker cannot store the program's files.
+            RemoteError: Its worker cannot store the program's files, or this actor is importing the class's module.
             NotConnected: The connection is closed, or the cluster is gone.
             Exception: Whatever the constructor raised.
         """
         self._check_open()
+        if self._own_lease:
+            _current.refuse_at_import(f"makes {spec.name}", spec.cls.__module__)
         if options.detached and not self._cluster.may_return:
             raise ValueError(
                 f"a detached {spec.name} would outlive this program, but a private cluster ends with it; "

@@ -128,6 +128,7 @@ class RayClient(ConnectionDisplay):
     ) -> ActorRef:
         """Make an actor; see `client.Client.create`."""
         self._check_open()
+        _current.refuse_at_import(f"makes {spec.name}", spec.cls.__module__)
         if options.max_memory is not None:
             raise ValueError("on Ray actors have no max_memory; leave it out, or set memory aside with memory=")
         folder = self._folder or visible()
