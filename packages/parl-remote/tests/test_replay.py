@@ -24,6 +24,7 @@ class Plain:
     def __init__(self, start):
         self.total = start
         self.made_with = random.random()
+        self.north = self.east = self.south = self.west = start  # names, which a set has in any order
 
     def add(self, array):
         self.total += float(array.sum())
