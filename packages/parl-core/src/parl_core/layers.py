@@ -67,7 +67,7 @@ _Size = int | tuple[int, int]
 
 @dataclass(frozen=True)
 class Constant:
-    """All entries are `value`."""
+    """Initialise all entries to `value`."""
 
     value: float
 

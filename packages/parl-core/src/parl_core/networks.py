@@ -836,7 +836,7 @@ class _Separate(_Network):
 
 
 class _Continuous(_Separate):
-    """The same for actions of numbers, which are inputs of the critics."""
+    """Separate actor and critics for continuous actions, which are inputs of the critics."""
 
     def _critics(self, obs: Any, action: Any, count: int) -> list[Any]:
         both = self._parts.layers.concat([self._seen_by_critics(obs), action], axis=-1)

@@ -172,7 +172,7 @@ class OfflineDataset:
         return write_snapshot(path, {**self.whole(), "truncated": self.truncated})
 
     def __iter__(self) -> Iterator["OfflineDataset"]:
-        """Each episode as a dataset of its own (views)."""
+        """Yield each episode as a dataset of its own (views)."""
         for start, stop in self.episodes:
             parts = {key: getattr(self, key)[start:stop] for key in (*NEEDED, "truncated")}
             yield OfflineDataset(**parts, source=self.source)

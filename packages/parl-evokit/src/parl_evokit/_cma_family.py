@@ -176,7 +176,7 @@ class CmaFamily(Strategy):
         return self._converged() or super().should_stop()
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy._own_state`."""
+        """Return the state of the step size, the population and the restarts, beside that of the base class."""
         return super()._own_state() | {
             "sigma": np.array(self._sigma),
             "population": np.array(self.population, np.int64),
@@ -187,7 +187,7 @@ class CmaFamily(Strategy):
         }
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Strategy._load_own_state`."""
+        """Restore the state of the step size, the population and the restarts."""
         any_length = {"bests"}
         wanted = {name: array.shape for name, array in self._own_state().items() if name not in any_length}
         found = {name: array.shape for name, array in state.items() if name not in any_length}

@@ -158,7 +158,7 @@ class SamplingInfo:
 
     @property
     def _parts(self) -> list[int]:
-        """The same as `key`, only to be looked at."""
+        """Return the halves of the key as in `key`, which callers must not change."""
         drawn = self.drawn_key
         return self._halves if drawn is None else [drawn >> HALF_BITS, drawn & HALF_MASK]
 

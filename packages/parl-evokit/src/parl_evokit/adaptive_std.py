@@ -90,11 +90,11 @@ class AdaptiveStd(Strategy):
         return super().should_stop()
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy._own_state`."""
+        """Return the standard deviations, beside the state of the base class."""
         return super()._own_state() | {"std": self._std.copy()}
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Strategy._load_own_state`."""
+        """Restore the standard deviations, and the state of the base class."""
         shape = np.shape(state["std"]) if "std" in state else None
         if shape != (self.layout.size,):
             raise LayoutMismatch(f"the state has standard deviations of shape {shape}, not ({self.layout.size},)")
@@ -197,11 +197,11 @@ class PGPE(AdaptiveStd):
         self._optimizer = make_optimizer(self.config.solver.optimizer, self.layout.size)
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy._own_state`."""
+        """Return the state of the optimizer, beside that of the base class."""
         return super()._own_state() | under("optimizer.", self._optimizer.state())
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Strategy._load_own_state`."""
+        """Restore the state of the optimizer, and that of the base class."""
         self._optimizer.load_state(within("optimizer.", state))
         super()._load_own_state(state)
 

@@ -44,11 +44,11 @@ class CEM(AdaptiveStd):
     _updates = 0
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy._own_state`."""
+        """Return the number of updates, beside the state of the base class."""
         return super()._own_state() | {"updates": np.array(self._updates, np.int64)}
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Strategy._load_own_state`."""
+        """Restore the number of updates, and the state of the base class."""
         if "updates" not in state:
             raise LayoutMismatch("the state of CEM lacks updates")
         super()._load_own_state(state)

@@ -86,7 +86,7 @@ class CMAES(CmaFamily):
         self._injected = table, worth
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy._own_state`."""
+        """Return the covariance, its decomposition and the evolution paths, beside the state of the base class."""
         return super()._own_state() | {
             "steps": np.array(self._steps, np.int64),
             "decomposed_at": np.array(self._decomposed_at, np.int64),
@@ -178,19 +178,19 @@ class CMAES(CmaFamily):
         return mean, sqrt(float(y_w @ y_w))
 
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
-        """See `Strategy._advance`; own candidates have counted once a step is taken."""
+        """Return one step of CMA-ES, which uses up the injected candidates."""
         step = super()._advance(intake, sampler)
         self._injected = None
         return step
 
     def _kept_of_round(self, intake: Intake, left: Sampler) -> Matrix:
-        """See `Strategy._kept_of_round`: how far samples were from their model, whose axes are forgotten with it."""
+        """Return the steps of the round's samples from their model, whose axes are dropped with it."""
         z = left.normals(intake.groups[0].keys) if intake.groups else np.empty((0, self.layout.size))
         steps: Matrix = (z if left.transform is None else left.shaped(z)) * left.std
         return steps
 
     def _advance_reverted(self, intake: Intake, sampler: Sampler, kept: Matrix) -> Advance:
-        """See `Strategy._advance_reverted`."""
+        """Return one step from the trusted model, with the samples' steps whitened by its covariance."""
         self._noise = self._whitened(kept)
         try:
             return self._advance(intake, sampler)

@@ -77,7 +77,7 @@ class CRFMNES(CmaFamily):
         self._sample_with(*self._shape())  # also the first samples are stretched
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy._own_state`."""
+        """Return the direction, the deviations and the evolution paths, beside the state of the base class."""
         return super()._own_state() | {
             "direction": self._v.copy(),
             "deviations": self._deviations.copy(),

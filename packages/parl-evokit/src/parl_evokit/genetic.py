@@ -96,7 +96,7 @@ class GA(Strategy):
         self._injected += zip(worth.tolist(), table.astype(np.float32), strict=True)
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy._own_state`."""
+        """Return the parents, as origins with chains of keys, beside the state of the base class."""
         return super()._own_state() | {
             "origins": self._origins.copy(),
             "origin_of": np.array([parent.origin for parent in self._parents], np.int64),
@@ -107,7 +107,7 @@ class GA(Strategy):
         }
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Strategy._load_own_state`."""
+        """Restore the parents, and the state of the base class."""
         self._check(state)
         super()._load_own_state(state)
         self._origins = np.array(state["origins"], np.float32)
@@ -144,7 +144,7 @@ class GA(Strategy):
         return [model, *children]
 
     def _kept_of_round(self, intake: Intake, left: Sampler) -> NDArray[np.float32]:
-        """See `Strategy._kept_of_round`: the best children, before their parents are forgotten."""
+        """Return the parameters of the best children, computed before their parents are dropped."""
         if not intake.groups:
             return np.empty((0, self.layout.size), np.float32)
         (group,) = intake.groups
@@ -153,9 +153,9 @@ class GA(Strategy):
         return left.perturb_many(group.keys[best])
 
     def _advance_reverted(self, intake: Intake, sampler: Sampler, kept: NDArray[np.float32]) -> Advance:  # noqa: ARG002
-        """See `Strategy._advance_reverted`: the trusted model stays the model, and the best children breed beside it.
+        """Return a step that keeps the trusted model and makes the best children parents beside it.
 
-        A child's one reward, beside that of a model which many have shown to be better, is no reason to take it.
+        A single reward of a child is no reason to replace a model that many rewards have shown to be better.
         """
         model = self._parents[0]
         rows = np.concatenate((sampler.parameters[np.newaxis], kept))

@@ -52,7 +52,7 @@ class LMMAES(CmaFamily):
     separable = True  # of a warm start: it has the step size, the directions begin at none
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy._own_state`."""
+        """Return the directions, the evolution path and the number of steps, beside the state of the base class."""
         return super()._own_state() | {
             "directions": self._directions.copy(),
             "path_sigma": self._path_sigma.copy(),

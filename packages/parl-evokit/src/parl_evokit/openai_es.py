@@ -128,13 +128,13 @@ class ES(Strategy):
             self._centres = Centres(self.layout.size, self.max_age)
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy._own_state`."""
+        """Return the state of the optimizer, the kept centres and a scheduled std, beside that of the base class."""
         centres = {} if self._centres is None else self._centres.state()
         std = {STD: np.array(self._sampler.std)} if self._scheduled else {}
         return super()._own_state() | under("optimizer.", self._optimizer.state()) | centres | std
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Strategy._load_own_state`."""
+        """Restore the state of the optimizer, the kept centres and a scheduled std."""
         self._optimizer.load_state(within("optimizer.", state))
         if self._scheduled:
             self._sample_with(self._std_after(self._optimizer.steps))
@@ -143,7 +143,7 @@ class ES(Strategy):
         super()._load_own_state(state)
 
     def _revert(self) -> None:
-        """See `Strategy._revert`; the centres of the models since stay known, for their samples are to count."""
+        """Return to the trusted model, and keep the centres of later models, whose samples still count."""
         if self._centres is None:
             super()._revert()
             return

@@ -45,7 +45,7 @@ class SepCMAES(CmaFamily):
     separable = True
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy._own_state`."""
+        """Return the variances and the evolution paths, beside the state of the base class."""
         return super()._own_state() | {
             "variances": self._variances.copy(),
             "path_sigma": self._path_sigma.copy(),

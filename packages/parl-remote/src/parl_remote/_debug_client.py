@@ -118,7 +118,7 @@ class LocalCalls:
     # -- future.Carrier --------------------------------------------------------------------------------------------
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
-        """Wait for the thread that settles the future; see `Carrier.wait_for`."""
+        """Wait for the thread that settles the future."""
         waiter = Waiter()
         future._block(waiter)
         if not future._settled:  # looked at now that the thread that settles it can see us
@@ -126,16 +126,16 @@ class LocalCalls:
         future._unblock(waiter)
 
     def look(self) -> None:
-        """Do nothing: no answer has to be read. See `Carrier.look`."""
+        """Do nothing: no answer has to be read."""
 
     def watch(self, future: RemoteFuture[Any]) -> None:
-        """Do nothing: the future is settled without being read. See `Carrier.watch`."""
+        """Do nothing: the future is settled without being read."""
 
     def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:
-        """Do nothing, as above. See `Carrier.await_in`."""
+        """Do nothing: the future is settled without being read."""
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
-        """See `Carrier.cancel`."""
+        """Settle the future as cancelled unless its result has arrived, and cancel its call."""
         if self._pending.pop(future._call_id, None) is None or self._runner is None:
             self.wait_for(future, None)  # another thread is just settling it
             return future.cancelled()

@@ -120,23 +120,23 @@ class _LeftToParent:
         self._error = error
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:  # noqa: ARG002
-        """Fail the future. See `Carrier.wait_for`."""
+        """Fail the future."""
         self.watch(future)
 
     def look(self) -> None:
-        """Do nothing: no answer comes. See `Carrier.look`."""
+        """Do nothing: no answer comes."""
 
     def watch(self, future: RemoteFuture[Any]) -> None:
-        """Fail the future. See `Carrier.watch`."""
+        """Fail the future."""
         if not future._settled:
             future._settle(None, self._error())
 
     def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:  # noqa: ARG002
-        """Fail the future. See `Carrier.await_in`."""
+        """Fail the future."""
         self.watch(future)
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
-        """Settle the future as cancelled, here alone. See `Carrier.cancel`."""
+        """Settle the future as cancelled, in this process alone."""
         future._settle(None, cancelled=True)
         return True
 

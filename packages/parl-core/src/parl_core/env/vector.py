@@ -125,7 +125,7 @@ class _SharedLink(_CallLink):
         return True
 
     def step(self, actions: Any) -> GroupStep:
-        """See `_CallLink.step`."""
+        """Begin a step through the shared memory and finish it."""
         self.begin_step(actions)
         return self.finish_step()
 
@@ -135,7 +135,7 @@ class _SharedLink(_CallLink):
         super().begin(method, *arguments)
 
     def begin_step(self, actions: Any) -> None:
-        """See `_CallLink.begin_step`."""
+        """Start a step of all environments through the shared memory, or by a call if the actor is gone."""
         self._called = True
         try:
             self._called = self._memory.call(actions)
@@ -147,7 +147,7 @@ class _SharedLink(_CallLink):
             self._serving = self._group.submit("serve")
 
     def finish_step(self) -> GroupStep:
-        """See `_CallLink.finish_step`."""
+        """Wait for the step that was begun and return its results."""
         if not self._called:
             return super().finish_step()
         while (answer := self._next_byte()) == Answer.PARKED:  # it had gone before the call came, and must come back
@@ -162,7 +162,7 @@ class _SharedLink(_CallLink):
         return self._step._replace(endings=endings, infos=infos)
 
     def begin_close(self) -> None:
-        """See `_CallLink.begin_close`."""
+        """Make the actor leave its serving call, then send the call that closes the environments."""
         with contextlib.suppress(OSError):  # an actor that is gone cannot be asked
             self._memory.ask_to_leave()
         super().begin("close")

@@ -191,13 +191,13 @@ class EnvironmentWorkers(ClosedByWith):
         return [Arrival(work.tag, value, failed) for work, value, failed in answers]
 
     def lost(self, slot: int, work: Work | None, error: LostActor) -> None:  # noqa: ARG002
-        """See `RestartPolicy`."""
+        """Count the loss of a worker, and the failure of the call that it was running."""
         self.lost_count += 1
         if work is not None:
             self._count_failure(work.tag, error)
 
     def not_spawned(self, slot: int, error: Exception) -> None:  # noqa: ARG002
-        """See `RestartPolicy`; a run does not continue with fewer workers."""
+        """Raise the error of a worker that could not be spawned: a run does not continue with fewer workers."""
         raise error
 
     def close(self) -> None:
@@ -365,7 +365,7 @@ class FragmentSource(Protocol):
         """Wait for all calls in progress; in the deterministic mode, later batches stay the same."""
 
     def begin_again(self, observations: Sequence[Observations]) -> None:
-        """Every group's environments were reset and observe `[size, *obs]`; nothing was in progress."""
+        """Start from the first observations `[size, *obs]` of every group after a reset, with no call in progress."""
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, of a deterministic run that has settled."""

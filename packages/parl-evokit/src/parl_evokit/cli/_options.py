@@ -151,13 +151,13 @@ class Commands(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """See click."""
+        """Return the command of a name, whose underscores count as hyphens."""
         return super().get_command(ctx, cmd_name.replace("_", "-"))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See click."""
+        """Return the command that the arguments name, whose underscores count as hyphens."""
         return super().resolve_command(ctx, [args[0].replace("_", "-"), *args[1:]])
 
 

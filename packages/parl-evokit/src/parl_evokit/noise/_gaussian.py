@@ -51,7 +51,7 @@ _Unit = TypeVar("_Unit", np.int16, np.float32)
 
 
 class RowsOf(Protocol):
-    """See `GaussianNoise.rows`."""
+    """A function that returns the noise of pairs as rows of whole numbers, from `GaussianNoise.rows`."""
 
     def __call__(
         self, run: slice, start: int, count: int, out: NDArray[np.float32] | None = None
@@ -80,13 +80,13 @@ class Pairs:
 
 
 class Prepared(Protocol):
-    """See `GaussianNoise.prepared`."""
+    """A function that returns the parameters of one of several samples, from `GaussianNoise.prepared`."""
 
     def __call__(self, place: int, out: FlatVector | None, /) -> FlatVector: ...
 
 
 class Halves(Protocol):
-    """See `GaussianNoise.halves`."""
+    """A function that returns the parameters of both halves of several pairs, from `GaussianNoise.halves`."""
 
     def __call__(
         self, run: slice, out: NDArray[np.float32] | None = None

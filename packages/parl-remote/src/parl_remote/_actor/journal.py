@@ -100,19 +100,19 @@ class _Writer:
             setattr(host, name, getattr(self, name))
 
     def handle(self, frames: Sequence[memoryview]) -> list[Buffer]:
-        """See `ActorHost.handle`."""
+        """Process a message, and record its beginning and its reply."""
         number, began = self._note_begin(frames), time.perf_counter()
         reply = self._serial(frames)
         self._note_end(number, reply, time.perf_counter() - began)
         return reply
 
     def start(self, run: Run) -> Any:
-        """See `ActorHost.start`."""
+        """Record the beginning of a call and run it."""
         self._begun[id(run)] = self._note_begin(run.frames), time.perf_counter()
         return self._start(run)
 
     def finish(self, run: Run, value: Any, error: BaseException | None, send: Callable[[list[Buffer]], None]) -> None:
-        """See `ActorHost.finish`."""
+        """Pass a call's reply to `send`, and record it."""
         number, began = self._begun.pop(id(run), (-1, 0.0))
 
         def note(reply: list[Buffer]) -> None:

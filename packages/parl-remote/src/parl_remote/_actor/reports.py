@@ -193,22 +193,22 @@ class SharedCallMeter(CallMeter):
         self._use(before._page)
 
     def began(self) -> float:
-        """See `CallMeter.began`."""
+        """Begin a call under the lock, and return the time."""
         with self._lock:
             return super().began()
 
     def runs(self, method: str) -> None:
-        """See `CallMeter.runs`."""
+        """Record the method of the call that began last, under the lock."""
         with self._lock:
             super().runs(method)
 
     def ended(self, began: float) -> None:
-        """See `CallMeter.ended`."""
+        """Record the end of a call, under the lock."""
         with self._lock:
             super().ended(began)
 
     def failed(self, began: float, error: BaseException) -> None:
-        """See `CallMeter.failed`."""
+        """Record the end of a call that raised, under the lock."""
         with self._lock:
             self._note(error)
             super().ended(began)
@@ -426,41 +426,41 @@ class RecordingMeter(CallMeter):
         return self._before.has_waiting
 
     def publish(self, path: str | os.PathLike[str]) -> None:
-        """See `CallMeter.publish`."""
+        """Move the page of the usual meter into a file of its own."""
         self._before.publish(path)
 
     def shared(self) -> CallMeter:
-        """See `CallMeter.shared`."""
+        """Make the usual meter one for concurrent calls, and return this meter."""
         self._before = self._before.shared()
         return self
 
     def began(self) -> float:
-        """See `CallMeter.began`."""
+        """Begin a call and return the time."""
         self._begun.at = began = self._before.began()
         return began
 
     def runs(self, method: str) -> None:
-        """See `CallMeter.runs`."""
+        """Record the method of the call that this thread began last."""
         self._names[getattr(self._begun, "at", 0.0)] = method
         self._before.runs(method)
 
     def ended(self, began: float) -> None:
-        """See `CallMeter.ended`."""
+        """Record the end of a call, and write its line."""
         self._before.ended(began)
         self._note(began, "")
 
     def failed(self, began: float, error: BaseException) -> None:
-        """See `CallMeter.failed`."""
+        """Record the end of a call that raised, and write its line with the type of the error."""
         self._before.failed(began, error)
         self._note(began, type(error).__name__)
 
     def constructed(self, began: float) -> None:
-        """See `CallMeter.constructed`."""
+        """Record the end of the constructor, and write its line."""
         self._before.constructed(began)
         self._note(began, "")
 
     def waiting(self, count: int) -> None:
-        """See `CallMeter.waiting`."""
+        """Record the number of calls received and not begun."""
         self._before.waiting(count)
 
     def _note(self, began: float, error: str) -> None:  # type: ignore[override]  # the usual one has its own

@@ -124,7 +124,7 @@ class _Both(RemoteCallError):
 
 
 class _BothAttribute(_Both, RemoteAttributeError):
-    """The same for a missing attribute."""
+    """The part of the class of a missing attribute's error that makes it a RemoteAttributeError as well."""
 
 
 _OWN = (

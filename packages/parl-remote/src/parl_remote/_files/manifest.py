@@ -176,7 +176,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All entries of a folder, in order of their paths.
+    """The entries of a folder, in order of their paths.
 
     Attributes:
         entries: The entries.

@@ -131,15 +131,15 @@ class Calls:
     # -- workers.Source ----------------------------------------------------------------------------------------------
 
     def has_next(self) -> bool:
-        """See `Source`."""
+        """Return whether a call waits."""
         return bool(self._queue)
 
     def may_queue(self) -> bool:
-        """See `Source`: a call may take any time."""
+        """Return False: a call may take any time."""
         return False
 
     def take(self, workers: int) -> Chunk | None:  # noqa: ARG002  # the protocol's
-        """See `Source`."""
+        """Return the next call that is not cancelled; None if there is none."""
         while self._queue:
             chunk = self._queue.popleft()
             if self.may_begin(chunk.future):
@@ -147,15 +147,15 @@ class Calls:
         return None
 
     def give_back(self, chunks: list[Chunk]) -> bool:
-        """See `Source`."""
+        """Put calls at the front of the queue, and return True."""
         self._queue.extendleft(reversed(chunks))
         return True
 
     def measured(self, chunk: Chunk, seconds: float, size: int) -> None:
-        """See `Source`."""
+        """Do nothing: the size of a chunk of calls is always one."""
 
     def settle(self, chunk: Chunk, outcome: Outcome) -> None:
-        """See `Source`."""
+        """Settle the future of a call with its outcome."""
         future = chunk.future
         chunk.future = chunk.items = None
         values, failures = read(outcome, chunk)
@@ -166,7 +166,7 @@ class Calls:
         self.end(future)
 
     def fail(self, chunk: Chunk, error: BaseException) -> None:
-        """See `Source`."""
+        """Settle the future of a call with an error."""
         future = chunk.future
         chunk.future = chunk.items = None
         self.refuse(future, error)
@@ -437,17 +437,17 @@ class Items:
     # -- workers.Source ----------------------------------------------------------------------------------------------
 
     def has_next(self) -> bool:
-        """See `Source`."""
+        """Return whether items wait."""
         return bool(self._again) or self._at < len(self._queue)
 
     def may_queue(self) -> bool:
-        """See `Source`: True if the chunk is known to be quick, so that its worker need not wait for it."""
+        """Return True if the next chunk is known to be quick, so that its worker need not wait for it."""
         if self._again:
             return False
         return self._chunksize is None and self.timeout_s is None and 0 < self._cost < _CHUNK_S
 
     def take(self, workers: int) -> Chunk:
-        """See `Source`."""
+        """Return the next chunk, sized by the measured cost and the number of workers."""
         self._workers_seen = max(1, workers if self.quota.most is None else min(workers, self.quota.most))
         if self._again:
             chunk = self._again.pop(0)
@@ -483,13 +483,13 @@ class Items:
         return max(1, int(size))
 
     def give_back(self, chunks: list[Chunk]) -> bool:
-        """See `Source`."""
+        """Put chunks at the front of the queue; return False if the map is closed."""
         if not self._closed:
             self._again[:0] = chunks
         return not self._closed
 
     def measured(self, chunk: Chunk, seconds: float, size: int) -> None:
-        """See `Source`."""
+        """Record the cost of a chunk, which decides the size of later chunks."""
         cost = max(seconds / chunk.size, 1e-8)
         self._cost = cost if not self._cost or chunk.size > self._grown // 2 else (self._cost + cost) / 2
         self._grown = max(self._grown, chunk.size)
@@ -500,11 +500,11 @@ class Items:
             costs.popitem(last=False)
 
     def settle(self, chunk: Chunk, outcome: Outcome) -> None:
-        """See `Source`."""
+        """Store a chunk's outcome for the reader of the results."""
         self._take_in(chunk, outcome)
 
     def fail(self, chunk: Chunk, error: BaseException) -> None:
-        """See `Source`."""
+        """Store the error of all items of a chunk for the reader of the results."""
         self._take_in(chunk, error)
 
     def _take_in(self, chunk: Chunk, outcome: Outcome | BaseException) -> None:

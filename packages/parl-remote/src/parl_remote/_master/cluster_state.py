@@ -293,7 +293,7 @@ class ClusterState:
         return min((time for time in times if time is not None), default=None)
 
     def status(self, request_id: int, now: float, *, detail: bool, dropped: int, nodes: bool = True) -> Status:
-        """See `ClusterView.status`."""
+        """Return the cluster's status, and the count of rejected peers."""
         return self.view.status(request_id, now, detail=detail, dropped=dropped, nodes=nodes)
 
     def _settled(self, out: list[Instruction]) -> list[Instruction]:

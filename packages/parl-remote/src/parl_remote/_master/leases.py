@@ -55,7 +55,7 @@ class LeaseGrants:
         self._nodes_may_join = nodes_may_join
 
     def requested(self, client_id: str, request: LeaseRequest, now: float) -> list[Instruction]:
-        """See `ClusterState.lease_requested`."""
+        """Grant a client's request for resources, queue it, or refuse it with the reason."""
         tables = self._tables
         if (client_id, request.request_id) in tables.queue:
             raise RemoteProtocolError(f"request_id {request.request_id} is already waiting")
@@ -74,7 +74,7 @@ class LeaseGrants:
         return out
 
     def cancelled(self, client_id: str, request_id: int) -> list[Instruction]:
-        """See `ClusterState.lease_cancelled`."""
+        """Withdraw a request; a grant that is on its way stands."""
         waiting = self._tables.queue.remove((client_id, request_id))
         if waiting is None:
             return []

@@ -74,7 +74,7 @@ class KnownNodes:
     def joined(
         self, joined: NodeJoin, now: float, pid: int, versions: Mapping[str, str]
     ) -> tuple[Node, list[Instruction]]:
-        """See `ClusterState.node_joined`."""
+        """Add a worker that joins, and return its node with the instructions that follow."""
         revoked = {one.lease_id: one.ending for lease in joined.leases if (one := self._ends.left(lease.lease_id))}
         brought = {lease.lease_id: lease for lease in joined.leases if lease.lease_id not in revoked}
         if not joined.resources.fits(_sum(lease.resources for lease in brought.values())):
@@ -275,7 +275,7 @@ class KnownClients:
         self._away: dict[str, float] = {}  # those that broke off, and until when they may come back
 
     def joined(self, client_id: str, name: str, pid: int, now: float, host_id: str) -> None:
-        """See `ClusterState.client_joined`."""
+        """Add a program that connects, or one that reconnects with its leases."""
         before = self._tables.clients.get(client_id)
         if before is not None and not before.is_absent:
             raise RemoteProtocolError(f"a client with id {client_id} is already connected")
@@ -284,7 +284,7 @@ class KnownClients:
         self._tables.clients[client_id] = Client(client_id, name, pid, host_id, now, leases)
 
     def away(self, client_id: str, now: float) -> list[Instruction]:
-        """See `ClusterState.client_away`."""
+        """Record that a program's connection broke without a Bye; an unknown program is ignored."""
         client = self._tables.clients.get(client_id)
         if client is None:
             return []
@@ -296,7 +296,7 @@ class KnownClients:
         return self._check_unstarted(client)
 
     def holds(self, client_id: str, held: Iterable[str]) -> list[Instruction]:
-        """See `ClusterState.client_holds`."""
+        """End the leases that a reconnected program does not know of."""
         client = self._tables.clients.get(client_id)
         unknown = set(client.leases).difference(held) if client is not None else set()
         return self._end(sorted(unknown), "its owner does not know of it")

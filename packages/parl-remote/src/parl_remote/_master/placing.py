@@ -292,7 +292,7 @@ class Node:
 
 
 class NodePool:
-    """All nodes by id, with their free resources."""
+    """The nodes of a cluster by id, with their free resources."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}

@@ -310,7 +310,7 @@ class ActorStarted(Message):
 
 @record
 class ActorFailed(Message):
-    """No process could be started on the lease."""
+    """The report that no process could be started on the lease."""
 
     lease_id: str
     reason: str

@@ -298,7 +298,7 @@ class ClusterSource:
         self._lock = threading.Lock()
 
     def snapshot(self) -> Snapshot:
-        """See `Source.snapshot`."""
+        """Return a snapshot of the cluster, from the master's answers."""
         try:
             status = self._master.ask(lambda number: StatusRequest(number, nodes=False), Status)
             nodes = self._nodes()
@@ -336,18 +336,18 @@ class ClusterSource:
         )
 
     def read_log(self, actor_id: str, position: int | None, most_bytes: int) -> LogChunk:
-        """See `Source.read_log`."""
+        """Return a piece of an actor's output, from its worker."""
         start = -1 if position is None else position
         text = self._ask_worker(actor_id, lambda n: ReadLog(n, actor_id, start, most_bytes=most_bytes), LogText)
         pieces = tuple((piece.text, piece.is_error) for piece in text.pieces)
         return LogChunk(pieces, text.end, text.start, text.ended)
 
     def dump_stack(self, actor_id: str) -> str:
-        """See `Source.dump_stack`."""
+        """Return the stacks of an actor's threads, from its worker."""
         return self._ask_worker(actor_id, lambda n: DumpStack(n, actor_id), StackDump, _STACK_S).text
 
     def kill(self, actor_id: str, reason: str) -> None:
-        """See `Source.kill`."""
+        """End an actor's process through the master."""
         try:
             self._steering.ask(lambda number: KillActor(number, actor_id, reason), ActorKilled)
         except (ChannelClosed, ResultTimeout, OSError) as error:
@@ -356,7 +356,7 @@ class ClusterSource:
             raise Unknown(str(error)) from error
 
     def acknowledge(self, node_id: str) -> None:
-        """See `Source.acknowledge`."""
+        """Remove a lost node from the master's list."""
         try:
             done = self._steering.ask(lambda number: AcknowledgeNodes(number, (node_id,)), NodesAcknowledged)
         except (RemoteError, OSError) as error:

@@ -50,7 +50,7 @@ class HistoryFile(History):
         self._is_torn = False  # the last line may be there in part
 
     def past(self) -> Past:
-        """See `History.past`."""
+        """Read the stored history, and write the file anew without outdated lines."""
         head, events, nodes, drains = self._read()
         self._write(head, events, nodes, drains)
         return Past(
@@ -62,19 +62,19 @@ class HistoryFile(History):
         )
 
     def happened(self, event: ClusterEvent) -> None:
-        """See `History.happened`."""
+        """Append an event."""
         self._append({"event": to_json(event)})
 
     def noted(self, node: NodeRecord) -> None:
-        """See `History.noted`."""
+        """Append the record of a node, which replaces an earlier one."""
         self._append({"node": to_json(node)})
 
     def draining(self, drain: DrainRecord) -> None:
-        """See `History.draining`."""
+        """Append the drain of a node, which replaces an earlier one."""
         self._append({"drain": to_json(drain)})
 
     def gone(self, node_id: str) -> None:
-        """See `History.gone`."""
+        """Append a line that drops the records of a node."""
         self._append({"gone": node_id})
 
     def _append(self, line: object) -> None:

@@ -248,12 +248,12 @@ class _UnreachedOutbox(Outbox):
         self._reach = reach
 
     def submit(self, call: Call, futures: Sequence[RemoteFuture[Any]] = ()) -> RemoteFuture[Any]:
-        """See `Outbox.submit`."""
+        """Connect to the actor, and send a call through the outbox that replaces this one."""
         self._reach(self._ref)
         return self._ref.outbox.submit(call, futures)
 
     def names_changed(self) -> bool:
-        """See `Outbox.names_changed`."""
+        """Connect to the actor, and return whether the names of its attributes may have changed."""
         self._reach(self._ref)
         return self._ref.outbox.names_changed()
 

@@ -86,14 +86,14 @@ class AnswerReader(ABC):
 
     @abstractmethod
     def cancel(self, future: RemoteFuture[Any]) -> bool:
-        """See `Carrier.cancel`."""
+        """Settle the future as cancelled unless its result has arrived, and notify the actor."""
 
     @abstractmethod
     def write(self) -> None:
         """Write as much as the channel takes of the messages that it did not take before."""
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
-        """See `Carrier.wait_for`."""
+        """Read answers, or wait for the thread that reads them, until the future is settled or the timeout is over."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         me = get_ident()
         leads = self._reader == me  # called by a callback that this same thread runs while it reads
@@ -121,7 +121,7 @@ class AnswerReader(ABC):
                 self.leave()
 
     def look(self) -> None:
-        """See `Carrier.look`."""
+        """Settle the futures whose answers have arrived, unless another thread reads."""
         if self._reader != get_ident() and self._reading.acquire(blocking=False):
             self._drain_and_release()
             self._hand_over()
@@ -201,18 +201,18 @@ class AnswerReader(ABC):
     # -- what `future.wait_any` needs, by which one thread reads several connections -------------------------------
 
     def is_led_here(self) -> bool:
-        """See `future.Readable`."""
+        """Return whether this thread is the one that reads."""
         return self._reader == get_ident()
 
     def lead(self) -> bool:
-        """See `future.Readable`."""
+        """Start to read for all threads; return False if another thread does."""
         leads = self._reading.acquire(blocking=False)
         if leads:
             self._reader = get_ident()
         return leads
 
     def leave(self) -> None:
-        """See `future.Readable`."""
+        """Stop reading if this thread does, and hand over to a thread that waits."""
         if self._reader == get_ident():
             self._reader = 0
         while self._reading._is_owned():  # type: ignore[attr-defined]  # see `_release_reading`; in place for speed
@@ -221,7 +221,7 @@ class AnswerReader(ABC):
             self._hand_over()
 
     def drain(self) -> None:
-        """See `future.Readable`."""
+        """Settle the answers that have arrived, without waiting for more."""
         try:
             while True:
                 self._take(0.0)
@@ -231,7 +231,7 @@ class AnswerReader(ABC):
             self.lose()
 
     def has_read_ahead(self) -> bool:
-        """See `future.Readable`."""
+        """Return whether data has arrived that the descriptor does not signal."""
         return bool(self._arrived) or self._channel.pending()
 
     def fileno(self) -> int:
@@ -245,7 +245,7 @@ class AnswerReader(ABC):
     # -- an event loop ---------------------------------------------------------------------------------------------
 
     def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:
-        """See `Carrier.await_in`."""
+        """Read answers in the thread of the event loop until the future is settled, or else in the background."""
         event_loop = self._event_loop
         if event_loop is None and not self._is_lost:
             with contextlib.suppress(OSError, ValueError, NotImplementedError):  # closed, or a loop that cannot do it
@@ -317,7 +317,7 @@ class AnswerReader(ABC):
     # -- the background --------------------------------------------------------------------------------------------
 
     def watch(self, future: RemoteFuture[Any]) -> None:
-        """See `Carrier.watch`."""
+        """Settle the future in the background, for waiters that do not call `wait_for`."""
         self._watched.add(future)
         if future._settled:
             self._watched.discard(future)

@@ -181,15 +181,15 @@ class Connection(AnswerReader):
         self._unsent = frozen, future
 
     def is_sending_here(self) -> bool:
-        """See `outbox.CallPath`."""
+        """Return whether this thread is within `send`, interrupted by a signal handler or a finalizer."""
         return bool(self._sending._is_owned())  # type: ignore[attr-defined]  # as in `send`
 
     def is_full(self) -> bool:
-        """See `outbox.CallPath`."""
+        """Return whether the channel cannot take a call now."""
         return self._is_full or (self._delivery is not None and self._delivery.is_under_way)
 
     def met_loss(self) -> None:
-        """See `outbox.CallPath`."""
+        """Report the loss of the connection, and read the actor's last answers in the background."""
         self._on_closed()
         with contextlib.suppress(RuntimeError):  # no thread can be started any more
             self._background().call_soon(self.look)  # the actor may have told why it does not take this connection
@@ -323,7 +323,7 @@ class Connection(AnswerReader):
         self._channel.send(pack(Kind.JOIN, flags, 0 if holds else 1, 0))
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
-        """See `Carrier.cancel`."""
+        """Settle the future as cancelled unless its result has arrived, and notify the actor."""
         if self._pending.pop(future._call_id, None) is None:
             carrier = self._settling(future)
             return future.cancelled() if carrier is None else carrier.cancel(future)
@@ -340,7 +340,7 @@ class Connection(AnswerReader):
     # -- in ------------------------------------------------------------------------------------------------------
 
     def take_message(self, frames: list[memoryview]) -> None:
-        """See `AnswerReader`."""
+        """Settle the future of an answer, or handle another message of the actor."""
         kind, flags, _, call_id = header_of(frames[0])
         pending = self._pending.get(call_id)
         future = None if pending is None else pending()
@@ -424,7 +424,7 @@ class Connection(AnswerReader):
         self._tell(pack(Kind.RECEIVED, 0, 0 if wanted else 1, call_id))
 
     def names_changed(self) -> bool:
-        """See `actor_ref.CallPath.names_changed`."""
+        """Return whether the names of the actor's attributes may have changed since the last call."""
         self.look()
         if self._pending:
             return True  # one of these calls may change them
@@ -486,7 +486,7 @@ class OwnConnection(Connection):
     """A connection whose `wait_for` refuses to wait for a call that cannot start."""
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
-        """See `Carrier.wait_for`.
+        """Wait until the future is settled, unless its call can never start.
 
         Raises:
             RemoteError: The awaited call cannot start before the waiting one has ended.

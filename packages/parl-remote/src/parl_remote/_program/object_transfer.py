@@ -113,7 +113,7 @@ class NodeObjects:
         self._note(ref)  # again, if the link was new
 
     def fetch(self, object_id: str, timeout_s: float | None) -> memoryview:
-        """See `object_memory.Source.fetch`."""
+        """Return the image of a value, from the node that has it."""
         try:
             return self._ask(lambda number: FetchObject(number, object_id), timeout_s=timeout_s)[1]
         except ResultTimeout:

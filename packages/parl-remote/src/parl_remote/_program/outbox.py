@@ -200,7 +200,7 @@ class Outbox:
         return live is not None and (self.unsent > 0 or live.names_changed())
 
     def tend(self) -> None:
-        """Read answers that no thread waits for; see `CallPath.tend`."""
+        """Read answers that no thread waits for, if they would block the actor."""
         live = self._live
         if live is not None:
             live.tend()
@@ -274,7 +274,7 @@ class Outbox:
     # -- future.Carrier ----------------------------------------------------------------------------------------------
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
-        """Wait until the call has left for a connection, or is settled; see `Carrier.wait_for`.
+        """Wait until the call has left for a connection, or is settled.
 
         Raises:
             RemoteError: This thread is sending a call before it, which a signal handler or a finalizer has interrupted.
@@ -293,16 +293,16 @@ class Outbox:
             future._unblock(waiter)
 
     def look(self) -> None:
-        """Do nothing: calls are sent without it as soon as possible. See `Carrier.look`."""
+        """Do nothing: calls are sent without it as soon as possible."""
 
     def watch(self, future: RemoteFuture[Any]) -> None:
-        """Do nothing: the awaited futures are watched, and later the connection. See `Carrier.watch`."""
+        """Do nothing: the awaited futures are watched, and later the connection."""
 
     def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:
-        """Do nothing, as above. See `Carrier.await_in`."""
+        """Do nothing: the awaited futures are watched, and later the connection."""
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
-        """See `Carrier.cancel`."""
+        """Settle the future as cancelled if its call still waits here; else pass the cancellation to its connection."""
         with self._lock:
             is_here = self._machine.cancel(future)
             if is_here:

@@ -167,11 +167,11 @@ class RealCluster:
         return True
 
     def connect_master(self) -> Channel:
-        """See `ClusterAddress.connect_master`."""
+        """Return a channel to the master at the cluster's address."""
         return self._address.connect_master()
 
     def connect_node(self, node_addresses: Sequence[str]) -> Channel:
-        """See `ClusterAddress.connect_node`."""
+        """Return a channel to a worker, at the first of its addresses that answers."""
         return self._address.connect_node(node_addresses)
 
     def unreachable(self, reason: str) -> ClusterUnreachable:

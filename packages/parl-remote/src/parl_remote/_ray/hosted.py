@@ -202,15 +202,15 @@ class ConcurrentObject(_Hosted):
         self._last_number = 0
 
     async def place(self) -> RayPlace:  # type: ignore[override]  # all of a Ray actor's methods are of one kind
-        """See `_Hosted.place`."""
+        """Return the actor's address."""
         return super().place()
 
     async def description(self) -> str:  # type: ignore[override]
-        """See `_Hosted.description`."""
+        """Return the description for processes that look the actor up by name."""
         return super().description()
 
     async def created(self) -> Wire:  # type: ignore[override]
-        """See `_Hosted.created`."""
+        """Return the answer of the object's constructor, which runs in a thread."""
         return await asyncio.get_running_loop().run_in_executor(None, self._create)
 
     async def handle(self, message: Wire) -> Wire:
@@ -266,7 +266,7 @@ class _Calls(LocalCalls):
             self._runner.cancel(self, number)
 
     def flush(self) -> None:
-        """See `runners.Answerer`."""
+        """Pass each buffered reply to the function that waits for it."""
         while self._held:
             try:
                 reply = self._held.popleft()

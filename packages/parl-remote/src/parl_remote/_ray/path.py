@@ -231,7 +231,7 @@ class RayPath(OpenPath):
     # -- outbox.CallPath --------------------------------------------------------------------------------------------
 
     def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
-        """See `CallPath.send`; where Ray restarts the actor, this waits for that."""
+        """Send a call as a Ray task; where Ray is restarting the actor, wait for that first."""
         owner = call.owner
         travelling = owner[1:] if isinstance(owner, tuple) else ()
         for ref in travelling:
@@ -264,7 +264,7 @@ class RayPath(OpenPath):
     # -- future.Carrier ----------------------------------------------------------------------------------------------
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
-        """See `Carrier.wait_for`."""
+        """Wait for the task of the future and settle it, until the timeout is over."""
         result = self._results.get(future)
         if result is not None and not future._settled:
             self._read(future, result, timeout_s)
@@ -279,7 +279,7 @@ class RayPath(OpenPath):
             self.look()
 
     def look(self) -> None:
-        """See `Carrier.look`."""
+        """Settle the futures whose tasks have ended, without waiting."""
         with self._lock:
             waiting = [(future, result) for future, result in self._results.items() if not future._settled]
         for future, result in waiting:
@@ -287,18 +287,18 @@ class RayPath(OpenPath):
                 self._read(future, result, None)
 
     def watch(self, future: RemoteFuture[Any]) -> None:
-        """See `Carrier.watch`."""
+        """Settle the future in the background once its task has ended."""
         result = self._results.get(future)
         if result is not None:
             later = self._client.in_background
             result.future().add_done_callback(lambda _: later(lambda: self._take(future, result)))
 
     def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:  # noqa: ARG002
-        """Read in the background; see `Carrier.await_in`."""
+        """Settle the future in the background."""
         self.watch(future)
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
-        """See `Carrier.cancel`."""
+        """Settle the future as cancelled unless its result has arrived; cancel the task of a concurrent actor."""
         with self._lock:
             result = self._results.pop(future, None)
             if result is None or future._settled:

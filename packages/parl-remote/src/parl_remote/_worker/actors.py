@@ -308,7 +308,7 @@ class WorkerLease:
 
 
 class WorkerLeases:
-    """All leases of one worker, by id."""
+    """The leases of one worker, by id."""
 
     def __init__(self) -> None:
         self._leases: dict[str, WorkerLease] = {}

@@ -58,7 +58,7 @@ class Borrowers:
         self._undescribed: defaultdict[str, list[tuple[Link, WatchActor]]] = defaultdict(list)
 
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:  # noqa: ARG002
-        """See `Part.received`."""
+        """Process a message of a borrower: watch an actor, describe it, or stop watching it."""
         match message:
             case WatchActor(described=True, lease_id=lease_id) if lease_id not in self._descriptions:
                 if self._find(lease_id) is None and self._ended(lease_id) is not None:

@@ -323,7 +323,7 @@ class WorkerFiles:
     # -- in the loop's thread ------------------------------------------------------------------------------------
 
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:
-        """See `handshake.Part`."""
+        """Process a message of a program about its files: compare directories, store contents, prepare a folder."""
         if isinstance(message, SeeFiles):
             link.tell(FilesSeen(message.request_id, all(_is_same(p.path, p.device, p.inode) for p in message.places)))
             return
