@@ -26,7 +26,7 @@ from parl_core.training.acting import check_observations, check_rewards
 from parl_core.training.actor_learner import LearnerMetrics
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
-from parl_core.training.events import Callback, Ended, Episode, Figures
+from parl_core.training.events import Callback, Ended, Episode, MetricMeans
 
 __all__ = ["LearnerSettings", "train_with_simulators"]
 
@@ -133,7 +133,7 @@ def train_with_simulators(
         return actors.create(Simulator, make_env, make_agent)
 
     metrics = LearnerMetrics(0, clock)
-    figures = Figures(agent.alg.FIGURES)
+    figures = MetricMeans(agent.alg.FIGURES)
     episodes: list[Played] = []
     reported = 0
     with (

@@ -11,7 +11,7 @@ import pytest
 
 import parl
 from parl_core import backends
-from parl_core.migration import REMOVED_MODULES
+from parl_core._migration import REMOVED_MODULES
 
 BACKEND = backends.current().name
 ALGORITHMS = [

@@ -18,9 +18,9 @@ from parl_core.checkpoint import CheckpointStore
 from parl_core.cli._commands import parl
 from parl_core.cli._train import asked_by
 from parl_core.offline import OfflineDataset
-from parl_core.training import Callback, Run, Update, seeds
-from parl_core.training.recipe_run import RecipeRun
-from parl_core.training.seeds import RunInActor, train_seeds
+from parl_core.training import Callback, Run, Update, _seeds
+from parl_core.training._recipe_run import RecipeRun
+from parl_core.training._seeds import RunInActor, train_seeds
 from parl_core.training.trained import Trained
 from parl_remote.testing import LoopbackCluster
 
@@ -255,7 +255,7 @@ class PressesOnce(Callback):
 def test_interrupted_runs_of_a_group_end_with_checkpoints_that_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(seeds, "SECONDS_OF_A_ROUND", 200.0)
+    monkeypatch.setattr(_seeds, "SECONDS_OF_A_ROUND", 200.0)
     given = {"num_envs": 2, "n_steps": 8, "network.width": 4}
     asked = RecipeRun("PPO", "CartPole-v1", BACKEND, steps=10**7, checkpoint_every=10**7, given=given)
     folders = [tmp_path / "group" / f"seed-{seed}" for seed in (3, 4)]

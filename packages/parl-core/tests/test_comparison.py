@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 from parl_core.cli._commands import parl
 from parl_core.errors import CheckpointError
+from parl_core.training._seeds import FollowedRuns, seeds_of
 from parl_core.training.curves import Comparison, draw_comparison, read_run
 from parl_core.training.events import Callback, Ended, Evaluation, Update
-from parl_core.training.seeds import FollowedRuns, seeds_of
 
 PNG = b"\x89PNG"
 

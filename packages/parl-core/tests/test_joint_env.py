@@ -15,7 +15,7 @@ from parl_core.env.matrix_games import GAMES, MatrixGame, TwoStepGame, climbing,
 from parl_core.env.multi_agent import SMACGame, TupleGame
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
-from parl_core.training.recipe_run import preset
+from parl_core.training._recipe_run import preset
 from parl_core.training.settings import settings_of
 from parl_core.training.trained import make_flat_env
 

@@ -7,8 +7,8 @@ from textwrap import dedent
 import pytest
 from click.testing import CliRunner
 
+from parl_core._migration import Program, read, report, rewrite
 from parl_core.cli._commands import parl
-from parl_core.migration import Program, read, report, rewrite
 
 
 def program(text: str, path: str = "train.py") -> Program:

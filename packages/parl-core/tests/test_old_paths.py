@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import parl
-from parl_core.migration import REMOVED_MODULES
+from parl_core._migration import REMOVED_MODULES
 
 FOLDER = Path(parl.__file__).parent
 STUBS = sorted(FOLDER.rglob("*.pyi"))

@@ -24,8 +24,8 @@ from parl_core.cli import _commands as commands
 from parl_core.cli import _train
 from parl_core.cli._commands import parl
 from parl_core.errors import CheckpointError, HyperparameterError
-from parl_core.training import recipe_run, trained
-from parl_core.training.recipe_run import RecipeRun
+from parl_core.training import _recipe_run, trained
+from parl_core.training._recipe_run import RecipeRun
 from parl_core.training.recipes import RECIPES
 from parl_core.training.settings import settings_of, with_settings
 from parl_core.training.trained import make_flat_env
@@ -338,7 +338,7 @@ def test_the_listed_settings_of_every_algorithm_are_a_file_that_changes_nothing(
     assert listed.exit_code == 0, listed.output
     (tmp_path / "run.toml").write_text(listed.output)
     read = _train._read_config(tmp_path / "run.toml")
-    recipe = recipe_run.preset(algorithm, read["env"])
+    recipe = _recipe_run.preset(algorithm, read["env"])
     changed = with_settings(algorithm, recipe, read["given"])
     before, after = settings_of(algorithm, recipe), settings_of(algorithm, changed)
     assert {name: one.value for name, one in after.items()} == {name: one.value for name, one in before.items()}
@@ -424,7 +424,7 @@ def test_a_video_has_the_name_of_what_it_is(still: Path, tmp_path: Path) -> None
 def test_the_needs_of_videos_are_reported_before_anything_is_loaded(
     still: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipe_run, "find_spec", lambda name: None)
+    monkeypatch.setattr(_recipe_run, "find_spec", lambda name: None)
     result = run("play", str(still), "--video", "agent.mp4")
     assert result.exit_code == 1
     assert 'videos are written by moviepy: pip install "parl-core[video]"' in result.output

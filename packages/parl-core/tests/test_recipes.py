@@ -10,9 +10,9 @@ from gymnasium import spaces
 from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of, stretched
+from parl_core.training._recipe_run import RecipeRun
 from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.on_policy import OnPolicySettings
-from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.recipes import (
     NETWORKS,
     RECIPES,

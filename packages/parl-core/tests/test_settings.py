@@ -6,7 +6,7 @@ import pytest
 
 from parl_core.errors import HyperparameterError
 from parl_core.schedules import linear, piecewise
-from parl_core.training.recipe_run import RecipeRun, preset
+from parl_core.training._recipe_run import RecipeRun, preset
 from parl_core.training.recipes import RECIPES
 from parl_core.training.settings import (
     algorithm_named,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parl_core import training
-from parl_core.training import fragment, on_policy
+from parl_core.training import events, fragment, on_policy, self_play
 
 
 def test_every_public_name_is_there_and_no_other() -> None:
@@ -32,9 +32,15 @@ def test_importing_it_imports_neither_numpy_nor_gymnasium() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "old", "new"), [(on_policy, "Rollout", "RolloutSteps"), (fragment, "Fragment", "FragmentSteps")]
+    ("module", "old", "new"),
+    [
+        (on_policy, "Rollout", "RolloutSteps"),
+        (fragment, "Fragment", "FragmentSteps"),
+        (events, "Figures", "MetricMeans"),
+        (self_play, "Chooses", "PlayerPolicy"),
+    ],
 )
-def test_the_former_names_of_steps_warn_and_work(module: Any, old: str, new: str) -> None:
+def test_former_names_of_classes_warn_and_work(module: Any, old: str, new: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"use `{new}` instead"):
         assert getattr(module, old) is getattr(module, new)
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):

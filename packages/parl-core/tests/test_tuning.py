@@ -11,7 +11,7 @@ import pytest
 from parl_core.contracts.base import unused_settings
 from parl_core.errors import HyperparameterError, ParlError
 from parl_core.training import tuning
-from parl_core.training.recipe_run import RecipeRun
+from parl_core.training._recipe_run import RecipeRun
 from parl_core.training.recipes import RECIPES
 from parl_core.training.settings import contract_of
 from parl_core.training.tuning import Range, default_ranges, read_range, toml_of, tune

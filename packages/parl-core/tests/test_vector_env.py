@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl_core.actors import InProcessActors
-from parl_core.env._steps import Ending, GroupStep, Rows
+from parl_core.env._steps import ActionRows, Ending, GroupStep
 from parl_core.env.vector import VectorEnv, make_vector_env
 from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
 
@@ -252,8 +252,8 @@ def test_dict_observations_and_few_bytes_travel() -> None:
 
 def test_actions_survive_pickling_one_by_one() -> None:
     for actions in (np.array([1, 0, 2]), np.array([[0.5, -1.0]], np.float32)):
-        back = pickle.loads(pickle.dumps(Rows(actions)))
-        np.testing.assert_array_equal(list(back), list(Rows(actions)))
+        back = pickle.loads(pickle.dumps(ActionRows(actions)))
+        np.testing.assert_array_equal(list(back), list(ActionRows(actions)))
         assert [row.dtype for row in back] == [actions.dtype] * len(actions)
 
 

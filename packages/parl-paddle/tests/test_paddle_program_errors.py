@@ -104,7 +104,7 @@ def test_an_algorithm_learns_in_programs_of_its_agent_alone() -> None:
     paddle.enable_static()
     try:
         with pytest.raises(ModelContractError, match=r"outside build_program\(\)"):
-            algorithm._after_each_update(algorithm._count_update)
+            algorithm._call_after_update(algorithm._count_update)
     finally:
         paddle.disable_static()
 

@@ -153,7 +153,7 @@ def _home(module: str, wanted: str = "parl.remote") -> ModuleType:
 
 def unknown(name: str) -> AttributeError:
     """Return the error for a name that `parl` does not have, with the replacement of a name of PARL 2.x."""
-    instead = import_module("parl_core.migration").replacement_of(f"parl.{name}")
+    instead = import_module("parl_core._migration").replacement_of(f"parl.{name}")
     return AttributeError(f"module 'parl' has no attribute {name!r}" + (f": {instead}" if instead else ""))
 
 
@@ -242,7 +242,7 @@ class _OldPaths(MetaPathFinder, Loader):
 
 def _names_gone(path: str) -> dict[str, str]:
     """Return the names that PARL 2.x had in a module and this project has not, with their replacements."""
-    removed = import_module("parl_core.migration").REMOVED_NAMES
+    removed = import_module("parl_core._migration").REMOVED_NAMES
     return {name.rpartition(".")[2]: told for name, told in removed.items() if name.rpartition(".")[0] == path}
 
 
@@ -257,7 +257,7 @@ def _tell_what_took_its_place(path: str) -> None:
 
     It is not `ModuleNotFoundError`, whose message `from package import module` replaces by one of its own.
     """
-    migration = import_module("parl_core.migration")
+    migration = import_module("parl_core._migration")
     for gone, instead in migration.REMOVED_MODULES.items():
         if path == gone or path.startswith(f"{gone}."):
             raise ImportError(f"no module {path!r}, which PARL 2.x had: {instead}", name=path)

@@ -3,7 +3,7 @@
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-__all__ = ["ClosedByWith"]
+__all__ = ["ClosingContext"]
 
 
 class _Closable(Protocol):
@@ -11,7 +11,7 @@ class _Closable(Protocol):
     def close(self) -> Any: ...
 
 
-class ClosedByWith:
+class ClosingContext:
     """A base class whose objects are closed at the end of a `with` block."""
 
     __slots__ = ()

@@ -32,8 +32,8 @@ __all__ = [
     "Deviation",
     "Framework",
     "HostActing",
+    "HostMethod",
     "Layer",
-    "OnHost",
     "Output",
     "Parts",
     "Way",
@@ -350,7 +350,7 @@ def _is_activation(framework: Framework, value: Any) -> bool:
 # How algorithms act
 
 
-class OnHost(NamedTuple):
+class HostMethod(NamedTuple):
     """The description of a method of an algorithm in numpy.
 
     Attributes:
@@ -365,13 +365,13 @@ class OnHost(NamedTuple):
     takes_mask: bool = False
 
 
-Way = Callable[[Any], OnHost | None]
+Way = Callable[[Any], HostMethod | None]
 """Function from an algorithm to the description of a method, or to None if its settings are not supported."""
 
 
 def of_method(name: Callable[[Any], str]) -> Way:
     """Return the way of a method that returns the output of the model's method of this name unchanged."""
-    return lambda algorithm: OnHost((name(algorithm),), _only_output)
+    return lambda algorithm: HostMethod((name(algorithm),), _only_output)
 
 
 def _only_output(framework: Framework, outputs: Sequence[NDArray[Any]], mask: NDArray[Any] | None) -> Any:  # noqa: ARG001 - a `finish`
@@ -396,7 +396,7 @@ def of_actor_critic(
         in_one_pass: function that returns whether the method of an algorithm calls `policy_and_value` of the model.
     """
 
-    def way(algorithm: Any) -> OnHost | None:
+    def way(algorithm: Any) -> HostMethod | None:
         kind = algorithm.actions
         if algorithm.remembers or kind.used is not None or (kind.continuous and kind.nvec is not None):
             return None
@@ -416,7 +416,7 @@ def of_actor_critic(
                 return None
             return finish(drawn, None if needs == "policy" else outputs[-1].reshape(-1))
 
-        return OnHost(("policy_and_value",) if joint else parts, finished, takes_mask)
+        return HostMethod(("policy_and_value",) if joint else parts, finished, takes_mask)
 
     return way
 
@@ -455,7 +455,7 @@ class HostActing:
         obs: the first observations, for their size.
     """
 
-    def __init__(self, framework: Framework, model: Any, way: OnHost, obs: NDArray[Any]) -> None:
+    def __init__(self, framework: Framework, model: Any, way: HostMethod, obs: NDArray[Any]) -> None:
         self._framework, self._model, self._way, self.is_chain = framework, model, way, False
         rows = framework.rows(model, obs.shape[1])
         if rows is None:

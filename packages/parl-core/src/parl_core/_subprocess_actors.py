@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from parl_core import _actor_process
 from parl_core._actor_process import HEADER
-from parl_core._closing import ClosedByWith
+from parl_core._closing import ClosingContext
 from parl_core._config import one_thread_unless_chosen
 from parl_core.checks import check_int
 from parl_core.errors import ActorProcessLost, HyperparameterError, ParlError
@@ -46,7 +46,7 @@ _CHUNK = 1 << 18
 FRESH, SPAWN, FORK = "fresh", "spawn", "fork"
 
 
-class SubprocessActors(ClosedByWith):
+class SubprocessActors(ClosingContext):
     """An actor system (`parl_core.actors.ActorSystem`) of processes on this machine.
 
     Args:

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from parl_core._closing import ClosedByWith
+from parl_core._closing import ClosingContext
 from parl_core._subprocess_actors import SubprocessActors
 from parl_core.checks import check_int
 from parl_core.errors import ParlError
@@ -111,7 +111,7 @@ class ActorSystem(Protocol):
     ) -> None: ...
 
 
-class InProcessActors(ClosedByWith):
+class InProcessActors(ClosingContext):
     """Actors that are plain objects of this process: for breakpoints, tests, and where one process is enough.
 
     A call runs when it is submitted, in the calling thread, so a future is always done. Arguments and results are the
@@ -172,7 +172,7 @@ class _InProcessHandle:
         return self._instance
 
 
-class ThreadActors(ClosedByWith):
+class ThreadActors(ClosingContext):
     """Actors that are objects of this process, each with a thread: for work that releases the interpreter's lock.
 
     Arguments and results are the same objects, not copies. A thread cannot be killed: an actor that is closed or killed

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core import logger
-from parl_core._hanging import Holder, attributes, changed_values, decode, encode, holder_of, values_of
+from parl_core._attached_state import StateAccessor, accessor_of, attributes, changed_values, decode, encode, values_of
 from parl_core._nested import holds_tensors, map_nested, rows_of
 from parl_core._small_networks import Framework, HostActing, Way, has_hooks
 from parl_core.checks import check_non_negative
@@ -244,7 +244,7 @@ class AlgorithmState:
 
 
 @dataclass
-class _Figures:
+class _MetricSums:
     """Sums of figures by name, which stay on the device."""
 
     sums: dict[str, Any] = field(default_factory=dict)
@@ -334,7 +334,7 @@ class Algorithm:
     _has_gaussians: bool = False
     _reduces: bool = False
     _threads_settled: bool = False
-    _figures: _Figures | None = None
+    _figures: _MetricSums | None = None
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -492,9 +492,9 @@ class Algorithm:
         for owner, optimizer in self._optimizers().items():
             arrays |= {f"{owner}/{name}": array for name, array in optimizer.get_state().items()}
         others = {}
-        for owner, (value, holder) in self._hanging().items():
+        for owner, (value, accessor) in self._attached().items():
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            others[owner] = {"class": kind, "state": encode(holder.get(), owner, arrays, self._copied)}
+            others[owner] = {"class": kind, "state": encode(accessor.get(), owner, arrays, self._copied)}
         for name, value in self._changed_values().items():
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             others[name] = {"class": kind, "value": encode(value, name, arrays, self._copied)}
@@ -630,9 +630,9 @@ class Algorithm:
         """Return a copy of a tensor's values as an array; None for other values."""
         raise NotImplementedError
 
-    def _holder(self, value: Any) -> Holder | None:
+    def _accessor(self, value: Any) -> StateAccessor | None:
         """Return the functions that read and write the state of an attached object; None if it has none."""
-        return holder_of(value)
+        return accessor_of(value)
 
     def _array(self, tensor: Any) -> Any:
         """Return a numpy array that holds the tensor's values; other values pass unchanged."""
@@ -666,7 +666,7 @@ class Algorithm:
         """Return the mean of each column of scalar tensors, over all processes that learn; the device is read once."""
         raise NotImplementedError
 
-    def _either(self, condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    def _branch_on(self, condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
         """Return `yes()` where the condition holds, else `no()`.
 
         Of an update that is recorded and run later, the condition is asked at each run; both return tensors of equal
@@ -674,15 +674,15 @@ class Algorithm:
         """
         return yes() if condition() else no()
 
-    def _no_figure(self, like: Any) -> Any:  # noqa: ARG002
+    def _missing_metric(self, like: Any) -> Any:  # noqa: ARG002
         """Return the stand-in for a loss that an update lacks: None; if it is recorded a NaN of the dtype of `like`."""
         return None
 
-    def _at_each_update(self, value: Callable[[], Any]) -> Any:
+    def _value_before_update(self, value: Callable[[], Any]) -> Any:
         """Return `value()`; in an update that is recorded and run later, its result at each run."""
         return value()
 
-    def _after_each_update(self, action: Callable[[], object]) -> None:
+    def _call_after_update(self, action: Callable[[], object]) -> None:
         """Do `action` now; of an update that is recorded and run later, after each run."""
         action()
 
@@ -721,7 +721,7 @@ class Algorithm:
         """Add up the scalars that are not the algorithm's own, where they are: no update waits for the device."""
         if self._is_recording():
             return
-        kept = self._figures = self._figures or _Figures()
+        kept = self._figures = self._figures or _MetricSums()
         for name, figure in figures.items():
             if name not in self.NAMED and not len(figure.shape):
                 kept.sums[name] = kept.sums.get(name, 0.0) + figure
@@ -857,20 +857,20 @@ class Algorithm:
     def _models(self) -> dict[str, Any]:
         return {name: value for name, value in attributes(self) if isinstance(value, Model)}
 
-    def _hanging(self) -> dict[str, tuple[Any, Holder]]:
+    def _attached(self) -> dict[str, tuple[Any, StateAccessor]]:
         """Return the other objects with a state, by attribute; parts of models belong to their models."""
         own: set[int] = set()
         for model in self._models().values():
             own.update(map(id, model._all_layers().values()))
             own.update(map(id, model._named_parameters().values()))
-        found: dict[str, tuple[Any, Holder]] = {}
+        found: dict[str, tuple[Any, StateAccessor]] = {}
         for name, value in attributes(self):
             if id(value) in own or isinstance(value, (Model, Optimizer)):
                 continue
-            holder = self._holder(value)
-            if holder is not None:
+            accessor = self._accessor(value)
+            if accessor is not None:
                 own.add(id(value))  # one that two attributes share counts once
-                found[name] = value, holder
+                found[name] = value, accessor
         return found
 
     def _note_values(self) -> None:
@@ -881,7 +881,7 @@ class Algorithm:
     def _value_in(self, held: Any) -> NDArray[Any] | None:
         """Return the values of a tensor that is no parameter, None of anything else."""
         array = self._copied(held)
-        return None if array is None or self._holder(held) is not None else array
+        return None if array is None or self._accessor(held) is not None else array
 
     def _changed_values(self) -> dict[str, Any]:
         """Return the attributes whose numbers, arrays or tensors are not those that they were at first."""
@@ -906,8 +906,8 @@ class Algorithm:
             setattr(self, name, decode(one["value"], state.arrays, partial(self._exact_tensor, like=like)))
 
     def _load_others(self, state: AlgorithmState) -> None:
-        hanging = self._hanging()
-        for name, (value, holder) in hanging.items():
+        attached = self._attached()
+        for name, (value, accessor) in attached.items():
             saved = state.others.get(name)
             framework = type(value).__module__.partition(".")[0]
             if saved is None or saved["class"].partition(".")[0] != framework:
@@ -919,7 +919,7 @@ class Algorithm:
                 )
                 continue
             try:
-                holder.set(decode(saved["state"], state.arrays, self._exact_tensor))
+                accessor.set(decode(saved["state"], state.arrays, self._exact_tensor))
             except Exception as error:  # any: the framework's own
                 raise CheckpointError(
                     f"{type(self).__name__}.{name}, a {type(value).__name__}, does not take the state that was saved "
@@ -927,7 +927,7 @@ class Algorithm:
                 ) from error
         self._load_values(state)
         values = {name for name, one in state.others.items() if "value" in one}
-        for name in sorted(set(state.others) - set(hanging) - values):
+        for name in sorted(set(state.others) - set(attached) - values):
             logger.warning("%s has no %s, whose saved state stays unused", type(self).__name__, name)
 
     def _new_target(self) -> Any:

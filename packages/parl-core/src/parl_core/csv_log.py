@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from parl_core._closing import ClosedByWith
+from parl_core._closing import ClosingContext
 
 __all__ = ["CSVLogger"]
 
 
-class CSVLogger(ClosedByWith):
+class CSVLogger(ClosingContext):
     """Writes dictionaries with the same keys as rows of a CSV file; can be shared by threads.
 
         with CSVLogger("progress.csv") as table:

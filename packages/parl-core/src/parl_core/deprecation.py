@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["REMOVED_ATTRIBUTES", "REMOVED_CLIENT_ATTRIBUTES", "RENAMED_METHODS", "deprecated", "found_or_successor"]
+__all__ = [
+    "REMOVED_ATTRIBUTES",
+    "REMOVED_CLIENT_ATTRIBUTES",
+    "RENAMED_METHODS",
+    "class_of_old_name",
+    "deprecated",
+    "found_or_successor",
+]
 
 RENAMED_METHODS: Mapping[str, str] = MappingProxyType(
     {
@@ -58,6 +65,24 @@ def found_or_successor(owner: object, name: str, removed: Mapping[str, str]) -> 
         kind = type(owner).__name__
         raise AttributeError(f"{kind!r} object has no attribute {name!r}, which the original PARL had: {removed[name]}")
     return object.__getattribute__(owner, name)  # its own error, or that of a property
+
+
+def class_of_old_name(module: str, name: str, successors: Mapping[str, type]) -> type:
+    """Return the class for the deprecated name of a module and warn; the module's `__getattr__` calls this.
+
+    Args:
+        module: the module's name.
+        name: the name that it lacks.
+        successors: classes by their deprecated names.
+
+    Raises:
+        AttributeError: the name is not a deprecated one.
+    """
+    found = successors.get(name)
+    if found is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    warnings.warn(f"`{name}` is deprecated since version 0.1; use `{found.__name__}` instead", DeprecationWarning, 3)
+    return found
 
 
 P = ParamSpec("P")

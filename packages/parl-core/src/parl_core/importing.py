@@ -303,7 +303,7 @@ def _of_sb3(weights: ForeignWeights) -> _Network:
     Raises:
         CheckpointError: its policy has no counterpart here.
     """
-    settings, left = dict(weights.settings or {}), _Left(weights.arrays)
+    settings, left = dict(weights.settings or {}), _UnplacedArrays(weights.arrays)
     arguments = {"gamma": float(settings["gamma"])} if isinstance(settings.get("gamma"), (int, float)) else {}
     left.drop("q_net_target.", "actor_target.", "critic_target.")
     if "q_net.q_net.0.weight" in weights.arrays:
@@ -337,7 +337,7 @@ def _of_sb3(weights: ForeignWeights) -> _Network:
     return found
 
 
-def _actor_critic_of_sb3(settings: Mapping[str, Any], left: "_Left") -> _Network:
+def _actor_critic_of_sb3(settings: Mapping[str, Any], left: "_UnplacedArrays") -> _Network:
     algorithm = "PPO" if "clip_range" in settings else "A2C"
     if settings.get("use_sde"):
         raise CheckpointError("its noise depends on the state (use_sde=True), which is not supported")
@@ -373,7 +373,7 @@ def _activation(settings: Mapping[str, Any], default: str) -> str:
     return _ACTIVATIONS[name]
 
 
-class _Left:
+class _UnplacedArrays:
     """The arrays of a file that have not found their place yet.
 
     Args:

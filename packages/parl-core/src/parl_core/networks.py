@@ -557,7 +557,7 @@ class AtariActorCritic(SharedActorCritic):
         return self._parts.nature_cnn()
 
 
-class _Remembering(_Network):
+class _MemoryNetwork(_Network):
     """The part in front of the heads of a model with a memory; `parl_core.recurrent` has the protocol."""
 
     def _set_memory(self, memory: MemoryKind, memory_size: int, body: Body, options: Mapping[str, Any]) -> None:
@@ -600,7 +600,7 @@ def _of_memory(features: Any) -> Any:
     return features["features"] if isinstance(features, Mapping) else features
 
 
-class RecurrentActorCritic(_Remembering, _Policy):
+class RecurrentActorCritic(_MemoryNetwork, _Policy):
     """Policy and value over one memory, or over one each.
 
     Args:
@@ -682,7 +682,7 @@ class RecurrentActorCritic(_Remembering, _Policy):
         return self.value_head(_of_memory(features) if self.value_memory is None else features["values"])
 
 
-class RecurrentQNetwork(_Remembering):
+class RecurrentQNetwork(_MemoryNetwork):
     """Action values over a memory.
 
     Args:
@@ -791,7 +791,7 @@ class NoveltyNetwork(_Network):
         return self.value_model(obs).squeeze(-1)
 
 
-class _Separate(_Network):
+class _SeparateActorCritic(_Network):
     """Actor and critics of observation vectors, which share nothing."""
 
     def __init__(
@@ -835,7 +835,7 @@ class _Separate(_Network):
         return obs if self.critic_encoder is None else self.critic_encoder(obs)
 
 
-class _Continuous(_Separate):
+class _ContinuousActorCritic(_SeparateActorCritic):
     """Separate actor and critics for continuous actions, which are inputs of the critics."""
 
     def _critics(self, obs: Any, action: Any, count: int) -> list[Any]:
@@ -843,7 +843,7 @@ class _Continuous(_Separate):
         return [critic(both).squeeze(-1) for critic in list(self.critic_model)[:count]]
 
 
-class DeterministicActorCritic(_Continuous):
+class DeterministicActorCritic(_ContinuousActorCritic):
     """One action and one value of observation vectors.
 
     Args:
@@ -864,7 +864,7 @@ class DeterministicActorCritic(_Continuous):
         return self._critics(obs, action, 1)[0]
 
 
-class TwinActorCritic(_Continuous):
+class TwinActorCritic(_ContinuousActorCritic):
     """One action and the values of two critics.
 
     Args:
@@ -900,10 +900,10 @@ class NormalisedTwinActorCritic(TwinActorCritic):
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
-        _Continuous.__init__(self, act_dim, body or Body(hidden), 2, act_dim, dropout=0.0)
+        _ContinuousActorCritic.__init__(self, act_dim, body or Body(hidden), 2, act_dim, dropout=0.0)
 
 
-class SquashedActorCritic(_Continuous):
+class SquashedActorCritic(_ContinuousActorCritic):
     """A Gaussian, to be squashed by tanh, and the values of two critics.
 
     The logarithm of its standard deviation is kept in [-20, 2] (Haarnoja's code).
@@ -965,7 +965,7 @@ class QuantileActorCritic(SquashedActorCritic):
         body: Body | None = None,
     ) -> None:
         count, values = check_int("critics", critics), check_int("quantiles", quantiles)
-        _Continuous.__init__(self, act_dim, body or Body(hidden), count, 2 * act_dim, values=values)
+        _ContinuousActorCritic.__init__(self, act_dim, body or Body(hidden), count, 2 * act_dim, values=values)
 
     def quantiles(self, obs: Any, action: Any) -> Any:
         """Return the quantiles of all critics, `[batch, critics, quantiles]`."""
@@ -995,7 +995,7 @@ class EnsembleActorCritic(SquashedActorCritic):
         body: Body | None = None,
     ) -> None:
         count = check_int("critics", critics)
-        _Continuous.__init__(self, act_dim, body or Body(hidden), count, 2 * act_dim, dropout=dropout)
+        _ContinuousActorCritic.__init__(self, act_dim, body or Body(hidden), count, 2 * act_dim, dropout=dropout)
 
     def value(self, obs: Any, action: Any) -> Any:
         """Return the values of all critics, `[batch, critics]`."""
@@ -1017,7 +1017,7 @@ class GaussianActorCritic(SquashedActorCritic):
         return output[..., : self.act_dim].tanh(), output[..., self.act_dim :].clip(-5.0, 2.0)
 
 
-class DiscreteActorCritic(_Separate):
+class DiscreteActorCritic(_SeparateActorCritic):
     """Logits of discrete actions, and the values of all of them by two critics.
 
     Args:
@@ -1040,7 +1040,7 @@ class DiscreteActorCritic(_Separate):
         return q1, q2
 
 
-class ImplicitActorCritic(_Continuous):
+class ImplicitActorCritic(_ContinuousActorCritic):
     """A Gaussian over actions, the values of two critics, and the value of the state alone; nothing is shared.
 
     The mean goes through tanh; log std is one number a dimension, kept in [-5, 2], 0 at the start (Kostrikov's code).

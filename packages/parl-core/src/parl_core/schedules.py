@@ -176,7 +176,7 @@ def as_schedule(value: Scheduled) -> Schedule:
     return value if callable(value) else constant(value)
 
 
-class _Counting:
+class _StepCounter:
     """Counts steps, which belong to the state of a run."""
 
     cur_step: int
@@ -190,7 +190,7 @@ class _Counting:
         self.cur_step = int(state["cur_step"])
 
 
-class PiecewiseScheduler(_Counting):
+class PiecewiseScheduler(_StepCounter):
     """A piecewise constant value, read step by step.
 
     Args:
@@ -220,7 +220,7 @@ class PiecewiseScheduler(_Counting):
         return self.cur_value
 
 
-class LinearDecayScheduler(_Counting):
+class LinearDecayScheduler(_StepCounter):
     """A value that falls linearly from `start_value` to 0, read step by step.
 
     Args:

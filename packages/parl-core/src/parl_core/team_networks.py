@@ -282,7 +282,7 @@ class TeamQNetwork(_TeamNetwork):
         return self.values(self._seen(obs))
 
 
-class _OfOneMemory:
+class _PerAgentState:
     """The state of a network whose agents have one memory each, `memory`."""
 
     memory: Any  # the backend's `PerAgentMemory`
@@ -292,7 +292,7 @@ class _OfOneMemory:
         return zeros_of(self.memory.shapes(), rows)
 
 
-class RecurrentTeamQNetwork(_OfOneMemory, _TeamNetwork):
+class RecurrentTeamQNetwork(_PerAgentState, _TeamNetwork):
     """Each agent's action values over a memory of its own observations.
 
     Args:
@@ -625,7 +625,7 @@ class CounterfactualActorCritic(_TeamNetwork):
         return list(self.critic.parameters())
 
 
-class RecurrentCounterfactualActorCritic(_OfOneMemory, CounterfactualActorCritic):
+class RecurrentCounterfactualActorCritic(_PerAgentState, CounterfactualActorCritic):
     """`CounterfactualActorCritic` with a memory of each agent for its policy; critics get only the global state.
 
     Args:

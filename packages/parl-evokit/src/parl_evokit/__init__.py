@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from parl_core.siblings import require_core
+from parl_core._compatibility import require_core
 from parl_evokit._version import PARL_CORE, __version__
 
 if TYPE_CHECKING:

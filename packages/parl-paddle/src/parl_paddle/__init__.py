@@ -1,6 +1,6 @@
 """The PaddlePaddle backend of PARL, which programs use through `parl`; `parl_paddle.networks` has ready-made models."""
 
-from parl_core.siblings import require_core
+from parl_core._compatibility import require_core
 from parl_paddle._processor import let_mkl_use_avx2
 from parl_paddle._version import PARL_CORE, __version__
 

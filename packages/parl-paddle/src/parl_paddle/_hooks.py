@@ -22,13 +22,13 @@ from paddle.utils import unique_name
 from parl_core.errors import ModelContractError
 from parl_paddle._static_graphs import as_value, eager, in_program
 
-__all__ = ["Hooks", "after_each_run", "at_each_run", "either", "is_recording", "no_figure", "recording"]
+__all__ = ["Hooks", "branch_on", "call_after_run", "is_recording", "missing_metric", "recording", "value_before_run"]
 
 static: Any = paddle.static  # paddle's types of it are incomplete
 
 
 @dataclass
-class _Number:
+class _RefreshedScalar:
     """A tensor that is given the result of `value` before each run."""
 
     value: Callable[[], Any]
@@ -47,7 +47,7 @@ class Hooks:
     """The hooks of one program."""
 
     program: Any  # kept, because it is found again by its identity
-    numbers: list[_Number] = field(default_factory=list)
+    numbers: list[_RefreshedScalar] = field(default_factory=list)
     actions: list[Callable[[], object]] = field(default_factory=list)
 
     def before(self) -> None:
@@ -81,7 +81,7 @@ def is_recording() -> bool:
     return _recorded.get() is not None
 
 
-def at_each_run(value: Callable[[], Any], dtype: Any) -> Any:
+def value_before_run(value: Callable[[], Any], dtype: Any) -> Any:
     """Return `value()`; while a program is built, return a scalar that is set to `value()` before each run."""
     if not in_program():
         return value()
@@ -89,12 +89,12 @@ def at_each_run(value: Callable[[], Any], dtype: Any) -> Any:
     with eager():
         now = value()
         tensor = paddle.to_tensor(now, dtype=dtype)
-    tensor.name = unique_name.generate("at_each_run")
-    hooks.numbers.append(_Number(value, tensor, now))
+    tensor.name = unique_name.generate("value_before_run")
+    hooks.numbers.append(_RefreshedScalar(value, tensor, now))
     return as_value(tensor)
 
 
-def after_each_run(action: Callable[[], object]) -> None:
+def call_after_run(action: Callable[[], object]) -> None:
     """Call `action` now; while a program is built, call it after each run instead."""
     if in_program():
         _of_this_program().actions.append(action)
@@ -102,17 +102,17 @@ def after_each_run(action: Callable[[], object]) -> None:
         action()
 
 
-def either(condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+def branch_on(condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
     """Return `yes()` if the condition is true, else `no()`; a program evaluates the condition at each run.
 
     While a program is built, both have to return tensors of equal shapes and dtypes.
     """
     if in_program():
-        return static.nn.cond(at_each_run(condition, "bool"), yes, no)
+        return static.nn.cond(value_before_run(condition, "bool"), yes, no)
     return yes() if condition() else no()
 
 
-def no_figure(like: paddle.Tensor) -> paddle.Tensor | None:
+def missing_metric(like: paddle.Tensor) -> paddle.Tensor | None:
     """Return the value of a loss that an update does not have: None, or NaN in a program, which needs a number."""
     return paddle.full([], math.nan, like.dtype) if in_program() else None
 

@@ -10,20 +10,20 @@ import paddle
 from numpy.typing import NDArray
 
 from parl_core import algorithm as contract
-from parl_core._hanging import Holder
+from parl_core._attached_state import StateAccessor
 from parl_core._small_networks import Framework
 from parl_core.checks import first_method
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
 from parl_paddle import _tensors
 from parl_paddle._graphs import PADDLE
-from parl_paddle._hooks import after_each_run, at_each_run, either, no_figure
+from parl_paddle._hooks import branch_on, call_after_run, missing_metric, value_before_run
 from parl_paddle._static_graphs import eager, in_program
 from parl_paddle.data_parallel import means, normalised
 from parl_paddle.distributions import PolicyDistribution, policy_distribution, standard_normal_like
 from parl_paddle.model import Model
 from parl_paddle.optim import Adam, FrameworkOptimizer, parameters_of
-from parl_paddle.random_state import holder_of_generator
+from parl_paddle.random_state import accessor_of_generator
 
 __all__ = ["Algorithm"]
 
@@ -122,17 +122,17 @@ class Algorithm(contract.Algorithm):
     def _copied(self, tensor: Any) -> NDArray[Any] | None:
         return _tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else None
 
-    def _holder(self, value: Any) -> Holder | None:
+    def _accessor(self, value: Any) -> StateAccessor | None:
         if isinstance(value, paddle.Tensor):
             trained = value.is_leaf and not value.stop_gradient
-            return Holder(lambda: value, value.set_value) if trained else None
+            return StateAccessor(lambda: value, value.set_value) if trained else None
         if isinstance(value, FrameworkOptimizer):
             value = value.optimizer
         if isinstance(value, paddle.optimizer.Optimizer):
-            return _holder_of_optimizer(value)
+            return accessor_of_optimizer(value)
         if type(value).__name__ == "Generator" and type(value).__module__.startswith("paddle."):
-            return holder_of_generator(value)
-        return super()._holder(value)
+            return accessor_of_generator(value)
+        return super()._accessor(value)
 
     def _noise(self, like: paddle.Tensor) -> paddle.Tensor:
         return standard_normal_like(like)
@@ -146,20 +146,20 @@ class Algorithm(contract.Algorithm):
     def _means(self, steps: Sequence[Any]) -> list[float]:
         return means(steps)
 
-    def _either(self, condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        return either(condition, yes, no)
+    def _branch_on(self, condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        return branch_on(condition, yes, no)
 
-    def _no_figure(self, like: paddle.Tensor) -> paddle.Tensor | None:
-        return no_figure(like)
+    def _missing_metric(self, like: paddle.Tensor) -> paddle.Tensor | None:
+        return missing_metric(like)
 
-    def _at_each_update(self, value: Callable[[], Any]) -> Any:
-        return at_each_run(value, self._float_dtype())
+    def _value_before_update(self, value: Callable[[], Any]) -> Any:
+        return value_before_run(value, self._float_dtype())
 
     def _is_recording(self) -> bool:
         return in_program()
 
-    def _after_each_update(self, action: Callable[[], object]) -> None:
-        after_each_run(action)
+    def _call_after_update(self, action: Callable[[], object]) -> None:
+        call_after_run(action)
 
     def _no_gradients(self) -> AbstractContextManager[Any]:
         return paddle.no_grad()
@@ -174,7 +174,7 @@ class Algorithm(contract.Algorithm):
             paddle.set_rng_state(before)
 
 
-def _holder_of_optimizer(optimizer: paddle.optimizer.Optimizer) -> Holder:
+def accessor_of_optimizer(optimizer: paddle.optimizer.Optimizer) -> StateAccessor:
     """Return the functions that read and write the state of one of paddle's own optimizers.
 
     Paddle finds a parameter's state again by the parameter's name, which counts the layers that the process has made.
@@ -194,7 +194,7 @@ def _holder_of_optimizer(optimizer: paddle.optimizer.Optimizer) -> Holder:
             found[names.get(name, "") + key[len(name) :]] = value
         return found
 
-    return Holder(
+    return StateAccessor(
         lambda: renamed(optimizer.state_dict(), places),
         lambda state: optimizer.set_state_dict(renamed(state, {place: name for name, place in places.items()})),
     )

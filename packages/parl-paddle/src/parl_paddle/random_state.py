@@ -7,9 +7,9 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
-from parl_core._hanging import Holder
+from parl_core._attached_state import StateAccessor
 
-__all__ = ["get_random_state", "holder_of_generator", "set_random_state"]
+__all__ = ["accessor_of_generator", "get_random_state", "set_random_state"]
 
 
 def get_random_state() -> dict[str, NDArray[Any]]:
@@ -31,9 +31,9 @@ def set_random_state(states: Mapping[str, NDArray[Any]]) -> None:
             _go_on(generator, {part: states[f"{name}/{part}"] for part in ("numbers", "engine")})
 
 
-def holder_of_generator(generator: Any) -> Holder:
+def accessor_of_generator(generator: Any) -> StateAccessor:
     """Return an object that reads and writes the state of one generator."""
-    return Holder(lambda: _state(generator), lambda state: _go_on(generator, state))
+    return StateAccessor(lambda: _state(generator), lambda state: _go_on(generator, state))
 
 
 def _state(generator: Any) -> dict[str, NDArray[Any]]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from parl_core.siblings import require_core
+from parl_core._compatibility import require_core
 from parl_remote._version import PARL_CORE, __version__
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The PyTorch backend of PARL, which programs use through `parl`; `parl_torch.networks` has ready-made models."""
 
-from parl_core.siblings import require_core
+from parl_core._compatibility import require_core
 from parl_torch._version import PARL_CORE, __version__
 
 __all__ = ["__version__"]

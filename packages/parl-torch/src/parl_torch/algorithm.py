@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from parl_core import algorithm as contract
-from parl_core._hanging import Holder
+from parl_core._attached_state import StateAccessor
 from parl_core._nested import map_nested
 from parl_core._small_networks import Framework
 from parl_core.checks import first_method
@@ -153,15 +153,15 @@ class Algorithm(contract.Algorithm):
     def _copied(self, tensor: Any) -> NDArray[Any] | None:
         return to_array(tensor) if isinstance(tensor, Tensor) else None
 
-    def _holder(self, value: Any) -> Holder | None:
+    def _accessor(self, value: Any) -> StateAccessor | None:
         if not isinstance(value, Tensor):
-            return super()._holder(value)
+            return super()._accessor(value)
 
         @torch.no_grad()
         def assign(values: Tensor) -> None:
             value.copy_(values)
 
-        return Holder(lambda: value, assign) if value.requires_grad and value.is_leaf else None
+        return StateAccessor(lambda: value, assign) if value.requires_grad and value.is_leaf else None
 
     def _noise(self, like: Tensor) -> Tensor:
         return torch.randn_like(like)

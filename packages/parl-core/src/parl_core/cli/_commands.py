@@ -18,15 +18,15 @@ import click
 import gymnasium
 
 from parl_core import backends
+from parl_core._migration import Program, read, report, rewrite
 from parl_core._version import __version__
 from parl_core.atomic_write import atomic_write
 from parl_core.cli._train import FILE, SEED, columns, resume, settings, train, tune_settings
 from parl_core.errors import ParlError
 from parl_core.export import FORMATS, export_run
 from parl_core.importing import import_run
-from parl_core.migration import Program, read, report, rewrite
+from parl_core.training._recipe_run import check_rendering, play
 from parl_core.training.curves import Comparison, draw_comparison, write_page
-from parl_core.training.recipe_run import check_rendering, play
 from parl_core.training.recipes import NETWORKS, RECIPES, read_scores
 from parl_core.training.results import verify
 from parl_core.training.run import INTERRUPTED_EXIT_CODE, Run

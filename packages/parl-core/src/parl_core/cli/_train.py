@@ -14,13 +14,13 @@ import click
 from parl_core import backends
 from parl_core.checks import check_all_known
 from parl_core.errors import HyperparameterError
+from parl_core.training._recipe_run import ACTING_APART, RecipeRun, preset, with_actors
+from parl_core.training._seeds import seeds_of, summary_of, train_seeds
 from parl_core.training.events import Callback
 from parl_core.training.logs import TRACKERS, JsonOutput, tracker
 from parl_core.training.on_policy import OnPolicySettings
-from parl_core.training.recipe_run import ACTING_APART, RecipeRun, preset, with_actors
 from parl_core.training.recipes import NETWORKS, RECIPES
 from parl_core.training.run import Run
-from parl_core.training.seeds import seeds_of, summary_of, train_seeds
 from parl_core.training.settings import algorithm_named, as_text, contract_of, read_setting, settings_of, toml_lines
 from parl_core.training.tuning import default_ranges, read_range, tune
 

@@ -195,7 +195,7 @@ class A2C(OnPolicy):
         lr = self._now("learning_rate", self.lr, learning_rate)
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
         _, figures = self._descend(self.optimizer, self.loss, batch, coeff, lr=lr)
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         return tuple(figures[name] for name in ("total_loss", "pi_loss", "vf_loss", "entropy"))
 
     def loss(self, batch: Rollout, entropy_coeff: float | None = None) -> tuple[Any, dict[str, Any]]:

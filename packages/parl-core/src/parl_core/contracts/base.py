@@ -140,7 +140,7 @@ class CountingUpdates(Algorithm):
             return check(given_as or name, given) if isinstance(given, (int, float, str, np.generic)) else given
         if not callable(own):
             return own
-        return self._at_each_update(lambda: check(f"{name} of {own!r} at step {self.updates}", own(self.updates)))
+        return self._value_before_update(lambda: check(f"{name} of {own!r} at step {self.updates}", own(self.updates)))
 
     def _count_update(self) -> None:
         self.updates += 1

@@ -128,7 +128,7 @@ class ContinuousActorCritic(CountingUpdates):
         actor_lr = self._now("actor_lr", self.actor_lr, actor_lr)
         critic_lr = self._now("critic_lr", self.critic_lr, critic_lr)
         critic_loss, actor_loss, td_error = self._update(batch, actor_lr, critic_lr)
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         return (critic_loss, actor_loss) if batch.weights is None else (critic_loss, actor_loss, td_error)
 
     def critic_loss(self, batch: Transitions, *drawn: Any) -> tuple[Any, dict[str, Any]]:
@@ -185,7 +185,7 @@ class ContinuousActorCritic(CountingUpdates):
         """Take a step of the actor if this update has one, and return its loss."""
         if self.policy_freq == 1:
             return learn()
-        return self._either(self._actor_is_due, learn, lambda: self._no_figure(batch.reward))
+        return self._branch_on(self._actor_is_due, learn, lambda: self._missing_metric(batch.reward))
 
     def _actor_is_due(self) -> bool:
         return (self.updates + 1) % self.policy_freq == 0

@@ -158,7 +158,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
         rate = self._now("actor_lr", self.actor_lr, actor_lr)
         actor_loss, _ = self._descend(self.actor_optimizer, self.actor_loss, batch, lr=rate)
         self.sync_target()
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         if batch.weights is None:
             return critic_loss, actor_loss
         return critic_loss, actor_loss, figures["td_error"]

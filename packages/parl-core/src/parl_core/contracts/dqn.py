@@ -208,7 +208,7 @@ class DQN(CountingUpdates):
         if not figures.keys() <= self.NAMED:  # as `_descend`, without a call more in the shortest of updates
             self._add_figures(figures)
         if self.RECORDED:
-            self._after_each_update(self._count_update)
+            self._call_after_update(self._count_update)
         else:
             self._count_update()
         return loss if batch.weights is None else (loss, figures["td_error"])
@@ -525,5 +525,5 @@ class OfflineQ(DQN):
         share = None if self.heads == 1 else self._mixture(batch.reward)
         rate = self._now("lr", self.lr, learning_rate, given_as="learning_rate")
         loss, figures = self._descend(self.optimizer, self.loss, batch, share, lr=rate)
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         return loss if batch.weights is None else (loss, figures["td_error"])

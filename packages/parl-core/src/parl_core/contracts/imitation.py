@@ -97,7 +97,7 @@ class BC(CountingUpdates):
             The loss, a detached scalar.
         """
         loss, _ = self._descend(self.optimizer, self.loss, batch, lr=self._now("lr", self.lr, learning_rate))
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         return loss
 
     def loss(self, batch: Transitions) -> tuple[Any, dict[str, Any]]:
@@ -216,7 +216,7 @@ class DecisionTransformer(CountingUpdates):
             The loss, a detached scalar.
         """
         loss = self._step(batch, self._rate(learning_rate))
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         return loss
 
     def loss(self, batch: Windows) -> tuple[Any, dict[str, Any]]:
@@ -299,7 +299,7 @@ class DecisionTransformer(CountingUpdates):
     def _rate(self, given: Any) -> Any:
         if given is not None:
             return given
-        return self._at_each_update(lambda: self._now("learning_rate", self.learning_rate) * self._warmth())
+        return self._value_before_update(lambda: self._now("learning_rate", self.learning_rate) * self._warmth())
 
     def _warmth(self) -> float:
         return min((self.updates + 1) / self.warmup_steps, 1.0)

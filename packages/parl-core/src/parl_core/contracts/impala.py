@@ -229,7 +229,7 @@ class IMPALA(CountingUpdates):
         lr = self._now("learning_rate", self.lr, learning_rate)
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
         _, figures = self._descend(self.optimizer, self.loss, batch, coeff, lr=lr)
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         return VTraceLoss(*(figures[name] for name in VTraceLoss._fields)), figures["kl"]
 
     def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Any, dict[str, Any]]:

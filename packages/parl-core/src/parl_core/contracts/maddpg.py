@@ -141,7 +141,7 @@ class MADDPG(ContinuousActorCritic):
         critic_loss, _ = self._descend(self.critic_optimizer, self.critic_loss, batch, of_critics, lr=critic_lr)
         actor_loss, _ = self._descend(self.actor_optimizer, self.actor_loss, batch, of_actors, lr=actor_lr)
         self.sync_target()
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         return critic_loss, actor_loss
 
     def check_batch(self, batch: Transitions) -> Transitions:

@@ -143,7 +143,7 @@ class CQL(SAC):
 
     def _learn_actor(self, batch: Transitions, alpha: Any, noise: Any, rate: Any) -> Any:
         step = self.actor_optimizer.descend
-        return self._either(
+        return self._branch_on(
             lambda: self.updates < self.policy_eval_start,
             lambda: step(self.imitation_loss, batch, alpha, noise, lr=rate),
             lambda: step(self.actor_loss, batch, alpha, noise, lr=rate),
@@ -287,7 +287,7 @@ class IQL(CountingUpdates):
             self.critic_optimizer, self.critic_loss, batch, lr=self._kept("critic", rate, learning_rate)
         )
         self.sync_target()
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         return value_loss, critic_loss, actor_loss
 
     def value_loss(self, batch: Transitions, q_t: Any) -> tuple[Any, dict[str, Any]]:
@@ -335,7 +335,7 @@ class IQL(CountingUpdates):
         steps = self.max_steps
         if given is not None or steps is None:
             return self._now("lr", self.lr, given)
-        return self._at_each_update(lambda: self._now("lr", self.lr) * _cosine(self.updates / steps))
+        return self._value_before_update(lambda: self._now("lr", self.lr) * _cosine(self.updates / steps))
 
 
 def _cosine(progress: float) -> float:

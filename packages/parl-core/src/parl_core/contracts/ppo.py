@@ -328,7 +328,7 @@ class PPO(_SeparateMethods, OnPolicy):
         clip = self._now("clip_param", self.clip_param, clip, given_as="clip")
         entropy_coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
         _, figures = self._descend(self.optimizer, self.loss, batch, clip, entropy_coef, lr=lr)
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         found: dict[str, Any] = figures
         return found
 

@@ -321,7 +321,7 @@ class QMIX(DQN):
         if learning_rate is not None or callable(rate):
             rate = self._now("lr", rate, learning_rate, given_as="learning_rate")
         loss, figures = self._descend(self.optimizer, self.loss, batch, lr=rate)
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         return loss, figures["mean_td_error"]
 
     def check_batch(self, batch: Any) -> Sequences:

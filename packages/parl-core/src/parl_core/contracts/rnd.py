@@ -80,7 +80,7 @@ class RND(CountingUpdates):
             The loss, a detached scalar.
         """
         loss, _ = self._descend(self.optimizer, self.loss, batch, lr=self._now("lr", self.lr, learning_rate))
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         return loss
 
     def loss(self, batch: Rollout) -> tuple[Any, dict[str, Any]]:

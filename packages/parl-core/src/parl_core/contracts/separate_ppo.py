@@ -166,7 +166,7 @@ class SeparatePPO(PPO):
             beta = self._checked("beta", beta, check_positive)
         loss, kl = self._policy_loss(obs, actions, advantages.reshape([-1]), clip, beta)
         self.policy_optimizer.minimize(loss, self._now("policy_lr", self.policy_lr, self._checked("lr", lr)))
-        self._after_each_update(self._count_update)
+        self._call_after_update(self._count_update)
         return loss.detach(), kl.detach().mean()
 
     def value_learn(self, obs: Any, val: Any, *, lr: float | None = None) -> Any:

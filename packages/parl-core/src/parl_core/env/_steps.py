@@ -32,13 +32,13 @@ from parl_core._nested import map_nested
 from parl_core.shared_memory import MemoryAddress, MemoryGone, has_shared_memory
 
 __all__ = [
+    "ActionRows",
     "Answer",
     "ArraySpaces",
     "Ending",
     "GroupSpaces",
     "GroupStep",
     "Infos",
-    "Rows",
     "StepArrays",
     "StepMemory",
     "StepTicket",
@@ -97,7 +97,7 @@ class GroupStep(NamedTuple):
         return _unpack, (self.endings, self.infos, *(_packed(part) for part in self[:4]))
 
 
-class Rows:
+class ActionRows:
     """Actions `[count, *act]` on their way to a group, which sees them one by one."""
 
     def __init__(self, actions: npt.NDArray[Any]) -> None:

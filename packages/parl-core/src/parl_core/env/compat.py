@@ -102,8 +102,8 @@ def as_gymnasium(env: Any) -> AnyEnv:
             raise TypeError(f"an environment needs reset() and step(), {type(env).__name__} has no {method}()")
     api = api_of(env)
     if not isinstance(env, gymnasium.Env):
-        env = _Foreign(env, api)
-    return env if api == "gymnasium" else _FromGym(env)
+        env = _ForeignEnv(env, api)
+    return env if api == "gymnasium" else _GymAdapter(env)
 
 
 class ApiWrapper(AnyWrapper):
@@ -245,7 +245,7 @@ class CompatWrapper(ApiWrapper):
             self.action_space = space
 
 
-class _FromGym(AnyWrapper):
+class _GymAdapter(AnyWrapper):
     """An environment of gym's API, seen through Gymnasium's."""
 
     api: Api = "gymnasium"
@@ -284,7 +284,7 @@ class _FromGym(AnyWrapper):
         return type(self.unwrapped).__name__
 
 
-class _Foreign(AnyEnv):
+class _ForeignEnv(AnyEnv):
     """Wraps an environment that is not of Gymnasium's classes in an object that is; its API does not change."""
 
     def __init__(self, env: Any, api: Api) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.vector import VectorWrapper
 from numpy.typing import NDArray
 
-from parl_core._closing import ClosedByWith
+from parl_core._closing import ClosingContext
 from parl_core.checks import check_fraction, check_positive
 from parl_core.env.autoreset import AnyVector, in_same_step
 from parl_core.env.compat import AnyEnv, ApiWrapper, Step
@@ -202,7 +202,7 @@ def wrap_rms(
     return wrapped
 
 
-class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
+class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
     """Shifts and scales observations by their running mean and deviation, and scales rewards.
 
     A NaN or infinite number would spoil the statistics for good. It is passed on unchanged, so that the loops refuse

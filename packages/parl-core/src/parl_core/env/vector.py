@@ -30,10 +30,20 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 
-from parl_core._closing import ClosedByWith
+from parl_core._closing import ClosingContext
 from parl_core.actors import ActorFuture, ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_int
-from parl_core.env._steps import Answer, ArraySpaces, Ending, GroupSpaces, GroupStep, Infos, Rows, StepMemory, can_share
+from parl_core.env._steps import (
+    ActionRows,
+    Answer,
+    ArraySpaces,
+    Ending,
+    GroupSpaces,
+    GroupStep,
+    Infos,
+    StepMemory,
+    can_share,
+)
 from parl_core.env._vector_group import EnvGroup, EnvMaker, make_env, require_equal_spaces
 from parl_core.env.autoreset import Seeds, chosen_by, mode_of, seeds_of
 from parl_core.errors import CheckpointError, HyperparameterError, ParlError
@@ -204,7 +214,7 @@ class _SharedLink(_CallLink):
 
 
 def _sent(actions: Any) -> Any:
-    return Rows(actions) if isinstance(actions, np.ndarray) else actions
+    return ActionRows(actions) if isinstance(actions, np.ndarray) else actions
 
 
 def _link_to(group: ActorHandle, count: int, spaces: GroupSpaces) -> _CallLink:
@@ -288,7 +298,7 @@ def make_vector_env(
         raise
 
 
-class VectorEnv(ClosedByWith, GymnasiumVectorEnv[Any, Any, Any]):
+class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
     """A Gymnasium vector environment over groups of environments in actors; made by `make_vector_env`.
 
     By default an environment that ends is reset within the same step (`AutoresetMode.SAME_STEP`). `infos` of that step

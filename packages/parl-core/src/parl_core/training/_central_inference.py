@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core._nested import Observations, map_nested, rows_of
-from parl_core.env._steps import Ending, GroupSpaces, GroupStep, Rows
+from parl_core.env._steps import ActionRows, Ending, GroupSpaces, GroupStep
 from parl_core.training._fragment_source import Arrival, Call, EnvironmentWorkers, FragmentOrder
 from parl_core.training._group_actor import Experience, begun_after, stream_seed
 from parl_core.training.acting import acts_in_unit_box, into_space
@@ -29,7 +29,7 @@ __all__ = ["CentralInference", "GroupSlot", "step_of", "step_state"]
 _ARRAYS = ("observations", "rewards", "terminated", "truncated")
 
 
-class Chosen(NamedTuple):
+class GroupChoice(NamedTuple):
     """The choices for a group: the arguments of `FragmentWriter.add` without the environments' answer."""
 
     version: int
@@ -51,7 +51,7 @@ class GroupSlot:
         """`[size, *obs]`, what actions are chosen from; None before the environments have begun."""
         self.state: Mapping[str, NDArray[Any]] = {}
         """The state before `obs` of a model with a memory, `[size, ...]` by name."""
-        self.chosen: Chosen | None = None
+        self.chosen: GroupChoice | None = None
         """The step in progress."""
         self.under_way = False
 
@@ -82,7 +82,7 @@ class GroupSlot:
         self.tasks = deque(Task(*task) for task in state["tasks"])
         self.writer = None if state["writer"] is None else FragmentWriter.from_state(state["writer"])
         self.obs, self.state, self.under_way = state["obs"], state.get("state", {}), state["under_way"]
-        self.chosen = None if state["chosen"] is None else Chosen(*state["chosen"])
+        self.chosen = None if state["chosen"] is None else GroupChoice(*state["chosen"])
 
 
 def step_state(step: GroupStep) -> dict[str, Any]:
@@ -246,5 +246,5 @@ class CentralInference:
             slot = self._slots[group]
             rows = slice(start, stop)
             policy, after = (map_nested(itemgetter(rows), named) for named in (choice.policy, choice.state))
-            slot.chosen = Chosen(self._version, slot.obs, choice.action[rows], policy, slot.state, after)
-            self._submit(group, "step", Rows(valid[rows]))
+            slot.chosen = GroupChoice(self._version, slot.obs, choice.action[rows], policy, slot.state, after)
+            self._submit(group, "step", ActionRows(valid[rows]))

@@ -34,25 +34,25 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from parl_core._closing import ClosedByWith
+from parl_core._closing import ClosingContext
 from parl_core._nested import Observations
 from parl_core.actors import ActorHandle
 from parl_core.errors import CheckpointError, LostActor
-from parl_core.training.events import Latest
+from parl_core.training.events import LoopCounter
 from parl_core.training.fragment import FragmentSteps, Task
 from parl_core.worker_pool import Work, WorkerPool
 
 __all__ = [
     "ActorEnvironments",
+    "ActorFragmentSource",
     "Arrival",
     "ArrivalOrder",
+    "AsynchronousCollector",
     "Call",
-    "CollectedByActors",
+    "DeterministicCollector",
     "EnvironmentWorkers",
-    "FragmentCollector",
     "FragmentOrder",
     "FragmentSource",
-    "LooseCollector",
     "RoundOrder",
 ]
 
@@ -79,7 +79,7 @@ class Arrival(NamedTuple):
     failed: bool
 
 
-class EnvironmentWorkers(ClosedByWith):
+class EnvironmentWorkers(ClosingContext):
     """Workers with groups of environments each.
 
     Args:
@@ -374,7 +374,7 @@ class FragmentSource(Protocol):
         """Continue from the result of `get_state`."""
 
 
-class CollectedByActors:
+class ActorFragmentSource:
     """Fragments of `CollectingActor`s.
 
     Args:
@@ -506,7 +506,7 @@ class ActorEnvironments:
         self._workers.call_all([Call(group, "set_statistics", (group, states)) for group, states in each])
 
 
-class FragmentCollector:
+class DeterministicCollector:
     """The state of a deterministic run besides its environments.
 
     Args:
@@ -545,7 +545,7 @@ class FragmentCollector:
         self._source.begin_again(self._workers.call_all(calls))
 
 
-class LooseCollector:
+class AsynchronousCollector:
     """The state of a run whose fragments are learned from as they come.
 
     Args:
@@ -554,7 +554,7 @@ class LooseCollector:
         version: updates so far; restored before this is.
     """
 
-    def __init__(self, order: FragmentOrder, workers: EnvironmentWorkers, version: Latest) -> None:
+    def __init__(self, order: FragmentOrder, workers: EnvironmentWorkers, version: LoopCounter) -> None:
         self._order, self._workers, self._version = order, workers, version
 
     def get_state(self) -> dict[str, Any]:

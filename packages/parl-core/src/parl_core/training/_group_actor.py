@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from parl_core._nested import Observations, rows_of
 from parl_core.contracts import batches
 from parl_core.contracts.actions import ActionKind
-from parl_core.env._steps import GroupSpaces, GroupStep, Rows
+from parl_core.env._steps import ActionRows, GroupSpaces, GroupStep
 from parl_core.env._vector_group import EnvGroup, EnvMaker, make_env
 from parl_core.errors import HyperparameterError
 from parl_core.returns import gae
@@ -110,7 +110,7 @@ class Experience(ActingExperience, Protocol):
         """
 
 
-class _Acted:
+class _ActorExperience:
     """The base of both: the agent, and the state of its memory, which the loop holds between two calls."""
 
     def __init__(self, agent: Any) -> None:
@@ -120,7 +120,7 @@ class _Acted:
         return Acting(self._agent, rows).state
 
 
-class VTraceExperience(_Acted):
+class VTraceExperience(_ActorExperience):
     """The experience of IMPALA, whose targets correct for the lag.
 
     Args:
@@ -182,7 +182,7 @@ class VTraceExperience(_Acted):
         return {**losses._asdict(), "kl": kl}
 
 
-class RolloutExperience(_Acted):
+class RolloutExperience(_ActorExperience):
     """The experience of algorithms that learn from advantages: A2C, A3C and PPO.
 
     Args:
@@ -515,7 +515,7 @@ class CollectingActor(GroupActor):
             while not writer.is_full:
                 action, policy, after = choose(obs, before)
                 acted = clock()
-                step = step_all(Rows(valid(action)))
+                step = step_all(ActionRows(valid(action)))
                 env += clock() - acted
                 writer.add(self._version, obs, action, policy, step, before, after)
                 obs, before = step.observations, begun_after(after, step)

@@ -49,13 +49,13 @@ from parl_core.spaces import blank_observations
 from parl_core.training._central_inference import CentralInference
 from parl_core.training._fragment_source import (
     ActorEnvironments,
+    ActorFragmentSource,
     ArrivalOrder,
-    CollectedByActors,
+    AsynchronousCollector,
+    DeterministicCollector,
     EnvironmentWorkers,
-    FragmentCollector,
     FragmentOrder,
     FragmentSource,
-    LooseCollector,
     RoundOrder,
 )
 from parl_core.training._group_actor import CollectingActor, Experience, GroupActor, experience_of
@@ -64,7 +64,7 @@ from parl_core.training.acting import tell_dimensions
 from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
-from parl_core.training.events import Callback, Ended, EndedEpisodes, Latest, Losses
+from parl_core.training.events import Callback, Ended, EndedEpisodes, LoopCounter, LossMeans
 from parl_core.training.fragment import ActorSeconds, BatchMemory, FragmentSteps
 
 __all__ = [
@@ -324,9 +324,9 @@ def train_actor_learner(
             order = order_of(settings)
             source = _source(agent, experience, order, workers, actors.put, settings, seed)
             environments.live_in(workers, source)
-            version, reported = Latest(0), Latest(0)
+            version, reported = LoopCounter(0), LoopCounter(0)
             losses, episodes, metrics = (
-                Losses(experience.read),
+                LossMeans(experience.read),
                 EndedEpisodes(),
                 LearnerMetrics(settings.max_lag, clock),
             )
@@ -410,13 +410,13 @@ def parts_of_loop(
     order: FragmentOrder,
     workers: EnvironmentWorkers,
     settings: ActorLearnerSettings,
-    version: Latest,
+    version: LoopCounter,
     others: Mapping[str, Any],
     memory: Any = None,
 ) -> LoopParts:
     """Return the parts of a loop over fragments that a checkpoint contains."""
     if not settings.resumes_exactly:
-        collector = LooseCollector(order, workers, version)
+        collector = AsynchronousCollector(order, workers, version)
         return LoopParts(agent, memory=memory, others={**others, "collector": collector})
     shape = {
         "n_steps": settings.n_steps,
@@ -424,7 +424,7 @@ def parts_of_loop(
         "max_lag": settings.max_lag,
         "inference": settings.inference,
     }
-    return LoopParts(agent, FragmentCollector(source, workers, shape), memory, others)
+    return LoopParts(agent, DeterministicCollector(source, workers, shape), memory, others)
 
 
 def _source(
@@ -448,4 +448,4 @@ def _source(
         agent.get_weights()
     except ModelContractError:  # of a model whose layers take their shapes from the first batch
         experience.warm_up(blank_observations(spaces.observation, 1))
-    return CollectedByActors(workers, order, agent.get_weights, store)
+    return ActorFragmentSource(workers, order, agent.get_weights, store)

@@ -38,7 +38,7 @@ from parl_core.replay import Prioritized
 from parl_core.schedules import Scheduled, as_schedule
 from parl_core.seeding import make_generator
 from parl_core.spaces import blank_observations
-from parl_core.training._fragment_source import ActorEnvironments, CollectedByActors, EnvironmentWorkers
+from parl_core.training._fragment_source import ActorEnvironments, ActorFragmentSource, EnvironmentWorkers
 from parl_core.training._group_actor import Choice, CollectingActor
 from parl_core.training._requirements import TargetWatch, require_agents, require_kinds, require_off_policy, try_out
 from parl_core.training.acting import into_space, tell_dimensions
@@ -53,7 +53,7 @@ from parl_core.training.actor_learner import (
 from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
-from parl_core.training.events import Callback, Ended, EndedEpisodes, Figures, Latest
+from parl_core.training.events import Callback, Ended, EndedEpisodes, LoopCounter, MetricMeans
 from parl_core.training.fragment import FragmentSteps, Task
 from parl_core.training.off_policy import OffPolicySettings, learn_from, make_memory, to_records
 
@@ -377,11 +377,11 @@ def train_apex(
             seen = _Spaces(spaces.observation, spaces.action, acting.envs_per_group, spaces.metadata)
             memory = make_memory(agent, seen, learning, rng) if memory is None else memory
             order = order_of(acting)
-            source = CollectedByActors(workers, order, agent.get_weights, actors.put)
+            source = ActorFragmentSource(workers, order, agent.get_weights, actors.put)
             environments.live_in(workers, source)
-            version, reported, episodes = Latest(0), Latest(0), EndedEpisodes()
+            version, reported, episodes = LoopCounter(0), LoopCounter(0), EndedEpisodes()
             newest: list[Any] = [None]
-            figures = Figures(agent.alg.FIGURES, lambda unread: agent.read(unread, newest[0]))
+            figures = MetricMeans(agent.alg.FIGURES, lambda unread: agent.read(unread, newest[0]))
             metrics, target = LearnerMetrics(acting.max_lag, clock), TargetWatch(agent)
             others = {"version": version, "reported": reported, "episodes": episodes, "metrics": metrics, "rng": rng}
             others |= {"figures": figures}

@@ -359,7 +359,7 @@ def _bar_class() -> Any:
     return Bar
 
 
-class _TellInterrupted(Callback):
+class _InterruptionNotice(Callback):
     """Prints the saved files before anything else is closed, because a second signal may follow."""
 
     def __init__(self, run: Run) -> None:
@@ -402,7 +402,7 @@ def standard_callbacks(
         progress: whether to show progress on standard error.
     """
     callbacks: list[Callback] = [
-        _TellInterrupted(run),
+        _InterruptionNotice(run),
         KeepLatest(agent, run, normalization=normalization),
         KeepBest(agent, run, normalization=normalization),
         TensorBoard(run),

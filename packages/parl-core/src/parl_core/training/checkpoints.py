@@ -27,7 +27,7 @@ import numpy as np
 from gymnasium.vector import VectorWrapper
 
 from parl_core import backends, logger
-from parl_core._hanging import Holder, changed_values, decode, encode, holder_of, values_of
+from parl_core._attached_state import StateAccessor, accessor_of, changed_values, decode, encode, values_of
 from parl_core.checkpoint import Checkpoint, CheckpointStore, Journal, Journaled
 from parl_core.checks import check_int
 from parl_core.env._recorded import put_statistics, put_statistics_inside, statistics_inside, statistics_of
@@ -329,7 +329,7 @@ def _agent_values(agent: Any) -> dict[str, Any]:
 def _agent_state(agent: Any, first: Mapping[str, Any]) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     changed = changed_values(_agent_values(agent), first)
-    held = {name: holder.get() for name, holder in _agent_holders(agent).items()}
+    held = {name: accessor.get() for name, accessor in _agent_holders(agent).items()}
     tree = encode({"values": changed, "held": held}, "agent", arrays, lambda _: None)
     state: dict[str, Any] = {"attributes": {"tree": json.dumps(tree), "arrays": arrays}}
     if isinstance(getattr(agent, "rng", None), np.random.Generator):
@@ -339,12 +339,12 @@ def _agent_state(agent: Any, first: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
-def _agent_holders(agent: Any) -> dict[str, Holder]:
+def _agent_holders(agent: Any) -> dict[str, StateAccessor]:
     """Return an agent's generators and counters by name, besides `rng` and those of its algorithm."""
     kinds = (np.random.Generator, np.random.RandomState, random.Random, PiecewiseScheduler, LinearDecayScheduler)
     held = {name: value for name, value in getattr(agent, "__dict__", {}).items() if isinstance(value, kinds)}
-    holders = {name: holder_of(value) for name, value in held.items() if name != "rng"}
-    return {name: holder for name, holder in holders.items() if holder is not None}
+    holders = {name: accessor_of(value) for name, value in held.items() if name != "rng"}
+    return {name: accessor for name, accessor in holders.items() if accessor is not None}
 
 
 def _restore_agent(agent: Any, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Reports of a training loop to its callbacks, the callback itself, and figures collected between two reports.
+"""Reports of a training loop to its callbacks, the callback itself, and metrics collected between two reports.
 
 A callback is called for four kinds of events:
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core import logger
+from parl_core.deprecation import class_of_old_name
 
 __all__ = [
     "Callback",
@@ -24,9 +25,9 @@ __all__ = [
     "EndedEpisodes",
     "Episode",
     "Evaluation",
-    "Figures",
-    "Latest",
-    "Losses",
+    "LoopCounter",
+    "LossMeans",
+    "MetricMeans",
     "RunningEpisodes",
     "Stop",
     "Update",
@@ -202,8 +203,8 @@ def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
     return failures
 
 
-class Figures:
-    """Sums of the named scalars that an algorithm's `learn` returns.
+class MetricMeans:
+    """The means of the named scalars that an algorithm's `learn` returns.
 
     Args:
         names: names of the parts of the result, in order: the algorithm's `FIGURES`.
@@ -247,7 +248,7 @@ class Figures:
                 self._counts[name] = self._counts.get(name, 0) + 1
 
     def take_means(self) -> dict[str, float]:
-        """Return the mean of each figure since the last call."""
+        """Return the mean of each metric since the last call."""
         self.settle()
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         self._sums, self._counts = {}, {}
@@ -263,8 +264,8 @@ class Figures:
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
 
 
-class Losses:
-    """Sums of losses by name.
+class LossMeans:
+    """The means of losses by name.
 
     Args:
         read: turns the result of an update into its losses by name, and refuses numbers that are not finite. It is
@@ -280,7 +281,7 @@ class Losses:
     def add(self, result: Any) -> None:
         """Add the result of one update."""
         self._unread.append(result)
-        if len(self._unread) >= Figures.UNREAD:
+        if len(self._unread) >= MetricMeans.UNREAD:
             self.settle()
 
     def settle(self) -> None:
@@ -336,7 +337,7 @@ class EndedEpisodes:
         self._episodes = [Episode(*episode) for episode in state]
 
 
-class Latest:
+class LoopCounter:
     """A number that a loop keeps from one round to the next."""
 
     def __init__(self, value: int) -> None:
@@ -403,3 +404,7 @@ def _told(infos: Mapping[str, Any], index: int) -> Episode | None:
     if not isinstance(told, Mapping) or which is None or not which[index]:
         return None
     return Episode(float(told["r"][index]), int(told["l"][index]))
+
+
+def __getattr__(name: str) -> type:
+    return class_of_old_name(__name__, name, {"Figures": MetricMeans})

@@ -7,7 +7,6 @@ when fragments are joined. Every fragment carries the version of the weights tha
 the memory of the previous one.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from parl_core._nested import Observations, leaves, map_nested
+from parl_core.deprecation import class_of_old_name
 from parl_core.env._steps import GroupStep
 from parl_core.errors import DivergedError
 from parl_core.training.events import Episode
@@ -390,8 +390,5 @@ def _observed(fragment: FragmentSteps) -> Iterator[tuple[NDArray[np.int64], str,
         yield fragment.final_rows, "after", fragment.final_obs
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Fragment":  # its name until parl_core.contracts.batches had one, of rows
-        warnings.warn("`Fragment` is deprecated since version 0.1; use `FragmentSteps` instead", DeprecationWarning, 2)
-        return FragmentSteps
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> type:
+    return class_of_old_name(__name__, name, {"Fragment": FragmentSteps})

@@ -74,7 +74,7 @@ from parl_core.training.acting import (
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
-from parl_core.training.events import Callback, Ended, Episode, Figures, Latest, RunningEpisodes
+from parl_core.training.events import Callback, Ended, Episode, LoopCounter, MetricMeans, RunningEpisodes
 
 __all__ = [
     "OffPolicySettings",
@@ -470,8 +470,8 @@ def train_off_policy(
         whole = bool(getattr(agent, "takes_batches", False))
         newest: list[Batch | None] = [None]
         read = (lambda unread: cast("Any", agent).read(unread, newest[0])) if whole else None
-        figures = Figures(agent.alg.FIGURES, read)
-        reported = Latest(0)
+        figures = MetricMeans(agent.alg.FIGURES, read)
+        reported = LoopCounter(0)
         others = {"rng": rng, "figures": figures, "reported": reported}
         target, normalized, watch = TargetWatch(agent), _normalizer_of(envs), UpdateWatch(memory, settings)
         course.keep(LoopParts(cast("SavedAgent", agent), collector, memory, others))

@@ -29,7 +29,7 @@ from parl_core.training.acting import check_rewards, into_space
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator, warn_of_cut
-from parl_core.training.events import Callback, Ended, Episode, Evaluation, Figures
+from parl_core.training.events import Callback, Ended, Episode, Evaluation, MetricMeans
 
 __all__ = [
     "Behaviour",
@@ -121,7 +121,7 @@ def train_offline(
     columns = cast("Any", agent)._columns if getattr(agent, "takes_batches", False) else None
     newest: list[Any] = [None]
     read = None if columns is None else lambda unread: cast("Any", agent).read(unread, newest[0])
-    figures = Figures(getattr(agent.alg, "FIGURES", ("loss",)), read)
+    figures = MetricMeans(getattr(agent.alg, "FIGURES", ("loss",)), read)
     with Course(
         settings.updates, callbacks, evaluator, evaluate_every, clock, unit="updates", checkpoints=checkpoints
     ) as course:

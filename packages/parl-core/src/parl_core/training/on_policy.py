@@ -15,7 +15,6 @@ to disk.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -29,6 +28,7 @@ from parl_core._nested import Observations, holds_tensors, map_nested
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
 from parl_core.contracts import batches
 from parl_core.contracts.base import check_stages
+from parl_core.deprecation import class_of_old_name
 from parl_core.env._steps import ArraySpaces
 from parl_core.env.autoreset import SameStep, in_same_step, require_vector
 from parl_core.errors import HyperparameterError, ModelContractError
@@ -612,8 +612,5 @@ def _learnable(
     )
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Rollout":  # its name until parl_core.contracts.batches had one, of rows
-        warnings.warn("`Rollout` is deprecated since version 0.1; use `RolloutSteps` instead", DeprecationWarning, 2)
-        return RolloutSteps
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> type:
+    return class_of_old_name(__name__, name, {"Rollout": RolloutSteps})

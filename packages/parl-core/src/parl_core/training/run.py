@@ -26,7 +26,7 @@ The settings of your own program are its command line, and are stored in the fol
 
 `--resume RUN` takes the settings of that run, which further flags change. `run_again` runs the program once more in a
 fresh process, to check that the saved files are enough to continue. The runs of `parl train` contain their complete
-description: see `parl_core.training.recipe_run`.
+description: see `parl_core.training._recipe_run`.
 """
 
 import argparse

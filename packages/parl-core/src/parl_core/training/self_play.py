@@ -26,9 +26,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core._closing import ClosedByWith
+from parl_core._closing import ClosingContext
 from parl_core.actors import ActorSystem, InProcessActors
 from parl_core.checks import check_int, check_positive
+from parl_core.deprecation import class_of_old_name
 from parl_core.errors import HyperparameterError, LostActor
 from parl_core.policy import Policy
 from parl_core.worker_pool import Work, WorkerPool
@@ -37,10 +38,10 @@ __all__ = [
     "MATCHMAKING",
     "AgainstOpponents",
     "Arena",
-    "Chooses",
     "Match",
     "OpponentPool",
     "Player",
+    "PlayerPolicy",
     "Results",
     "expected_score",
     "updated_ratings",
@@ -53,7 +54,7 @@ ELO_SCALE = 400.0
 """Points of rating that make the odds ten to one, as in chess (Elo 1978)."""
 
 
-class Chooses(Protocol):
+class PlayerPolicy(Protocol):
     """A player, such as a `parl_core.policy.Policy`."""
 
     def sample(self, observation: Any, rng: np.random.Generator, /) -> Any:
@@ -330,7 +331,7 @@ class Match(NamedTuple):
     games: int
 
 
-class Arena(ClosedByWith):
+class Arena(ClosingContext):
     """Plays matches of a game in actors, which are made at once and replaced when they are lost.
 
     Results depend only on the seed, not on the number or place of actors.
@@ -460,7 +461,7 @@ class _Table:
         if len(self._game.possible_agents) != 2:
             raise HyperparameterError(f"an arena is for games of two players, got {self._game.possible_agents}")
 
-    def play(self, first: Chooses, second: Chooses, games: int, key: Sequence[int]) -> tuple[Any, ...]:
+    def play(self, first: PlayerPolicy, second: PlayerPolicy, games: int, key: Sequence[int]) -> tuple[Any, ...]:
         """Play games, `first` in the first seat, and return their results."""
         rng = np.random.default_rng(key)
         results = Results()
@@ -470,7 +471,7 @@ class _Table:
             results = results.plus(Results(difference > 0, difference == 0, difference < 0, rewards[0]))
         return tuple(results)
 
-    def _game_of(self, players: Sequence[Chooses], rng: np.random.Generator) -> list[float]:
+    def _game_of(self, players: Sequence[PlayerPolicy], rng: np.random.Generator) -> list[float]:
         game, rewards = self._game, [0.0, 0.0]
         game.reset(seed=int(rng.integers(2**31)))
         seats = {agent: seat for seat, agent in enumerate(game.possible_agents)}
@@ -500,7 +501,7 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
     def __init__(
         self,
         make_game: Callable[[], Any],
-        opponents: Sequence[Chooses],
+        opponents: Sequence[PlayerPolicy],
         chances: Sequence[float] | None = None,
         *,
         seat: int | None = None,
@@ -527,7 +528,7 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
         self.observation_space = self._game.observation_space(agents[seat or 0])
         self.action_space = self._game.action_space(agents[seat or 0])
         self._me = agents[seat or 0]
-        self._players: dict[str, Chooses] = {}
+        self._players: dict[str, PlayerPolicy] = {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a game, against opponents that are drawn now, and play it until it is the learner's turn."""
@@ -560,3 +561,7 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
             if name == self._me:
                 return observation, reward, terminated, truncated
             game.step(None if terminated or truncated else self._players[name].sample(observation, self.np_random))
+
+
+def __getattr__(name: str) -> type:
+    return class_of_old_name(__name__, name, {"Chooses": PlayerPolicy})

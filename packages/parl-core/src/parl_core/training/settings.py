@@ -349,7 +349,7 @@ def read_setting(text: str) -> Any:
             numbers = ast.literal_eval(match[2])
             given = numbers if isinstance(numbers, tuple) else (numbers,)
             if match[1] == "linear" and len(given) == 2:
-                return _OverTheRun(*map(float, given))
+                return _LinearOverRun(*map(float, given))
             return _SCHEDULES[match[1]](*given)
         except (ValueError, SyntaxError, TypeError) as error:
             raise HyperparameterError(f"{text!r} is not a schedule: write linear(1e-3, 0, 100000)") from error
@@ -398,7 +398,7 @@ def _toml_value(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _OverTheRun:
+class _LinearOverRun:
     """A straight line over a run whose length is not known yet."""
 
     start: float
@@ -409,7 +409,7 @@ class _OverTheRun:
 
 
 def _whole_way(value: Any, recipe: Recipe, setting: Setting) -> Any:
-    if not isinstance(value, _OverTheRun):
+    if not isinstance(value, _LinearOverRun):
         return value
     steps: float = recipe.steps
     if setting.paths[0][0] == "algorithm" and isinstance(recipe.loop, OffPolicySettings):  # counts updates

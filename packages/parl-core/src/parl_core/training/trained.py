@@ -247,10 +247,10 @@ def _register_family(env_id: str) -> None:
 
 def _make_of_family(env_id: str, env: Any) -> Any:
     """Return an environment of one of these packages with its preprocessing; return others unchanged."""
-    return _SeenGrid(env) if env_id.startswith(("MiniGrid-", "BabyAI-")) else env
+    return _GridObservation(env) if env_id.startswith(("MiniGrid-", "BabyAI-")) else env
 
 
-class _SeenGrid(gymnasium.ObservationWrapper[Any, Any, Any]):
+class _GridObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Shows the part of a grid that is seen, with bounds that its numbers reach, and the direction.
 
     MiniGrid declares its cells as uint8 in 0..255; their entries, kind, colour and state, are numbers up to 10. The

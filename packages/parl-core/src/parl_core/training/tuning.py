@@ -19,10 +19,10 @@ from parl_core import backends
 from parl_core.actors import ActorFuture, ActorHandle, open_actors, usable_cores, wait_any
 from parl_core.atomic_write import atomic_write
 from parl_core.errors import HyperparameterError, ParlError
+from parl_core.training._recipe_run import RecipeRun
 from parl_core.training.curves import RunCurve, read_run
 from parl_core.training.events import Callback, Evaluation
 from parl_core.training.logs import JsonLines
-from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.recipes import plain
 from parl_core.training.run import Run
 from parl_core.training.settings import as_text, read_setting, settings_of, toml_lines
@@ -112,10 +112,10 @@ class TrialInActor:
         request, path = RecipeRun(**asked), Path(folder)
         backends.set_backend(request.backend)
         with Run.at(path) as run:
-            return request.train(run, callbacks=[_StopFile(path / STOP_FILE)], progress=False).reason
+            return request.train(run, callbacks=[_StopFileWatch(path / STOP_FILE)], progress=False).reason
 
 
-class _StopFile(Callback):
+class _StopFileWatch(Callback):
     """Stops when a file is there."""
 
     def __init__(self, path: Path) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core._closing import ClosedByWith
+from parl_core._closing import ClosingContext
 from parl_core._subprocess_actors import SubprocessActors
 from parl_core.actors import ActorSystem, ThreadActors, open_actors, usable_cores
 from parl_core.errors import LostActor
@@ -71,7 +71,7 @@ class _Losses:
         self.found.append((slot, error))
 
 
-class Pool(ClosedByWith):
+class Pool(ClosingContext):
     """A pool of actors that evaluate samples, used by `sample`; `ThreadPool` and `ProcessPool` choose the actors.
 
     Workers are kept between rounds. Use the pool in a `with` statement, or close it.

@@ -21,11 +21,11 @@ from parl_core.actors import ActorFuture, ActorHandle, open_actors, usable_cores
 from parl_core.atomic_write import write_json
 from parl_core.checkpoint import CheckpointStore
 from parl_core.errors import CheckpointError, ParlError
+from parl_core.training._recipe_run import RecipeRun
 from parl_core.training.callbacks import Progress
 from parl_core.training.curves import Comparison, RunGroup, draw_comparison, read_run
 from parl_core.training.events import Callback, Ended, Episode, Evaluation, Stop, Update
 from parl_core.training.logs import JsonLines, tracker
-from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.run import SECONDS_OF_A_ROUND, Run
 
 __all__ = ["FollowedRuns", "RunInActor", "seeds_of", "summary_of", "train_seeds"]
@@ -35,7 +35,7 @@ SEEDS_FILE = "seeds.json"
 STOP_FILE = "stop"
 
 
-class _StopsOnRequest(Callback):
+class _StopFileWatch(Callback):
     """Stops a run as soon as a file is there.
 
     Args:
@@ -73,7 +73,7 @@ class RunInActor:
         if not taken and not list((path / "checkpoints").glob("damaged-*")):
             shutil.rmtree(path, ignore_errors=True)  # it ended before its first checkpoint, and begins anew
         with Run.resume(path) if path.exists() else Run.at(path) as run:
-            watching = [_StopsOnRequest(path.parent / STOP_FILE), *(tracker(name, run, request) for name in tracked)]
+            watching = [_StopFileWatch(path.parent / STOP_FILE), *(tracker(name, run, request) for name in tracked)]
             return request.train(run, callbacks=watching, progress=False, **options).reason
 
 

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from parl_core.errors import CheckpointError
 
-__all__ = ["Holder", "attributes", "changed_values", "decode", "encode", "holder_of", "values_of"]
+__all__ = ["StateAccessor", "accessor_of", "attributes", "changed_values", "decode", "encode", "values_of"]
 
 _ARRAY, _NUMBER, _TENSOR, _TUPLE, _ITEMS = "$array", "$number", "$tensor", "$tuple", "$items"
 
 
 @dataclass(frozen=True)
-class Holder:
+class StateAccessor:
     """The functions that read and write the state of one object."""
 
     get: Callable[[], Any]
@@ -49,21 +49,23 @@ def _held(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def holder_of(value: Any) -> Holder | None:
+def accessor_of(value: Any) -> StateAccessor | None:
     """Return the functions that read and write the state of an object; None if it has no such state."""
     if isinstance(value, type):
         return None
     if isinstance(value, np.random.Generator):
-        return Holder(lambda: value.bit_generator.state, lambda state: setattr(value.bit_generator, "state", state))
+        return StateAccessor(
+            lambda: value.bit_generator.state, lambda state: setattr(value.bit_generator, "state", state)
+        )
     if isinstance(value, np.random.RandomState):
-        return Holder(lambda: value.get_state(legacy=False), value.set_state)
+        return StateAccessor(lambda: value.get_state(legacy=False), value.set_state)
     if isinstance(value, random.Random):
-        return Holder(value.getstate, value.setstate)
+        return StateAccessor(value.getstate, value.setstate)
     for getter, setters in (("state_dict", ("load_state_dict", "set_state_dict")), ("get_state", ("set_state",))):
         get = getattr(value, getter, None)
         sets = [found for name in setters if callable(found := getattr(value, name, None))]
         if callable(get) and sets:
-            return Holder(get, sets[0])
+            return StateAccessor(get, sets[0])
     return None
 
 

@@ -285,7 +285,7 @@ class RecipeRun:
                 ),
                 "callbacks": [*watching, *callbacks],
                 **({} if every is None else {"evaluate_every": every}),
-                "checkpoints": _Described(run, self.checkpoint_every, describe, fresh_episodes=fresh_episodes),
+                "checkpoints": _RecipeCheckpoints(run, self.checkpoint_every, describe, fresh_episodes=fresh_episodes),
                 "seed": self.seed,
             }
             if novelty is not None:
@@ -407,7 +407,7 @@ class RecipeRun:
             )
 
 
-class _Described(Checkpoints):
+class _RecipeCheckpoints(Checkpoints):
     """Checkpoints of a run that is described when the parts of its loop suit each other, so that a refused one has no
     folder.
 

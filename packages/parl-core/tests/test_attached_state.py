@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_core._hanging import attributes, decode, encode, holder_of
+from parl_core._attached_state import accessor_of, attributes, decode, encode
 from parl_core.errors import CheckpointError
 
 
@@ -50,11 +50,11 @@ def test_what_no_file_holds_is_named() -> None:
 )
 def test_generators_go_on_where_they_were(generator: Any, draw: Any) -> None:
     draw(generator)
-    holder = holder_of(generator)
-    assert holder is not None
-    saved = through_a_file(holder.get())
+    accessor = accessor_of(generator)
+    assert accessor is not None
+    saved = through_a_file(accessor.get())
     expected = [draw(generator) for _ in range(3)]
-    holder.set(saved)
+    accessor.set(saved)
     assert [draw(generator) for _ in range(3)] == expected
 
 
