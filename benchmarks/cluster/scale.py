@@ -23,7 +23,7 @@ import psutil
 from parl_remote._config import Environment, environment
 from parl_remote._links.handshake import greet
 from parl_remote._links.identity import new_id
-from parl_remote._links.requests import Inquiry
+from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import (
     Heartbeat,
     Hello,
@@ -255,7 +255,7 @@ def big_cluster(port: int, workers: int, programs: int, watch_s: float) -> None:
         empty = process.memory_info().rss
         simulated = Workers(cluster, workers, found.limits.heartbeat_interval_s)
         clients = [Program(cluster) for _ in range(programs)]
-        looker = Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl benchmark")
+        looker = RequestConnection(cluster.connect_master(), Role.MASTER, found.limits, "xparl benchmark")
 
         def status() -> object:
             return looker.ask(StatusRequest, Status)
@@ -303,7 +303,7 @@ def big_cluster(port: int, workers: int, programs: int, watch_s: float) -> None:
         simulated.close()
 
 
-def kill(looker: Inquiry, lease_id: str) -> None:
+def kill(looker: RequestConnection, lease_id: str) -> None:
     looker.ask(lambda number: KillActor(number, lease_id, "for the benchmark"), ActorKilled)
 
 

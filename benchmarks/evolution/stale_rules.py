@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from parl_evokit import ES, NothingToUpdate, SamplingInfo
 from parl_evokit._sampler import Sampler
-from parl_evokit._samples import Group, Intake
+from parl_evokit._samples import Group, SortedSamples
 from parl_evokit.openai_es import Centres
 
 POPULATION, UPDATES, LONGEST_DELAY = 64, 200, 8
@@ -43,7 +43,7 @@ class AsFresh(ES):
         super().__init__(*arguments)
         self._past: dict[int, Vector] = {}
 
-    def _gradient(self, intake: Intake, sampler: Sampler) -> Vector:
+    def _gradient(self, intake: SortedSamples, sampler: Sampler) -> Vector:
         keys = np.concatenate([group.keys for group in intake.groups])
         utilities = self._utilities(Group(0, keys, np.concatenate([group.rewards for group in intake.groups]))).values
         std = float(np.float32(self.config.solver.sampling.gaussian_sampling.std))

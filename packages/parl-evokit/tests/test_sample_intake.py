@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parl_evokit._records import SamplingInfo
-from parl_evokit._samples import Intake, Samples, fresh_intake, sort_samples
+from parl_evokit._samples import Samples, SortedSamples, fresh_intake, sort_samples
 from parl_evokit.errors import InvalidReward
 from parl_evokit.noise import split_key
 
@@ -18,7 +18,7 @@ def info(key: int, model_iter_id: int = 10, fingerprint: int = PRINT) -> Samplin
     return SamplingInfo(split_key(key), model_iter_id, fingerprint)
 
 
-def sort(*samples: tuple[SamplingInfo, float]) -> Intake:
+def sort(*samples: tuple[SamplingInfo, float]) -> SortedSamples:
     infos, rewards = [i for i, _ in samples], [r for _, r in samples]
     return sort_samples(Samples.of(infos, rewards), model_iter_id=10, fingerprint=PRINT, max_age=3)
 

@@ -19,7 +19,7 @@ import pytest
 import parl_remote
 from parl_remote import submit
 from parl_remote._actor import process
-from parl_remote._actor.host import How
+from parl_remote._actor.host import ConcurrencyMode
 from parl_remote._actor.process import ActorProcess
 from parl_remote._actor.reports import ExitReport
 from parl_remote._actor.state import ActorState
@@ -39,7 +39,7 @@ class Host:
 
     def __init__(self) -> None:
         self.machine = SimpleNamespace(state=ActorState.READY)
-        self.concurrency = SimpleNamespace(how=How.SERIAL)
+        self.concurrency = SimpleNamespace(how=ConcurrencyMode.SERIAL)
         self.meter = SimpleNamespace(has_waiting=False, waiting=lambda _: None)
         self.on_state: Callable[[list[Any]], None] = print
         self.become_copy = bool

@@ -13,7 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.cluster_tables import DropNode, Instruction, ToClient, ToNode
-from parl_remote._master.events import DrainRecord, History, NodeRecord, Past
+from parl_remote._master.events import DrainRecord, History, NodeRecord, PreviousHistory
 from parl_remote._messages import (
     Bye,
     Heartbeat,
@@ -147,10 +147,10 @@ class Kept(History):
         self.nodes: dict[str, NodeRecord] = {}
         self.drains: dict[str, DrainRecord] = {}
 
-    def past(self) -> Past:
+    def past(self) -> PreviousHistory:
         since = 900.0 if self.events else None
         kept = tuple(self.nodes.values()), tuple(self.drains.values())
-        return Past(since, tuple(self.events[2:]), {"node_joined": 2}, *kept)
+        return PreviousHistory(since, tuple(self.events[2:]), {"node_joined": 2}, *kept)
 
     def happened(self, event: ClusterEvent) -> None:
         self.events.append(event)

@@ -15,7 +15,7 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, RemoteCallError, RemoteFuture, SerializationError, _current, _debug_client, submit
-from parl_remote._actor.host import MANY, ActorHost, Concurrency, How, concurrency_of
+from parl_remote._actor.host import MANY, ActorHost, Concurrency, ConcurrencyMode, concurrency_of
 from parl_remote._actor.runners import Job, ThreadRunner
 from parl_remote._data import serialize
 from parl_remote._data.answers import read_answer
@@ -178,11 +178,11 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("cls", "asked", "chosen"),
     [
-        (Forgetful, None, Concurrency(How.SERIAL, 1)),
-        (Forgetful, 1, Concurrency(How.SERIAL, 1)),
-        (Forgetful, 5, Concurrency(How.THREADS, 5)),
-        (Loop, None, Concurrency(How.LOOP, MANY)),
-        (Loop, 1, Concurrency(How.LOOP, 1)),
+        (Forgetful, None, Concurrency(ConcurrencyMode.SERIAL, 1)),
+        (Forgetful, 1, Concurrency(ConcurrencyMode.SERIAL, 1)),
+        (Forgetful, 5, Concurrency(ConcurrencyMode.THREADS, 5)),
+        (Loop, None, Concurrency(ConcurrencyMode.LOOP, MANY)),
+        (Loop, 1, Concurrency(ConcurrencyMode.LOOP, 1)),
     ],
 )
 def test_how_calls_run_follows_from_class_and_option(cls: type, asked: int | None, chosen: Concurrency) -> None:

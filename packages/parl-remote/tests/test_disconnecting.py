@@ -21,7 +21,7 @@ from parl_remote._messages import LeaseGranted
 from parl_remote._messages.overview import ListNodes
 from parl_remote._options import ActorOptions
 from parl_remote._program.client import Client
-from parl_remote._program.known_actors import ActorRecord, OwnActors, Partings
+from parl_remote._program.known_actors import ActorRecord, DeferredDisconnects, OwnActors
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote.errors import ChannelClosed, DeathCause, DeathKind
@@ -162,7 +162,7 @@ class Watched(ActorRecord):
 
 def test_actors_may_end_while_the_program_waits_for_their_ends() -> None:
     loop = Loop()
-    own = OwnActors(Partings(loop, lambda: False))
+    own = OwnActors(DeferredDisconnects(loop, lambda: False))
     cause = DeathCause(DeathKind.STOPPED)
     records = [Watched(f"lease {number}", "worker", "Cell") for number in range(3)]
     for record in records:

@@ -22,16 +22,16 @@ import pytest
 
 import parl_remote
 from parl_remote._config import environment
-from parl_remote._doctor.here import Finding, Severity, check_here, imports_of
+from parl_remote._doctor.local import Finding, Severity, check_here, imports_of
 from parl_remote._doctor.reach import check_reach
-from parl_remote._links.handshake import Link, Reception
+from parl_remote._links.handshake import Link, PeerAcceptor
 from parl_remote._links.loop import Loop
-from parl_remote._links.requests import Inquiry
+from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import Hello, Message, NodeStatus, RefusalCode, Refused, Role, Status, StatusRequest
 from parl_remote._messages.parts import CheckHost, HostReport, NodeReached, ReachNode
 from parl_remote._messages.wire import decode, encode
+from parl_remote._node.launch import NodeSettings
 from parl_remote._node.run_files import ClusterRecord, ProcessRecord, RunFiles
-from parl_remote._node.starting import NodeSettings
 from parl_remote._program.rendezvous import ClusterAddress
 from parl_remote._resources import Resources
 from parl_remote._security import ClusterKey
@@ -345,7 +345,7 @@ class FakeMaster:
         self._loop = Loop()
         self._listener = ZmqListener("127.0.0.1", 0, self.key)
         limits = environment({"PARL_RUN_DIR": "/nonexistent"}).limits
-        reception = Reception(self._loop, node_id="node-fake", cluster_id="fake", host_id="fake", limits=limits)
+        reception = PeerAcceptor(self._loop, node_id="node-fake", cluster_id="fake", host_id="fake", limits=limits)
         reception.serve(Role.MASTER, self)
         reception.serve(Role.WORKER, self)
         reception.listen(self._listener)
@@ -584,7 +584,7 @@ def test_small_limits_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_little_shared_memory_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for free, words in ((-1, "no /dev/shm"), (10 * 2**20, "only 10 MiB free")):
-        monkeypatch.setattr("parl_remote._doctor.here.shared_memory_free", lambda free=free: free)
+        monkeypatch.setattr("parl_remote._doctor.local.shared_memory_free", lambda free=free: free)
         assert words in here(PARL_RUN_DIR=str(tmp_path / ".parl"))["shared memory"].what
 
 
@@ -662,7 +662,7 @@ def test_a_node_answers_only_so_many_questions_about_its_health(
     found = environment()
     cluster = ClusterAddress(f"localhost:{port}", found)
     for role in (Role.MASTER, Role.WORKER):
-        with Inquiry(cluster.connect_master(), role, found.limits, "test") as node:
+        with RequestConnection(cluster.connect_master(), role, found.limits, "test") as node:
             with pytest.raises(parl_remote.RemoteError, match="at most 500 modules"):
                 node.ask(lambda number: CheckHost(number, ("m",) * 501), HostReport)
             report = node.ask(lambda number: CheckHost(number, ("numpy", "absent")), HostReport)

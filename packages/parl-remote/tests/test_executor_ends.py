@@ -21,7 +21,7 @@ import pytest
 import parl_remote
 from parl_remote import Executor, ExecutorBroken
 from parl_remote._functions import sources, worker
-from parl_remote._functions.worker import Code, FunctionWorker, How, Outcome, pack_items
+from parl_remote._functions.worker import CallForm, Code, FunctionWorker, Outcome, pack_items
 from parl_remote._functions.workers import Chunk, Workers
 
 PATIENCE_S = 60.0
@@ -204,7 +204,9 @@ def test_a_function_that_cannot_be_read_says_so_for_each_chunk() -> None:
     code = Code.of(functools.partial(divmod, Unreadable()))
     runner = FunctionWorker()
     for sent in (code.packed, None):
-        outcome = Outcome(*runner.run(code.key, sent, code.name, pack_items([1], How.ITEM), How.ITEM, math.inf))
+        outcome = Outcome(
+            *runner.run(code.key, sent, code.name, pack_items([1], CallForm.ITEM), CallForm.ITEM, math.inf)
+        )
         assert outcome.failures is not None
         assert "it cannot be read" in str(outcome.failures)
 
@@ -231,10 +233,10 @@ def test_a_worker_gives_back_the_items_for_which_it_has_no_time(monkeypatch: pyt
 
     code = Code.of(len)
     runner = FunctionWorker()
-    runner._functions.add(code.key, worker._Sent((item,)))
+    runner._functions.add(code.key, worker._LazyFunction((item,)))
 
     def run(items: Sequence[int]) -> Outcome:
-        return Outcome(*runner.run(code.key, None, "item", pack_items(items, How.ITEM), How.ITEM, 0.45))
+        return Outcome(*runner.run(code.key, None, "item", pack_items(items, CallForm.ITEM), CallForm.ITEM, 0.45))
 
     quick = run(range(100))
     assert (worker.unpack(quick.values), quick.left) == (list(range(100)), 0)

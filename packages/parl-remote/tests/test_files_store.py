@@ -19,12 +19,12 @@ from parl_remote._links.handshake import Link
 from parl_remote._links.loop import Loop
 from parl_remote._messages import Done, Failed, Hello, Message, Role
 from parl_remote._messages.parts import (
+    DirectoryIdentity,
     FilesSeen,
     FolderAnswer,
     Part,
     PrepareFolder,
     SeeFiles,
-    SeenPlace,
     StoreParts,
 )
 from parl_remote._messages.wire import decode
@@ -407,10 +407,10 @@ def test_malformed_requests_are_the_peers_fault(
 
 def test_a_worker_says_whether_it_sees_the_same_directory(client: Callable[[str], Client], tmp_path: Path) -> None:
     status = tmp_path.stat()
-    same = SeenPlace(str(tmp_path), status.st_dev, status.st_ino)
-    other = SeenPlace(str(tmp_path), status.st_dev, status.st_ino + 1)
-    gone = SeenPlace(str(tmp_path / "gone"), status.st_dev, status.st_ino)
-    nonsense = SeenPlace("a\0b", 0, 0)
+    same = DirectoryIdentity(str(tmp_path), status.st_dev, status.st_ino)
+    other = DirectoryIdentity(str(tmp_path), status.st_dev, status.st_ino + 1)
+    gone = DirectoryIdentity(str(tmp_path / "gone"), status.st_dev, status.st_ino)
+    nonsense = DirectoryIdentity("a\0b", 0, 0)
     program = client("program")
     answers = [program.ask(SeeFiles(1, places)) for places in ((), (same,), (same, other), (gone,), (nonsense,))]
     assert answers == [FilesSeen(1, seen) for seen in (True, True, False, False, False)]

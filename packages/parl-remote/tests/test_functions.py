@@ -28,7 +28,7 @@ import pytest
 import parl_remote
 from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
 from parl_remote._data import serialize
-from parl_remote._functions.worker import How, pack_items
+from parl_remote._functions.worker import CallForm, pack_items
 from parl_remote._functions.workers import Workers
 from parl_remote.testing import LoopbackCluster
 
@@ -613,7 +613,7 @@ class TestMap:
         del caught
 
     def test_messages_of_chunks_consist_of_built_in_types(self) -> None:
-        (data,) = serialize.dumps(pack_items([1, "two", None], How.ITEM))
+        (data,) = serialize.dumps(pack_items([1, "two", None], CallForm.ITEM))
         assert b"parl_remote" not in data  # where it is, the message is searched for references
 
     def test_results_that_are_dropped_wait_for_no_lock(self, shared_cluster: None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from parl_remote._master.placing import GpuShares
+from parl_remote._master.placement import GpuShares
 from parl_remote._system.host import visible_gpus
 
 

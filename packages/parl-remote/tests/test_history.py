@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote._master.events import EVENTS_KEPT, DrainRecord, NodeRecord, Past
+from parl_remote._master.events import EVENTS_KEPT, DrainRecord, NodeRecord, PreviousHistory
 from parl_remote._messages import NodeJoin
 from parl_remote._messages.overview import ClusterEvent, DrainNode, EventKind
 from parl_remote._node.history import FILE_NAME, HistoryFile
@@ -25,14 +25,14 @@ def node(name: str, lost_at: float | None = None) -> NodeRecord:
     return NodeRecord(joined, 3.0, 77, {"python": "3.11"}, lost_at, "gone" if lost_at else "", 2)
 
 
-def opened(folder: Path, cluster: str = "it", since: float = 5.0) -> tuple[HistoryFile, Past]:
+def opened(folder: Path, cluster: str = "it", since: float = 5.0) -> tuple[HistoryFile, PreviousHistory]:
     history = HistoryFile(folder, cluster, since)
     return history, history.past()
 
 
 def test_what_was_kept_is_read_again(tmp_path: Path) -> None:
     history, past = opened(tmp_path)
-    assert past == Past(5.0)
+    assert past == PreviousHistory(5.0)
     for one in (node("a"), node("b"), node("c"), node("b", lost_at=9.0)):
         history.noted(one)
     history.happened(event(1))
@@ -41,7 +41,7 @@ def test_what_was_kept_is_read_again(tmp_path: Path) -> None:
     history.happened(event(2))
     for since in (6.0, 7.0):  # read and written anew twice
         _, past = opened(tmp_path, since=since)
-        assert past == Past(5.0, (event(1), event(2)), {}, (node("a"), node("b", lost_at=9.0)))
+        assert past == PreviousHistory(5.0, (event(1), event(2)), {}, (node("a"), node("b", lost_at=9.0)))
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
 
 
@@ -65,8 +65,8 @@ def test_nodes_are_read_in_the_order_of_their_losses(tmp_path: Path) -> None:
 
 def test_what_another_cluster_has_left_is_dropped(tmp_path: Path) -> None:
     opened(tmp_path)[0].happened(event(1))
-    assert opened(tmp_path, "another", 8.0)[1] == Past(8.0)
-    assert opened(tmp_path)[1] == Past(5.0)
+    assert opened(tmp_path, "another", 8.0)[1] == PreviousHistory(8.0)
+    assert opened(tmp_path)[1] == PreviousHistory(5.0)
 
 
 def test_the_latest_events_are_kept_and_all_are_counted(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_file_without_a_head_is_begun_anew(tmp_path: Path) -> None:
     for text in ("", "\n", "{}\n", '{"cluster": "it"}\n', "not json\n" + json.dumps({"gone": "a"})):
         (tmp_path / FILE_NAME).write_text(text)
         os.chmod(tmp_path / FILE_NAME, 0o600)
-        assert opened(tmp_path)[1] == Past(5.0)
+        assert opened(tmp_path)[1] == PreviousHistory(5.0)
 
 
 def test_a_full_disk_costs_what_did_not_fit_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote._files.program import OwnCode, OwnFile, Seed, closure, compiled_imports, is_own, loaded_modules
+from parl_remote._files.program import OwnCode, OwnFile, RootSource, closure, compiled_imports, is_own, loaded_modules
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def write(project: Path, **files: str) -> None:
 
 
 def needed(source: str, package: str = "", modules: tuple[str, ...] = ()) -> set[str]:
-    return {own.path for own in closure([Seed(textwrap.dedent(source), package)], modules)}
+    return {own.path for own in closure([RootSource(textwrap.dedent(source), package)], modules)}
 
 
 def test_a_module_and_what_it_imports_in_turn(project: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_namespace_package_may_lie_in_two_places(project: Path, tmp_path_facto
     try:
         write(project, shared_ns__one="")
         write(other, shared_ns__two="")
-        found = {own.path: own.root for own in closure([Seed("import shared_ns.one, shared_ns.two")], ())}
+        found = {own.path: own.root for own in closure([RootSource("import shared_ns.one, shared_ns.two")], ())}
     finally:
         sys.path.remove(str(other))
     assert found == {"shared_ns/one.py": str(project), "shared_ns/two.py": str(other)}
@@ -156,7 +156,7 @@ def test_an_archive_travels_as_it_is(project: Path) -> None:
         file.writestr("zipped_one.py", "")
     sys.path.append(str(archive))
     try:
-        (own,) = closure([Seed("import zipped_one")], ())
+        (own,) = closure([RootSource("import zipped_one")], ())
     finally:
         sys.path.remove(str(archive))
     assert (own.root, own.path, own.file) == (str(archive), "", str(archive))

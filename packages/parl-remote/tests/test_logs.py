@@ -600,7 +600,7 @@ def test_a_link_that_breaks_is_made_anew_and_no_line_is_lost_or_doubled(
         parl.connect(cpu_num=1, logs=True)
         a = Talker()
         a.say("before")
-        forwarder = _current.client().making.logs
+        forwarder = _current.client().actor_factory.logs
         while not forwarder._positions:
             time.sleep(0.01)
         (node, worker), = forwarder._workers.items()

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from parl_remote._links.loop import EventLoopReader, Loop, Pulse
+from parl_remote._links.loop import EventLoopReader, Loop, SuspensionDetector
 from parl_remote._transport import Received
 from parl_remote._transport.memory import MemoryListener
 
@@ -175,5 +175,5 @@ def test_a_connection_whose_reader_in_an_event_loop_is_closed_is_not_read_there_
 
 
 def test_a_pulse_tells_for_how_long_its_process_was_stopped() -> None:
-    pulse = Pulse(5.0, 100.0)
+    pulse = SuspensionDetector(5.0, 100.0)
     assert [pulse.missed_s(now) for now in (105.0, 115.0, 126.0, 127.0)] == [0.0, 0.0, 11.0, 0.0]

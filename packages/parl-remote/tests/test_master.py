@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parl_remote._config import Limits
-from parl_remote._links.handshake import Reception, greet
+from parl_remote._links.handshake import PeerAcceptor, greet
 from parl_remote._links.loop import Loop
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.master import Master
@@ -108,7 +108,7 @@ class Cluster:
         self.loop = Loop(clock=lambda: self.now)
         self.limits = Limits()
         self.listener = MemoryListener("master")
-        self.reception = Reception(
+        self.reception = PeerAcceptor(
             self.loop, node_id="node-0", cluster_id="cluster-0", host_id="host", limits=self.limits
         )
         ids = itertools.count(1)

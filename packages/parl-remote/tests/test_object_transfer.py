@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parl_remote import ObjectLost
-from parl_remote._data.object_memory import Place
+from parl_remote._data.object_memory import ValueAddress
 from parl_remote._messages import Done, Message
 from parl_remote._messages.parts import HoldObject, ReleaseObject, StoreObject
 from parl_remote._messages.wire import decode, encode
@@ -17,7 +17,7 @@ from parl_remote._object_ref import ObjectRef
 from parl_remote._program.object_transfer import NodeObjects
 from parl_remote.errors import ResultTimeout
 
-PLACE = Place(1, 2, 3, 4, 5)
+PLACE = ValueAddress(1, 2, 3, 4, 5)
 
 
 class Worker:

@@ -13,7 +13,7 @@ import pytest
 
 from parl_remote import RemoteError, RemoteFuture, SerializationError, TooManyPendingCalls
 from parl_remote._data import serialize
-from parl_remote._data.calls import Awaited, Call
+from parl_remote._data.calls import Call, FuturePlaceholder
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.outbox_state import TABLE, OutboxEvent, OutboxMachine, OutboxState
 from parl_remote.errors import ChannelClosed
@@ -161,7 +161,7 @@ class History:
     def call(self, futures: tuple[RemoteFuture[Any], ...] = ()) -> None:
         self.count += 1
         name = f"call {self.count}"
-        payload = serialize.dumps(tuple(Awaited(i) for i in range(len(futures)))) if futures else ()
+        payload = serialize.dumps(tuple(FuturePlaceholder(i) for i in range(len(futures)))) if futures else ()
         future = self.outbox.submit(Call(2, 0, 0, payload, name), futures)
         self.reported[name] = Reported(future)
         if not self.is_gone:
@@ -434,7 +434,7 @@ def test_an_array_is_copied_when_its_call_cannot_leave() -> None:
 
 def test_results_of_futures_are_put_into_the_arguments_by_their_reader() -> None:
     same = np.arange(3.0)
-    call = Call(2, 0, 0, serialize.dumps((same, Awaited(1), {"in": same}, Awaited(0))), "call")
+    call = Call(2, 0, 0, serialize.dumps((same, FuturePlaceholder(1), {"in": same}, FuturePlaceholder(0))), "call")
     sent = call.completed([np.ones(100_000), "text"])
     first, text, inner, ones = serialize.loads(sent.payload[0], sent.payload[1:])
     assert text == "text"
@@ -447,7 +447,7 @@ def test_a_result_that_cannot_be_sent_on_fails_the_call_and_not_those_behind_it(
     path = Path()
     outbox = Outbox(path)
     dependency: RemoteFuture[Any] = RemoteFuture(None)
-    failed = outbox.submit(Call(2, 0, 0, serialize.dumps((Awaited(0),)), "call"), [dependency])
+    failed = outbox.submit(Call(2, 0, 0, serialize.dumps((FuturePlaceholder(0),)), "call"), [dependency])
     behind = submitted(outbox, "behind")
     dependency._settle(threading.Lock())
     with pytest.raises(SerializationError, match="the awaited arguments of call"):

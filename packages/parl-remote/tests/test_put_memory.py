@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote._data.object_memory import FrameKind, MemoryGone, MemoryPool, Place, adopt, read, read_image
+from parl_remote._data.object_memory import FrameKind, MemoryGone, MemoryPool, ValueAddress, adopt, read, read_image
 from parl_remote._object_ref import ObjectRef, put
 
 SIZE = 2**20
@@ -173,9 +173,14 @@ def test_a_borrower_keeps_the_memory_from_being_used_again(pool: MemoryPool) -> 
 
 
 @pytest.mark.parametrize(
-    "place", [Place(2**22 + 1, 3, 1, 4096, 1), Place(os.getpid(), 1, 1, 4096, 1), Place(os.getpid(), 999, 1, 4096, 1)]
+    "place",
+    [
+        ValueAddress(2**22 + 1, 3, 1, 4096, 1),
+        ValueAddress(os.getpid(), 1, 1, 4096, 1),
+        ValueAddress(os.getpid(), 999, 1, 4096, 1),
+    ],
 )
-def test_a_place_where_nothing_of_ours_is_leads_nowhere(place: Place) -> None:
+def test_a_place_where_nothing_of_ours_is_leads_nowhere(place: ValueAddress) -> None:
     with pytest.raises(MemoryGone):
         adopt(place)
 

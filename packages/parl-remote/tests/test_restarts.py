@@ -350,7 +350,7 @@ def test_killing_it_before_its_process_is_there_is_final(
 ) -> None:
     connect(cpu_num=1)
     client: Any = _current.client()
-    places, of = client.making._places, client.making._places.of
+    places, of = client.actor_factory._places, client.actor_factory._places.of
 
     def killed_meanwhile(*args: Any) -> Any:
         monkeypatch.setattr(places, "of", of)

@@ -14,8 +14,8 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, DeathCause, DeathKind, with_options
+from parl_remote._program.creation import CreationRequest
 from parl_remote._program.known_actors import Borrowing
-from parl_remote._program.making import Recipe
 
 AHEAD_S = 0.5  # long enough for a call to overtake; where it does not, the test has nothing to see and passes
 
@@ -55,13 +55,13 @@ def test_calls_that_overtake_the_constructor_s_arguments_wait_for_them(
     member, user = with_options(Member, max_restarts=1)(), Member()
     user.keep(member)
     before = user.process_of_other()
-    message = Recipe.message
+    message = CreationRequest.message
 
-    def late(self: Recipe, *arguments: Any) -> Any:
+    def late(self: CreationRequest, *arguments: Any) -> Any:
         threading.Event().wait(AHEAD_S)
         return message(self, *arguments)
 
-    monkeypatch.setattr(Recipe, "message", late)
+    monkeypatch.setattr(CreationRequest, "message", late)
     os.kill(before, signal.SIGKILL)
     with contextlib.suppress(ActorLost):  # it may not have noticed yet
         user.process_of_other()

@@ -17,7 +17,7 @@ import pytest
 import parl_remote
 from parl_remote import ActorLost, DeathKind, NoResources, _current, submit, with_options
 from parl_remote._config import environment
-from parl_remote._links.requests import Inquiry
+from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import Message, Role
 from parl_remote._messages.overview import (
     ActorKilled,
@@ -245,22 +245,22 @@ def two_nodes() -> Iterator[LoopbackCluster]:
 
 
 @pytest.fixture
-def connected(two_nodes: LoopbackCluster) -> Iterator[Inquiry]:
+def connected(two_nodes: LoopbackCluster) -> Iterator[RequestConnection]:
     two_nodes.connect()
     found = environment({**os.environ, **two_nodes.environment})
     address = ClusterAddress(two_nodes.address, found)
-    with Inquiry(address.connect_master(), Role.MASTER, found.limits, "xparl test") as master:
+    with RequestConnection(address.connect_master(), Role.MASTER, found.limits, "xparl test") as master:
         yield master
     parl_remote.disconnect()
 
 
-def node_of(master: Inquiry, victim: Any) -> NodeDetail:
+def node_of(master: RequestConnection, victim: Any) -> NodeDetail:
     pid = victim.node()
     return next(node for node in master.ask(ListNodes, NodeList).nodes if node.pid == pid)
 
 
 def test_a_drained_node_s_actors_finish_what_they_were_sent_and_the_worker_ends(
-    two_nodes: LoopbackCluster, connected: Inquiry
+    two_nodes: LoopbackCluster, connected: RequestConnection
 ) -> None:
     master = connected
     before = master.ask(ListNodes, NodeList).nodes
@@ -301,7 +301,7 @@ def test_running_calls_of_threads_and_coroutines_are_finished_when_a_node_is_dra
 
 @pytest.mark.slow
 def test_an_actor_with_restarts_moves_from_a_drained_node_and_keeps_its_name(
-    two_nodes: LoopbackCluster, connected: Inquiry
+    two_nodes: LoopbackCluster, connected: RequestConnection
 ) -> None:
     master = connected
     two_nodes.add_node(4)
@@ -319,7 +319,7 @@ def test_an_actor_with_restarts_moves_from_a_drained_node_and_keeps_its_name(
 
 @pytest.mark.slow
 def test_a_master_that_was_killed_lists_and_kills_after_its_restart_what_it_had_before(
-    two_nodes: LoopbackCluster, connected: Inquiry
+    two_nodes: LoopbackCluster, connected: RequestConnection
 ) -> None:
     two_nodes.add_node(2)
     eventually(lambda: [node for node in connected.ask(ListNodes, NodeList).nodes if node.free.cpu == 2])
@@ -332,7 +332,7 @@ def test_a_master_that_was_killed_lists_and_kills_after_its_restart_what_it_had_
 
     def seen() -> ActorStatus | None:
         address = ClusterAddress(two_nodes.address, found)
-        with Inquiry(address.connect_master(), Role.MASTER, found.limits, "xparl test") as master:
+        with RequestConnection(address.connect_master(), Role.MASTER, found.limits, "xparl test") as master:
             rows = master.ask(ListActors, ActorList).actors
         return next((row for row in rows if row.name == "keeper" and row.numbers.pid and row.owner), None)
 
@@ -343,7 +343,7 @@ def test_a_master_that_was_killed_lists_and_kills_after_its_restart_what_it_had_
     assert keeper.process() == pid
     # `connected` is the link to the master that is gone; what that one had recorded is still there.
     address = ClusterAddress(two_nodes.address, found)
-    with Inquiry(address.connect_master(), Role.MASTER, found.limits, "xparl test") as master:
+    with RequestConnection(address.connect_master(), Role.MASTER, found.limits, "xparl test") as master:
         joined = [one.node_id for one in master.ask(ListEvents, Events).events if one.kind is EventKind.NODE_JOINED]
     assert joined.count(before.node_id) == 2
     assert ask(lambda number: KillActor(number, "keeper"), ActorKilled).death.lease_id == before.lease_id

@@ -20,7 +20,7 @@ from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import Kind
 from parl_remote._links.loop import Loop
 from parl_remote._program.connection import Connection
-from parl_remote._program.known_actors import ActorRecord, Borrowing, OwnActors, Partings
+from parl_remote._program.known_actors import ActorRecord, Borrowing, DeferredDisconnects, OwnActors
 from parl_remote._program.outbox import OpenPath, Outbox
 from parl_remote._transport import Event, Opened, Received, sealed
 from parl_remote._transport.sealed import Handover, Opener, SealedChannel, SealedListener, Sealer, can_seal
@@ -301,7 +301,7 @@ def test_an_answer_that_comes_after_the_news_of_its_actors_end_is_read(
 ) -> None:
     channel, peer = connected(listener)
     loop = Loop()
-    partings = Partings(loop, lambda: True)
+    partings = DeferredDisconnects(loop, lambda: True)
     nothing: Any = None
     own, borrowed = OwnActors(partings), Borrowing(partings, nothing, nothing, own_lease="", timeout_s=0)
     record = ActorRecord("lease", "worker", "Cell", is_borrowed=is_borrowed)

@@ -24,7 +24,7 @@ import click
 import pytest
 
 from parl_remote._config import environment
-from parl_remote._links.requests import Inquiry
+from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import Role
 from parl_remote._messages.overview import ClusterEvent, EventKind, Events, ListEvents
 from parl_remote._messages.parts import LogText, ReadLog
@@ -347,7 +347,7 @@ def test_logs_come_through_the_port_of_another_worker(desk: Desk) -> None:
 def test_no_name_leads_a_worker_to_a_file(watched: Desk, name: str) -> None:
     found = environment(watched.environment)
     cluster = ClusterAddress(f"localhost:{watched.port}", found)
-    worker = Inquiry(cluster.connect_master(), Role.WORKER, found.limits, "test")
+    worker = RequestConnection(cluster.connect_master(), Role.WORKER, found.limits, "test")
     with worker, pytest.raises(RemoteError, match="no log of"):
         worker.ask(lambda number: ReadLog(number, name), LogText)
 

@@ -36,7 +36,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit._sampler import FARTHEST, LARGEST_REACH, LARGEST_SPREAD, Advance, Bounds, Sampler, Transform
-from parl_evokit._samples import Group, Intake
+from parl_evokit._samples import Group, SortedSamples
 from parl_evokit.config import Config, RestartKind
 from parl_evokit.errors import ConfigError, InvalidReward, LayoutMismatch
 from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles, random_bits
@@ -51,7 +51,7 @@ __all__ = [
     "Rates",
     "Recombination",
     "Restarts",
-    "Start",
+    "RunStart",
     "checked_solutions",
     "default_population",
     "expected_norm",
@@ -214,7 +214,7 @@ class CmaFamily(Strategy):
     def _mirrored(self) -> bool:
         return False
 
-    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
+    def _advance(self, intake: SortedSamples, sampler: Sampler) -> Advance:
         (group,) = intake.groups
         state = self._own_state() if self.leaps or self._reach(sampler.parameters) > LARGEST_SPREAD else {}
         mean, norm = self._step(group, sampler)
@@ -313,7 +313,7 @@ class CmaFamily(Strategy):
 
 
 @dataclass(frozen=True)
-class Start:
+class RunStart:
     """The beginning of a run."""
 
     population: int
@@ -337,14 +337,14 @@ class Restarts:
     def __init__(self, kind: RestartKind, most: int, population: int, sigma: float, seed: int) -> None:
         self._kind = kind
         self._most = most
-        self._first = Start(population, sigma)
+        self._first = RunStart(population, sigma)
         self._seed = seed
         self.count = 0
         self._doublings = 0
         self._evaluations = [0, 0]  # of the small and of the large regime
         self._large = False
 
-    def next(self, evaluations: int) -> Start | None:
+    def next(self, evaluations: int) -> RunStart | None:
         """Return the start of the next run, after one that took so many evaluations; None if there is no next run."""
         if self._kind is RestartKind.NONE:
             return None
@@ -356,11 +356,11 @@ class Restarts:
         self.count += 1
         if self._large:
             self._doublings += 1
-            return Start(self._first.population << self._doublings, self._first.sigma)
+            return RunStart(self._first.population << self._doublings, self._first.sigma)
         u, v = self.uniforms(2)
         largest = self._first.population << self._doublings
         times = (largest / (2 * self._first.population)) ** (float(u) ** 2)
-        return Start(max(2, int(self._first.population * times)), self._first.sigma * 10 ** (-2 * float(v)))
+        return RunStart(max(2, int(self._first.population * times)), self._first.sigma * 10 ** (-2 * float(v)))
 
     def uniforms(self, count: int, start: int = 0) -> NDArray[np.float64]:
         """Return numbers between 0 and 1 that belong to the present restart, `[count]`."""

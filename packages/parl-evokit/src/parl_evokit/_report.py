@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from parl_evokit._params import FlatVector
 
-__all__ = ["SetAside", "UpdateReport", "vector_digest"]
+__all__ = ["SetAsideCounts", "UpdateReport", "vector_digest"]
 
 
 @dataclass
-class SetAside:
+class SetAsideCounts:
     """Numbers of samples that were not used, by reason.
 
     Attributes:
@@ -41,7 +41,7 @@ class SetAside:
         """Total number of samples that were set aside."""
         return sum(vars(self).values())
 
-    def add(self, other: "SetAside") -> None:
+    def add(self, other: "SetAsideCounts") -> None:
         """Add the numbers of another instance to these."""
         for name, count in vars(other).items():
             setattr(self, name, getattr(self, name) + count)
@@ -90,7 +90,7 @@ class UpdateReport:
     control: int
     control_mean: float | None
     stale: dict[int, int]
-    set_aside: SetAside
+    set_aside: SetAsideCounts
     gradient_norm: float = 0.0
     update_norm: float = 0.0
     parameters: FlatVector | None = field(default=None, repr=False)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from parl_evokit._params import FlatVector
 from parl_evokit._records import SamplingInfo
 from parl_evokit.errors import ConfigError, EvolutionError
-from parl_evokit.noise._gaussian import GaussianNoise, Halves, Prepared
+from parl_evokit.noise._gaussian import GaussianNoise, PairPerturbation, PreparedPerturbation
 from parl_evokit.noise._keys import CONTROL_KEY
 from parl_evokit.noise._spec import UNITS_PER_ONE, splitmix64
 
@@ -26,11 +26,11 @@ __all__ = [
     "LARGEST_REACH",
     "LARGEST_SPREAD",
     "Advance",
-    "Best",
+    "BestSample",
     "Bounds",
     "Directions",
+    "RankOneTransform",
     "Sampler",
-    "Stretch",
     "Transform",
 ]
 
@@ -134,7 +134,7 @@ class Directions:
 
 
 @dataclass(frozen=True, eq=False)
-class Stretch:
+class RankOneTransform:
     """A matrix for the noise of CR_FM_NES: diag(deviations) (I + factor * direction direction^T).
 
     Attributes:
@@ -156,7 +156,7 @@ class Stretch:
         return self.along(z) * self.deviations
 
 
-Transform = NDArray[np.float64] | Directions | Stretch
+Transform = NDArray[np.float64] | Directions | RankOneTransform
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,12 +245,12 @@ class Sampler:
         assert self.parents is not None
         return splitmix64(key >> 1, PARENT_INDEX) % len(self.parents)
 
-    def prepared(self, keys: NDArray[np.uint64]) -> Prepared | None:
+    def prepared(self, keys: NDArray[np.uint64]) -> PreparedPerturbation | None:
         """Return `GaussianNoise.prepared`, if a sample is nothing but the parameters plus windows of the table."""
         std = self._std_of_table
         return None if std is None else self.noise.prepared(self.parameters, keys, std)
 
-    def halves(self, keys: NDArray[np.uint64]) -> Halves | None:
+    def halves(self, keys: NDArray[np.uint64]) -> PairPerturbation | None:
         """Return `GaussianNoise.halves`, under the same condition."""
         std = self._std_of_table
         return None if std is None else self.noise.halves(self.parameters, keys, std)
@@ -269,7 +269,7 @@ class Sampler:
             self.noise.perturb(self.parameters, key, self.std, out=out, keep=keep)
         else:
             units = self.noise.units(key, 0, len(out)).astype(np.float64)
-            if isinstance(self.transform, Directions | Stretch):
+            if isinstance(self.transform, Directions | RankOneTransform):
                 units = self.transform.shaped(units[np.newaxis])[0]
             else:
                 units = self.transform @ units
@@ -307,7 +307,7 @@ class Sampler:
     def shaped(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return normal numbers `[k, n]` times the matrix of a model that has one."""
         assert self.transform is not None
-        if isinstance(self.transform, Directions | Stretch):
+        if isinstance(self.transform, Directions | RankOneTransform):
             return self.transform.shaped(z)
         shaped: NDArray[np.float64] = z @ self.transform.T
         return shaped
@@ -352,7 +352,7 @@ class Advance:
 
 
 @dataclass(frozen=True, eq=False)
-class Best:
+class BestSample:
     """The best sample so far.
 
     Attributes:

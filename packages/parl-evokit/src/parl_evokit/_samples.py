@@ -24,17 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit._records import Record, SamplingInfo
-from parl_evokit._report import SetAside
+from parl_evokit._report import SetAsideCounts
 from parl_evokit.errors import InvalidKey, InvalidReward, RecordError
 from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS, SIGN_BIT, split_key
 
 __all__ = [
     "IDENTIFIED",
     "NO_KEY",
-    "Decoded",
+    "DecodedRecords",
     "Group",
-    "Intake",
     "Samples",
+    "SortedSamples",
     "as_float",
     "decode",
     "decode_spans",
@@ -322,7 +322,7 @@ class Group:
 
 
 @dataclass
-class Intake:
+class SortedSamples:
     """The samples of an update, sorted.
 
     Attributes:
@@ -337,7 +337,7 @@ class Intake:
     groups: list[Group] = field(default_factory=list)
     controls: dict[int, list[float]] = field(default_factory=dict)
     repeated: int = 0
-    set_aside: SetAside = field(default_factory=SetAside)
+    set_aside: SetAsideCounts = field(default_factory=SetAsideCounts)
     stale_rule: str = ""
     effective: float | None = None
 
@@ -361,7 +361,7 @@ class Intake:
 
 def sort_samples(
     samples: Samples, *, model_iter_id: int, fingerprint: int, max_age: int, trusted: int | None = None
-) -> Intake:
+) -> SortedSamples:
     """Sort samples for an update.
 
     Args:
@@ -372,7 +372,7 @@ def sort_samples(
         trusted: Number of the model whose samples without noise may be of any age.
     """
     if (usual := _usual(samples, model_iter_id, fingerprint)) is not None:
-        return Intake([usual])
+        return SortedSamples([usual])
     ages = model_iter_id - samples.models
     left = np.ones(len(samples), np.bool_)
 
@@ -384,7 +384,7 @@ def sort_samples(
         left[rows] = False
         return found
 
-    aside = SetAside(
+    aside = SetAsideCounts(
         bad_key=take(samples.keys == NO_KEY),
         foreign=take((samples.fingerprints != fingerprint) & (samples.fingerprints != 0)),
         orphan=take(ages < 0),
@@ -409,7 +409,7 @@ def sort_samples(
     if aside.total or controls:
         usable = usable.where(left)
     one = usable.joined()
-    return Intake(_groups(one, model_iter_id), controls, repeated + len(usable) - len(one), aside)
+    return SortedSamples(_groups(one, model_iter_id), controls, repeated + len(usable) - len(one), aside)
 
 
 def fresh_intake(
@@ -417,7 +417,7 @@ def fresh_intake(
     rewards: Sequence[float] | NDArray[np.floating],
     origin: tuple[int, int],
     keys_of: Callable[[Sequence[int | None]], NDArray[np.uint64] | None] = lambda _: None,
-) -> Intake | None:
+) -> SortedSamples | None:
     """Return the result of `sort_samples` for records that all count once, of the present model, without columns.
 
     Args:
@@ -439,12 +439,12 @@ def fresh_intake(
         drawn = [info.drawn_key for info in infos]
         known = keys_of(drawn)
         if finite and known is not None and len(known):
-            return Intake([Group(0, known, numbers)])
+            return SortedSamples([Group(0, known, numbers)])
         keys = _as_keys(drawn)
     except (AttributeError, TypeError, ValueError, OverflowError):  # no records as they were drawn
         return None
     group = _one_group(keys, numbers)
-    return None if group is None else Intake([group])
+    return None if group is None else SortedSamples([group])
 
 
 def _usual(samples: Samples, model_iter_id: int, fingerprint: int) -> Group | None:
@@ -482,7 +482,7 @@ def _groups(samples: Samples, model_iter_id: int) -> list[Group]:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedRecords:
     """Records with a reward, records of served samples, and numbers of refused tokens.
 
     Attributes:
@@ -500,7 +500,7 @@ class Decoded:
     unreadable: tuple[int, ...] = ()
 
 
-def decode(payloads: Sequence[bytes], fingerprint: int) -> Decoded:
+def decode(payloads: Sequence[bytes], fingerprint: int) -> DecodedRecords:
     """Decode records.
 
     Args:
@@ -520,7 +520,7 @@ def decode(payloads: Sequence[bytes], fingerprint: int) -> Decoded:
 
 def decode_spans(
     content: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64], fingerprints: NDArray[np.uint32]
-) -> Decoded:
+) -> DecodedRecords:
     """Decode records that lie within one piece of memory.
 
     Args:
@@ -591,7 +591,7 @@ def decode_spans(
     without = _of([(mark, record) for mark, record in samples if record.reward is None])
     latest = max(int(times[usual].max(initial=0)), max((record.time_us for _, record in samples), default=0))
     all_rewarded = bool(usual.all()) and bool(rewarded.all())
-    return Decoded(
+    return DecodedRecords(
         columns if all_rewarded else Samples.concatenated([columns.where(usual & rewarded), with_one]),
         Samples.concatenated([columns.where(usual & ~rewarded), without]),
         refused,

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from parl_evokit._cma_family import log_ranks
 from parl_evokit._params import FlatVector, ParameterLayout, under, within
 from parl_evokit._sampler import FARTHEST, Advance, Sampler
-from parl_evokit._samples import Group, Intake
+from parl_evokit._samples import Group, SortedSamples
 from parl_evokit.config import Config, SolverKind
 from parl_evokit.errors import LayoutMismatch
 from parl_evokit.noise._exact_sum import ExactSum, sum_of_squares
@@ -106,7 +106,7 @@ class AdaptiveStd(Strategy):
     def _max_age(self) -> int:
         return 0
 
-    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
+    def _advance(self, intake: SortedSamples, sampler: Sampler) -> Advance:
         (group,) = intake.groups
         state = self._own_state()
         try:

@@ -24,7 +24,7 @@ from parl_evokit import _solver_dir
 from parl_evokit._directories import path_of, replacing
 from parl_evokit._params import FlatVector
 from parl_evokit._records import SamplingInfo
-from parl_evokit._report import SetAside, UpdateReport
+from parl_evokit._report import SetAsideCounts, UpdateReport
 from parl_evokit._samples import Samples
 from parl_evokit._sampling_agent import SamplerSource, SamplingAgent
 from parl_evokit._solver_dir import history_line, read_history, read_summary
@@ -197,7 +197,7 @@ class ESAgent:
         """
         self._ready("update")
         with self._updating:
-            return self._tell(Samples.of(list(infos), rewards), SetAside())
+            return self._tell(Samples.of(list(infos), rewards), SetAsideCounts())
 
     def update_from_log(
         self, paths: str | PathLike[str] | Iterable[str | PathLike[str]], *, max_damage: float = 0.01
@@ -410,13 +410,13 @@ class ESAgent:
         self._to_quarantine = [] if until is not None else contents.quarantined
         return report, contents
 
-    def _fresh(self, contents: LogContents) -> tuple[Samples, SetAside]:
+    def _fresh(self, contents: LogContents) -> tuple[Samples, SetAsideCounts]:
         """Return the samples of a log that may count, and the number of the others.
 
         Those that an earlier update has used may not, nor are they waited for.
         """
         strategy, _ = self._ready("update")
-        samples, aside, used = contents.samples, SetAside(), self._progress.used
+        samples, aside, used = contents.samples, SetAsideCounts(), self._progress.used
         if strategy.config.solver.update.only_tokens:
             aside.untrusted = int(np.count_nonzero(~samples.tokens))
             samples = samples.where(samples.tokens) if aside.untrusted else samples
@@ -461,7 +461,7 @@ class ESAgent:
         return Samples.concatenated([samples, censored]), len(censored)
 
     def _tell(
-        self, samples: Samples, aside: SetAside, refused: Mapping[str, int] | None = None, timed_out: int = 0
+        self, samples: Samples, aside: SetAsideCounts, refused: Mapping[str, int] | None = None, timed_out: int = 0
     ) -> UpdateReport:
         """Update from samples.
 

@@ -29,7 +29,7 @@ from parl_core.atomic_write import atomic_write
 from parl_evokit import _solver_dir
 from parl_evokit._directories import clear_leftovers, path_of, read_unchanged, removed, update_lock
 from parl_evokit._records import Record, SamplingInfo
-from parl_evokit._report import SetAside, UpdateReport
+from parl_evokit._report import SetAsideCounts, UpdateReport
 from parl_evokit._sampler import Sampler
 from parl_evokit._samples import Samples
 from parl_evokit._sampling_agent import SamplerSource
@@ -255,7 +255,7 @@ class AsyncESAgent(ESAgent):
         return restore
 
     def _tell(
-        self, samples: Samples, aside: SetAside, refused: Mapping[str, int] | None = None, timed_out: int = 0
+        self, samples: Samples, aside: SetAsideCounts, refused: Mapping[str, int] | None = None, timed_out: int = 0
     ) -> UpdateReport:
         trusted = self._ready("update")[0].guard.trusted
         there = np.array([*self.warehouse.models(), self.model_iter_id, *(trusted or ())[:1]], np.int64)
@@ -317,10 +317,10 @@ class AsyncESAgent(ESAgent):
         return strategy, progress, read_history(directory, read_summary(directory))
 
     def _source(self) -> SamplerSource:
-        return _Newest(self)
+        return _CurrentSolver(self)
 
 
-class _Newest:
+class _CurrentSolver:
     """The `SamplerSource` of clones whose agent takes up other solvers."""
 
     def __init__(self, agent: AsyncESAgent) -> None:

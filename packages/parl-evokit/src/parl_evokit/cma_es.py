@@ -38,7 +38,7 @@ from parl_evokit._cma_family import (
     sorted_log_ranks,
 )
 from parl_evokit._sampler import Advance, Sampler
-from parl_evokit._samples import Group, Intake
+from parl_evokit._samples import Group, SortedSamples
 from parl_evokit.config import SolverKind
 
 __all__ = ["CMAES"]
@@ -177,19 +177,19 @@ class CMAES(CmaFamily):
             self._decompose()
         return mean, sqrt(float(y_w @ y_w))
 
-    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
+    def _advance(self, intake: SortedSamples, sampler: Sampler) -> Advance:
         """Return one step of CMA-ES, which uses up the injected candidates."""
         step = super()._advance(intake, sampler)
         self._injected = None
         return step
 
-    def _kept_of_round(self, intake: Intake, left: Sampler) -> Matrix:
+    def _kept_of_round(self, intake: SortedSamples, left: Sampler) -> Matrix:
         """Return the steps of the round's samples from their model, whose axes are dropped with it."""
         z = left.normals(intake.groups[0].keys) if intake.groups else np.empty((0, self.layout.size))
         steps: Matrix = (z if left.transform is None else left.shaped(z)) * left.std
         return steps
 
-    def _advance_reverted(self, intake: Intake, sampler: Sampler, kept: Matrix) -> Advance:
+    def _advance_reverted(self, intake: SortedSamples, sampler: Sampler, kept: Matrix) -> Advance:
         """Return one step from the trusted model, with the samples' steps whitened by its covariance."""
         self._noise = self._whitened(kept)
         try:

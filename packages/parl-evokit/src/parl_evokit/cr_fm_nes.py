@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from parl_evokit._cma_family import CmaFamily, Rates, expected_norm, log_ranks
 from parl_evokit._params import ParameterLayout
-from parl_evokit._sampler import Sampler, Stretch
+from parl_evokit._sampler import RankOneTransform, Sampler
 from parl_evokit._samples import Group
 from parl_evokit.config import Config, SolverKind
 from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles
@@ -176,11 +176,11 @@ class CRFMNES(CmaFamily):
         stretched = log(1.0 + float(self._v @ self._v)) / (2 * self.layout.size)
         return exp(float(np.log(self._deviations).mean()) + stretched)
 
-    def _stretch(self) -> Stretch:
+    def _stretch(self) -> RankOneTransform:
         norm2 = float(self._v @ self._v)
-        return Stretch(self._deviations.copy(), self._v / sqrt(norm2), sqrt(1.0 + norm2) - 1.0)
+        return RankOneTransform(self._deviations.copy(), self._v / sqrt(norm2), sqrt(1.0 + norm2) - 1.0)
 
-    def _shape(self) -> tuple[float, Stretch]:
+    def _shape(self) -> tuple[float, RankOneTransform]:
         return self._sigma, self._stretch()
 
 

@@ -27,7 +27,7 @@ from parl_evokit._cma_family import checked_solutions
 from parl_evokit._params import ParameterLayout
 from parl_evokit._records import SamplingInfo
 from parl_evokit._sampler import Advance, Sampler
-from parl_evokit._samples import Intake
+from parl_evokit._samples import SortedSamples
 from parl_evokit.config import Config, SolverKind
 from parl_evokit.errors import LayoutMismatch
 from parl_evokit.strategy import Strategy
@@ -143,7 +143,7 @@ class GA(Strategy):
         model = SamplingInfo([0, 0], sampler.model_iter_id, sampler.fingerprint, children[0].noise_key)
         return [model, *children]
 
-    def _kept_of_round(self, intake: Intake, left: Sampler) -> NDArray[np.float32]:
+    def _kept_of_round(self, intake: SortedSamples, left: Sampler) -> NDArray[np.float32]:
         """Return the parameters of the best children, computed before their parents are dropped."""
         if not intake.groups:
             return np.empty((0, self.layout.size), np.float32)
@@ -152,7 +152,7 @@ class GA(Strategy):
         best = np.argsort(-group.rewards, kind="stable")[: min(most, len(group.keys) // 2)]
         return left.perturb_many(group.keys[best])
 
-    def _advance_reverted(self, intake: Intake, sampler: Sampler, kept: NDArray[np.float32]) -> Advance:  # noqa: ARG002
+    def _advance_reverted(self, intake: SortedSamples, sampler: Sampler, kept: NDArray[np.float32]) -> Advance:  # noqa: ARG002
         """Return a step that keeps the trusted model and makes the best children parents beside it.
 
         A single reward of a child is no reason to replace a model that many rewards have shown to be better.
@@ -164,7 +164,7 @@ class GA(Strategy):
         self._parents[0] = self._parents[0]._replace(reward=model.reward, evaluations=model.evaluations)
         return Advance(sampler.parameters.copy(), sampler.std, 0.0, parents=_frozen(rows))
 
-    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
+    def _advance(self, intake: SortedSamples, sampler: Sampler) -> Advance:
         (group,) = intake.groups
         settings = self.config.solver.sampling.ga_sampling
         self._parents[0] = self._parents[0].again(intake.controls.get(0, []))

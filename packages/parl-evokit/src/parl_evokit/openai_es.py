@@ -61,7 +61,7 @@ from numpy.typing import NDArray
 from parl_evokit import shaping
 from parl_evokit._params import FlatVector, ParameterLayout, under, within
 from parl_evokit._sampler import Advance, Sampler
-from parl_evokit._samples import Group, Intake
+from parl_evokit._samples import Group, SortedSamples
 from parl_evokit.config import Config, ScheduleKind, ShapingKind, SolverKind, StaleKind, UpdateConfig
 from parl_evokit.errors import ConfigError, LayoutMismatch
 from parl_evokit.noise._exact_sum import ExactSum
@@ -152,7 +152,7 @@ class ES(Strategy):
         super()._revert()
         self._centres.load_state(since)
 
-    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
+    def _advance(self, intake: SortedSamples, sampler: Sampler) -> Advance:
         gradient = self._gradient(intake, sampler)
         norm = length_of(gradient)
         if self._centres is not None:  # also where the step is not taken: the next model has another number
@@ -170,7 +170,7 @@ class ES(Strategy):
         settings = self.config.solver.sampling.gaussian_sampling
         return settings.std * settings.schedule.factor(updates)
 
-    def _gradient(self, intake: Intake, sampler: Sampler) -> FlatVector:
+    def _gradient(self, intake: SortedSamples, sampler: Sampler) -> FlatVector:
         """Return the gradient of equation (1), or of equation (4)."""
         update = self.config.solver.update
         gradient = None
@@ -184,7 +184,7 @@ class ES(Strategy):
             gradient += np.float32(update.weight_decay) * sampler.parameters
         return gradient
 
-    def _late(self, intake: Intake, sampler: Sampler) -> FlatVector | None:
+    def _late(self, intake: SortedSamples, sampler: Sampler) -> FlatVector | None:
         """Return the gradient of samples some of which are stale; None for that of ranks within each model."""
         update, rule = self.config.solver.update, self.config.solver.update.stale
         if self._centres is not None:
@@ -204,12 +204,12 @@ class ES(Strategy):
         shares = [shaping.Utilities(weights, utilities.unit) for weights in np.split(utilities.weights, stops)]
         return self._summed(intake, sampler, shares)
 
-    def _note_stale(self, intake: Intake, rule: str, effective: float | None = None) -> None:
+    def _note_stale(self, intake: SortedSamples, rule: str, effective: float | None = None) -> None:
         """Record in the report the way in which stale samples counted."""
         intake.stale_rule = rule
         intake.effective = intake.effective if effective is None else effective
 
-    def _summed(self, intake: Intake, sampler: Sampler, utilities: Sequence[shaping.Utilities]) -> FlatVector:
+    def _summed(self, intake: SortedSamples, sampler: Sampler, utilities: Sequence[shaping.Utilities]) -> FlatVector:
         """Return the gradient of equation (1)."""
         update = self.config.solver.update
         terms: list[tuple[ExactSum, float]] = []
@@ -231,7 +231,7 @@ class ES(Strategy):
             np.add(total, 0.0, gradient[start : start + count], casting="same_kind")  # 0.0 in place of -0.0
         return gradient
 
-    def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002
+    def _scale(self, group: Group, intake: SortedSamples) -> float:  # noqa: ARG002
         """Return the contribution to the gradient of one unit of noise with utility 1 and weight 1."""
         update = self.config.solver.update
         weights = sum([_weight(each, update) * len(each.keys) for each in intake.groups])
@@ -257,7 +257,7 @@ class ARS(ES):
     def _utilities(self, group: Group) -> shaping.Utilities:
         return shaping.top_directions(group.rewards, group.keys, self.config.solver.update.top_k)
 
-    def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002
+    def _scale(self, group: Group, intake: SortedSamples) -> float:  # noqa: ARG002
         """Return the part of one unit of noise with utility 1: the deviation is in the utilities already."""
         directions = len(np.unique(group.keys >> np.uint64(1)))
         return -1.0 / UNITS_PER_ONE / min(self.config.solver.update.top_k, directions)
@@ -287,7 +287,7 @@ def _together(groups: Sequence[Group]) -> Group:
     )
 
 
-def _effective(intake: Intake, update: UpdateConfig) -> float:
+def _effective(intake: SortedSamples, update: UpdateConfig) -> float:
     """Return the number of equally weighted samples that those of an update are worth."""
     sizes = [(_weight(group, update), len(group.keys)) for group in intake.groups]
     total, squares = sum(weight * size for weight, size in sizes), sum(weight**2 * size for weight, size in sizes)

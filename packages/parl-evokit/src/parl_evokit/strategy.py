@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit._records import SamplingInfo, sampling_infos
-from parl_evokit._report import SetAside, UpdateReport
-from parl_evokit._sampler import FARTHEST, LARGEST_REACH, LARGEST_SPREAD, Advance, Best, Sampler, Transform
-from parl_evokit._samples import Intake, Samples, fresh_intake, noise_keys, sort_samples
+from parl_evokit._report import SetAsideCounts, UpdateReport
+from parl_evokit._sampler import FARTHEST, LARGEST_REACH, LARGEST_SPREAD, Advance, BestSample, Sampler, Transform
+from parl_evokit._samples import Samples, SortedSamples, fresh_intake, noise_keys, sort_samples
 from parl_evokit.config import Config, KeyKind, SolverKind
 from parl_evokit.errors import ConfigError, LayoutMismatch, NothingToUpdate, SolverError
 from parl_evokit.guard import Comparison, Guard, Verdict, shortened
-from parl_evokit.noise._gaussian import GaussianNoise, Halves, Prepared
+from parl_evokit.noise._gaussian import GaussianNoise, PairPerturbation, PreparedPerturbation
 from parl_evokit.noise._keys import CounterKeys, KeySource, RandomKeys
 from parl_evokit.optimizers import StepDiverged
 
@@ -102,9 +102,9 @@ class Strategy(ABC):
             holdout_share=self.config.solver.guard.holdout_share,
         )
         self.keys = self._new_keys()
-        self._ahead = _Ahead(self._sampler)
+        self._ahead = _PreparedCandidates(self._sampler)
         self.guard = Guard(self.config.solver.guard)
-        self._best: Best | None = None
+        self._best: BestSample | None = None
         self._stalled = 0
         self._rejected = ""
 
@@ -124,7 +124,7 @@ class Strategy(ABC):
         return self._max_age
 
     @property
-    def best(self) -> Best | None:
+    def best(self) -> BestSample | None:
         """The best candidate that was injected, or told while its model was present; None before the first."""
         return self._best
 
@@ -135,7 +135,7 @@ class Strategy(ABC):
             ValueError: `n` is below 0.
         """
         sampler = self._sampler
-        self._ahead = ahead = _Ahead(sampler, self.keys.draw_many(n))
+        self._ahead = ahead = _PreparedCandidates(sampler, self.keys.draw_many(n))
         return sampling_infos(ahead.order, sampler.origin)
 
     def candidate(self, info: SamplingInfo, out: FlatVector | None = None) -> FlatVector:
@@ -155,7 +155,7 @@ class Strategy(ABC):
             return ahead.take(drawn, None) if made is None else made  # most often
         sampler = self._sampler
         if ahead.sampler is not sampler:  # which has changed since the last `ask`
-            ahead, made = _Ahead(sampler), None
+            ahead, made = _PreparedCandidates(sampler), None
             self._ahead = ahead
         sampler.require_own(info)
         if out is not None:
@@ -205,7 +205,7 @@ class Strategy(ABC):
         intake = fresh_intake(infos, rewards, self._sampler.origin, self._ahead.keys_of)
         return self._update(intake or self.sorted(Samples.of(infos, rewards)))
 
-    def tell_samples(self, samples: Samples, aside: SetAside | None = None) -> UpdateReport:
+    def tell_samples(self, samples: Samples, aside: SetAsideCounts | None = None) -> UpdateReport:
         """Update from samples in columns, as logs contain them; see `tell`.
 
         Args:
@@ -217,11 +217,11 @@ class Strategy(ABC):
             intake.set_aside.add(aside)
         return self._update(intake)
 
-    def _update(self, intake: Intake) -> UpdateReport:
+    def _update(self, intake: SortedSamples) -> UpdateReport:
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked for, and reported
             return self._updated(intake, self._sampler)
 
-    def _updated(self, intake: Intake, before: Sampler) -> UpdateReport:
+    def _updated(self, intake: SortedSamples, before: Sampler) -> UpdateReport:
         arms = self._arms(intake, before)
         guard = self.guard.noting(*arms)
         comparison, verdict = guard.comparison, guard.verdict()
@@ -263,7 +263,7 @@ class Strategy(ABC):
             raise StepDiverged("samples would not be finite; rewards grow as far as numbers reach")
         return step
 
-    def sorted(self, samples: Samples) -> Intake:
+    def sorted(self, samples: Samples) -> SortedSamples:
         """Return samples in the form in which an update of the present model takes them."""
         present = self._sampler
         return sort_samples(
@@ -291,7 +291,7 @@ class Strategy(ABC):
         self.keys.start_pair()
         return parameters
 
-    def _arms(self, intake: Intake, before: Sampler) -> tuple[list[float], list[float]]:
+    def _arms(self, intake: SortedSamples, before: Sampler) -> tuple[list[float], list[float]]:
         """Return the rewards without noise of the models since the trusted one, and of that one."""
         trusted = self.guard.trusted
         if trusted is None:
@@ -312,7 +312,7 @@ class Strategy(ABC):
             advantage=(low, high) if isfinite(low) else None,
         )
 
-    def _roll_back(self, intake: Intake, before: Sampler, guard: Guard) -> UpdateReport:
+    def _roll_back(self, intake: SortedSamples, before: Sampler, guard: Guard) -> UpdateReport:
         """Go back to the trusted model, and learn from the samples around the one that was left.
 
         Their noise is taken for noise around the trusted model: what told better from worse there does so here, while
@@ -354,7 +354,7 @@ class Strategy(ABC):
         return restore
 
     def _not_taken(
-        self, intake: Intake, before: Sampler, guard: Guard, reason: str, rolled_back: str = ""
+        self, intake: SortedSamples, before: Sampler, guard: Guard, reason: str, rolled_back: str = ""
     ) -> UpdateReport:
         """Continue with the present parameters under the next number, and report the samples as set aside."""
         self._rejected = reason
@@ -412,16 +412,16 @@ class Strategy(ABC):
             raise SolverError(f"the solver's state has no model_iter_id, only {sorted(state)}")
         self._sampler = replace(self._sampler, model_iter_id=int(state["model_iter_id"]))
 
-    def _kept_of_round(self, intake: Intake, left: Sampler) -> Any:  # noqa: ARG002
+    def _kept_of_round(self, intake: SortedSamples, left: Sampler) -> Any:  # noqa: ARG002
         """Return the data of a round's samples that must be computed before their model is replaced."""
         return None
 
-    def _advance_reverted(self, intake: Intake, sampler: Sampler, kept: Any) -> Advance:  # noqa: ARG002
+    def _advance_reverted(self, intake: SortedSamples, sampler: Sampler, kept: Any) -> Advance:  # noqa: ARG002
         """Return one step from the trusted model, by the samples of the model that was left; see `_kept_of_round`."""
         return self._advance(intake, sampler)
 
     @abstractmethod
-    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
+    def _advance(self, intake: SortedSamples, sampler: Sampler) -> Advance:
         """Return one step of the algorithm, from at least `_min_samples` samples that are at most `_max_age` old."""
 
     @property
@@ -465,7 +465,7 @@ class Strategy(ABC):
         self._sampler = replace(self._sampler, model_iter_id=bad.model_iter_id + 1, trusted=None)
         self.keys.start_pair()
 
-    def _note_best(self, intake: Intake, sampler: Sampler) -> None:
+    def _note_best(self, intake: SortedSamples, sampler: Sampler) -> None:
         present = intake.groups[0] if intake.groups else None  # the youngest
         if present is None or present.age:
             return
@@ -474,16 +474,16 @@ class Strategy(ABC):
         if self._best is None or reward > self._best.reward:
             info = SamplingInfo()
             info.fill(int(present.keys[place]), sampler.model_iter_id, sampler.fingerprint)
-            self._best = Best(reward, info, sampler)
+            self._best = BestSample(reward, info, sampler)
 
     def _note_injected(self, solutions: NDArray[np.float64], rewards: NDArray[np.float64]) -> None:
         place = int(rewards.argmax())
         if self._best is None or rewards[place] > self._best.reward:
             own = solutions[place].astype(np.float32)
-            self._best = Best(float(rewards[place]), SamplingInfo(), self._sampler, own)
+            self._best = BestSample(float(rewards[place]), SamplingInfo(), self._sampler, own)
 
 
-class _Ahead:
+class _PreparedCandidates:
     """Candidates of the last `ask`, prepared for many of them at once, which costs a fraction of a call for each.
 
     Candidates of small models are made some at a time, when the first of them is wanted. Of larger ones it is known
@@ -507,8 +507,8 @@ class _Ahead:
         self.order: list[int] = keys.tolist()
         self._ascending = False
         self._next = 0
-        self._several: Prepared | None = None
-        self._halves: Halves | None = None
+        self._several: PreparedPerturbation | None = None
+        self._halves: PairPerturbation | None = None
 
     def keys_of(self, drawn: Sequence[int | None]) -> NDArray[np.uint64] | None:
         """Return the array of all keys, the same one each time, if these are all of them and ascend; else None."""
@@ -552,7 +552,7 @@ class _Ahead:
 
 
 def _report(
-    intake: Intake,
+    intake: SortedSamples,
     before: Sampler,
     used: int,
     gradient_norm: float = 0.0,

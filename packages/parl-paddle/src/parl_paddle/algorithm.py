@@ -129,7 +129,7 @@ class Algorithm(contract.Algorithm):
         if isinstance(value, FrameworkOptimizer):
             value = value.optimizer
         if isinstance(value, paddle.optimizer.Optimizer):
-            return accessor_of_optimizer(value)
+            return _accessor_of_optimizer(value)
         if type(value).__name__ == "Generator" and type(value).__module__.startswith("paddle."):
             return accessor_of_generator(value)
         return super()._accessor(value)
@@ -174,7 +174,7 @@ class Algorithm(contract.Algorithm):
             paddle.set_rng_state(before)
 
 
-def accessor_of_optimizer(optimizer: paddle.optimizer.Optimizer) -> StateAccessor:
+def _accessor_of_optimizer(optimizer: paddle.optimizer.Optimizer) -> StateAccessor:
     """Return the functions that read and write the state of one of paddle's own optimizers.
 
     Paddle finds a parameter's state again by the parameter's name, which counts the layers that the process has made.

@@ -21,11 +21,11 @@ from parl_core._compatibility import require_core
 from parl_remote._version import PARL_CORE, __version__
 
 if TYPE_CHECKING:
-    from parl_remote._connecting import connect as connect
-    from parl_remote._connecting import disconnect as disconnect
-    from parl_remote._connecting import get_actor as get_actor
-    from parl_remote._connecting import get_global_client as get_global_client
-    from parl_remote._connecting import kill as kill
+    from parl_remote._connect import connect as connect
+    from parl_remote._connect import disconnect as disconnect
+    from parl_remote._connect import get_actor as get_actor
+    from parl_remote._connect import get_global_client as get_global_client
+    from parl_remote._connect import kill as kill
     from parl_remote._decorator import remote_class as remote_class
     from parl_remote._decorator import submit as submit
     from parl_remote._decorator import with_options as with_options
@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from parl_remote.errors import VersionMismatch as VersionMismatch
 
 _HOMES = {
-    "connect": "_connecting",
-    "disconnect": "_connecting",
-    "get_global_client": "_connecting",
+    "connect": "_connect",
+    "disconnect": "_connect",
+    "get_global_client": "_connect",
     "DeathCause": "errors",
     "DeathKind": "errors",
     "remote_class": "_decorator",
@@ -87,8 +87,8 @@ _HOMES = {
     "Serving": "_serving",
     "as_remote": "_serving",
     "RemoteFuture": "_future",
-    "get_actor": "_connecting",
-    "kill": "_connecting",
+    "get_actor": "_connect",
+    "kill": "_connect",
     "ObjectRef": "_object_ref",
     "put": "_object_ref",
     **dict.fromkeys(

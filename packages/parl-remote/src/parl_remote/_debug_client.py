@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parl_remote import _current
-from parl_remote._actor.host import ActorHost, Concurrency, Creation, HoldingReply, How
+from parl_remote._actor.host import ActorHost, Concurrency, ConcurrencyMode, Creation, HoldingReply
 from parl_remote._actor.runners import ClosableRunner, Job, ThreadRunner
 from parl_remote._actor.state import ActorState
 from parl_remote._current import FoundActor
@@ -144,9 +144,9 @@ class LocalCalls:
         return True
 
     def _construct(self, concurrency: Concurrency, make: Callable[[], object]) -> object:
-        if concurrency.how is How.SERIAL:
+        if concurrency.how is ConcurrencyMode.SERIAL:
             return make()
-        if concurrency.how is How.THREADS:
+        if concurrency.how is ConcurrencyMode.THREADS:
             instance = make()
             self._runner = ThreadRunner(self._host, concurrency.limit)
             return instance

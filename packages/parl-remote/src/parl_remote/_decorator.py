@@ -6,7 +6,7 @@
 A class that is being defined keeps its name, docstring, pickling, `isinstance` and, for type checkers, its type. The
 decorator replaces its `__new__` by one that decides where an object is made, and adds `options` and `as_remote`. A
 class that exists already, because its module or a running function refers to it by its name, is not changed: the
-decorator returns a separate remote class, a `ChosenClass`.
+decorator returns a separate remote class, a `ConfiguredClass`.
 
     A(1)  -->  RemoteNew --remote--> the client makes an actor, the program holds a proxy
                          --local---> an ordinary object: in actors that cannot reach their cluster, and for subclasses
@@ -160,7 +160,7 @@ def hook_of(cls: type) -> RemoteNew:
     Raises:
         TypeError: The class is not decorated.
     """
-    if isinstance(cls, ChosenClass):
+    if isinstance(cls, ConfiguredClass):
         return RemoteNew(cls._hook.cls, cls._options)
     hook = cls.__dict__.get("__new__") if isinstance(cls, type) else None
     if not isinstance(hook, RemoteNew):
@@ -171,7 +171,7 @@ def hook_of(cls: type) -> RemoteNew:
 _NAME = "options"
 
 
-class ChosenClass:
+class ConfiguredClass:
     """A remote class with options bound: calling it makes an object, other attributes are the class's.
 
     Args:
@@ -195,9 +195,9 @@ class ChosenClass:
             return self._hook.cls(*args, **kwargs)
         return self._hook.remote(maker, self._options, args, kwargs)
 
-    def options(self, **options: Any) -> ChosenClass:
+    def options(self, **options: Any) -> ConfiguredClass:
         """Return the class with some options changed further; raise what `with_options` raises."""
-        return ChosenClass(self._hook, self._options.changed(options))
+        return ConfiguredClass(self._hook, self._options.changed(options))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # looked up by copying and pickling before the object is complete
@@ -220,8 +220,8 @@ class ChosenClass:
         return f"<{self._hook.cls.__qualname__} with {self._options}>"
 
 
-def _choose(cls: type, options: ActorOptions) -> ChosenClass:
-    return ChosenClass(hook_of(cls) if is_decorated(cls) else RemoteNew(cls, options), options)
+def _choose(cls: type, options: ActorOptions) -> ConfiguredClass:
+    return ConfiguredClass(hook_of(cls) if is_decorated(cls) else RemoteNew(cls, options), options)
 
 
 def _exists(cls: type) -> bool:
@@ -247,7 +247,7 @@ class OptionsAttribute(ClassAttribute):
             kind = "object" if instance is not None else "class (it is not decorated with @remote_class)"
             raise AttributeError(f"{owner.__name__!r} {kind} has no attribute {_NAME!r}", name=_NAME)
         hook = hook_of(owner)
-        return ChosenClass(hook, hook.options).options
+        return ConfiguredClass(hook, hook.options).options
 
 
 def add_options(cls: type) -> None:
@@ -355,12 +355,12 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
 
     def decorate(decorated: type[Any]) -> Any:
         given: object = decorated
-        if isinstance(given, ChosenClass):
-            return ChosenClass(given._hook, chosen)
+        if isinstance(given, ConfiguredClass):
+            return ConfiguredClass(given._hook, chosen)
         if not isinstance(decorated, type):
             raise TypeError(f"@remote_class decorates classes, not {decorated!r}")
         if _exists(decorated):
-            return ChosenClass(RemoteNew(decorated, chosen), chosen)
+            return ConfiguredClass(RemoteNew(decorated, chosen), chosen)
         # setattr, because type checkers rightly reject assigning to a class's __new__
         setattr(decorated, "__new__", RemoteNew(decorated, chosen))  # noqa: B010
         if "__reduce_ex__" not in decorated.__dict__:
@@ -407,7 +407,7 @@ def with_options(cls: type[T], /, **options: Any) -> type[T]:
         ValueError: An option is out of its range.
     """
     hook = hook_of(cls)
-    return cast("type[T]", ChosenClass(hook, hook.options.changed(options)))
+    return cast("type[T]", ConfiguredClass(hook, hook.options.changed(options)))
 
 
 def submit(method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RemoteFuture[R]:

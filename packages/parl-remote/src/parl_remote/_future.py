@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar, cast
 
 from parl_remote import _display
 from parl_remote._data.answers import unraised
-from parl_remote._data.serialize import FutureTravels
+from parl_remote._data.serialize import FuturePickled
 from parl_remote._links.loop import is_serving
 from parl_remote._options import deadline_of
 from parl_remote._streams import RemoteIterator
@@ -49,7 +49,7 @@ program_ends = threading.Event()  # set when the interpreter ends, before the pr
 _LOOK_AGAIN_S = 1.0  # in case another thread closed a connection just before the wait
 
 
-class Readable(Protocol):
+class ReadableCarrier(Protocol):
     """A carrier whose messages are read by one thread at a time, on behalf of all threads."""
 
     def is_led_here(self) -> bool:
@@ -82,7 +82,7 @@ def wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None = Non
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     carriers = list(dict.fromkeys(future._carrier for future in futures))
     if all(hasattr(carrier, "lead") for carrier in carriers):
-        readable = cast("list[Readable]", carriers)
+        readable = cast("list[ReadableCarrier]", carriers)
         others = [carrier for carrier in readable if not carrier.is_led_here()]
         try:
             if all(carrier.lead() for carrier in others):
@@ -106,14 +106,14 @@ def leave_to_parent(futures: Iterable[RemoteFuture[Any]], error: Callable[[], Ba
     """
     global _making_condition
     _making_condition = threading.RLock()  # the thread that held it was not copied
-    carrier = _LeftToParent(error)
+    carrier = _ParentCarrier(error)
     for future in futures:
         future._carrier = carrier
         future.__dict__.pop("_blocked", None)
         future._made_condition = None  # its lock, its waiters and its callbacks are the parent's, too
 
 
-class _LeftToParent:
+class _ParentCarrier:
     """The carrier of calls whose answers go to the process that this one was forked from."""
 
     def __init__(self, error: Callable[[], BaseException]) -> None:
@@ -141,7 +141,7 @@ class _LeftToParent:
         return True
 
 
-def _read(carriers: Sequence[Readable], futures: Sequence[RemoteFuture[Any]], deadline: float | None) -> None:
+def _read(carriers: Sequence[ReadableCarrier], futures: Sequence[RemoteFuture[Any]], deadline: float | None) -> None:
     ready = [carrier for carrier in carriers if carrier.has_read_ahead()]
     while True:
         for carrier in ready:
@@ -476,7 +476,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
                 waiter.wake()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise FutureTravels(
+        raise FuturePickled(
             f"the future of {self.method}() cannot be sent inside something else, returned or copied: "
             "pass it as an argument of its own, or send its result()"
         )
@@ -562,7 +562,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         callbacks = self._done_callbacks
         if callbacks and is_serving():
             users = [callback for callback in callbacks if not _is_quick(callback)]
-            if users and _callback_turn[0].run(functools.partial(self._run, users)):
+            if users and _callback_thread[0].run(functools.partial(self._run, users)):
                 callbacks = [callback for callback in callbacks if _is_quick(callback)]
         if not callbacks:
             return
@@ -601,7 +601,7 @@ def _is_quick(callback: Any) -> bool:
 _OURS = __name__.partition(".")[0]
 
 
-class _CallbackTurn:
+class _CallbackThread:
     """A thread that runs users' callbacks one after the other, and ends when there are none for a while."""
 
     def __init__(self) -> None:
@@ -613,8 +613,8 @@ class _CallbackTurn:
     def run(self, action: Callable[[], None]) -> bool:
         """Run an action after all others; return False if no thread can be started."""
         if self._pid != os.getpid():  # the thread was not copied
-            _callback_turn[0] = _CallbackTurn()
-            return _callback_turn[0].run(action)
+            _callback_thread[0] = _CallbackThread()
+            return _callback_thread[0].run(action)
         with self._lock:
             if not self._runs:
                 try:
@@ -648,4 +648,4 @@ class _CallbackTurn:
             del action
 
 
-_callback_turn = [_CallbackTurn()]
+_callback_thread = [_CallbackThread()]

@@ -31,7 +31,16 @@ from typing import Any, Generic, TypeVar
 from parl_remote import _current
 from parl_remote._config import environment, same_host_shortcut
 from parl_remote._data import object_memory, serialize
-from parl_remote._data.object_memory import FrameKind, Memory, MemoryGone, MemoryPool, Place, adopt, read, read_image
+from parl_remote._data.object_memory import (
+    FrameKind,
+    Memory,
+    MemoryGone,
+    MemoryPool,
+    ValueAddress,
+    adopt,
+    read,
+    read_image,
+)
 from parl_remote._data.tensors import Reducers, reducers
 from parl_remote._future import RemoteFuture
 from parl_remote._links.identity import host_id, new_id
@@ -197,7 +206,7 @@ class ObjectRef(serialize.Reference, Generic[T]):
         self._memory = memory
         _pool.lend(memory, self)
 
-    def _find(self, host: str, place: Place) -> None:
+    def _find(self, host: str, place: ValueAddress) -> None:
         """Find the value's memory: at its sender on this host, else the copy on this node, else a remote source."""
         if host and host == _host():
             with contextlib.suppress(MemoryGone):
@@ -331,7 +340,7 @@ def _arrive(
         if frames:
             ref._frames = frames
         elif place is not None:
-            ref._find(host, Place(*place))
+            ref._find(host, ValueAddress(*place))
     return ref
 
 
@@ -346,7 +355,7 @@ def _arrive_value(
     """Rebuild the value of a reference that is an argument by itself."""
     if place is not None and host and host == _host() and object_id not in _known:
         with contextlib.suppress(MemoryGone):
-            return thaw(*read(Place(*place)))
+            return thaw(*read(ValueAddress(*place)))
     return _arrive(object_id, nbytes, frames, host, place, within).get()
 
 

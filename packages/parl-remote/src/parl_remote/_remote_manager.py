@@ -31,7 +31,7 @@ from parl_remote._links.loop import Loop
 from parl_remote._options import ActorOptions, seconds_of
 from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames
 from parl_remote._program.connection import Connection
-from parl_remote._program.known_actors import ActorRecord, Made
+from parl_remote._program.known_actors import ActorRecord, CreatedActor
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.proxy import make_proxy, unpacked
 from parl_remote._program.rendezvous import given_key, publish_manager_key
@@ -233,15 +233,15 @@ class ServedObject:
         record.lose(cause)
         record.hang_up()
 
-    def _make(self, channel: PeerChannel) -> Made:
+    def _make(self, channel: PeerChannel) -> CreatedActor:
         record = ActorRecord(self.object_id, self._host_id, self.shipped.name)
         record.channel = channel
         record.connection = connection = Connection(
             channel, background=self._background, lost=record.error, on_names=self._names.set
         )
-        return Made(record, connection, ActorPlace(self.object_id, "", (), "", self._host_id))
+        return CreatedActor(record, connection, ActorPlace(self.object_id, "", (), "", self._host_id))
 
-    def _again(self, lost: ActorRecord, restarts: int) -> Made:  # noqa: ARG002  # they are not counted
+    def _again(self, lost: ActorRecord, restarts: int) -> CreatedActor:  # noqa: ARG002  # they are not counted
         try:
             channel = self._returned.get(timeout=self._reconnect_s)
         except queue.Empty:
@@ -251,7 +251,7 @@ class ServedObject:
             raise NoRestart(channel)
         return self._make(channel)
 
-    def _note(self, made: Made) -> None:
+    def _note(self, made: CreatedActor) -> None:
         self._made = made
 
     def _given_back(self, given: int) -> None:

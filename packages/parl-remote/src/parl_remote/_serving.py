@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from parl_remote._actor.host import ActorHost, Concurrency, HoldingReply, How, concurrency_of
+from parl_remote._actor.host import ActorHost, Concurrency, ConcurrencyMode, HoldingReply, concurrency_of
 from parl_remote._actor.runners import ClosableRunner, Job, ThreadRunner
 from parl_remote._config import Environment, environment
 from parl_remote._data import serialize
@@ -309,9 +309,9 @@ def _is_final(error: RemoteError, key_file: object, found: Environment) -> bool:
 
 def _runner_for(host: ActorHost, concurrency: Concurrency) -> ClosableRunner | None:
     """Return the runner of several concurrent calls, None if they run one after the other."""
-    if concurrency.how is How.SERIAL:
+    if concurrency.how is ConcurrencyMode.SERIAL:
         return None
-    if concurrency.how is How.THREADS:
+    if concurrency.how is ConcurrencyMode.THREADS:
         return ThreadRunner(host, concurrency.limit)
     from parl_remote._actor.loop_runner import LoopThread  # asyncio, 17 ms; for `async def` methods alone
 

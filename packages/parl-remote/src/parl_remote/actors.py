@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from parl_remote import _connecting, _current
+from parl_remote import _connect, _current
 from parl_remote._data.class_spec import ClassSpec, ShippedSpec
 from parl_remote._data.serialize import Reference
 from parl_remote._future import RemoteFuture
@@ -46,7 +46,7 @@ class RemoteActors:
         self._owns_connection = _current.peek() is None
         self._slots: int | None = None
         if self._owns_connection:
-            _connecting.connect(address, **connect)
+            _connect.connect(address, **connect)
             if (cpu_num := connect.get("cpu_num")) is not None:
                 self._slots = max(1, 1000 * cpu_num // round(1000 * (self._options.resources.cpu or 1)))
         elif address is not None or connect:
@@ -84,7 +84,7 @@ class RemoteActors:
         self._handles.clear()
         if self._owns_connection:
             self._owns_connection = False
-            _connecting.disconnect()
+            _connect.disconnect()
 
     def __enter__(self) -> Self:
         return self

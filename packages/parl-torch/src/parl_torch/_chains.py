@@ -23,17 +23,17 @@ from parl_torch._graphs import TORCH
 
 __all__ = [
     "Chain",
-    "Figures",
     "Fork",
+    "HandWrittenLoss",
+    "LossReader",
     "Network",
     "Networks",
     "Plan",
-    "Written",
     "chains_of",
-    "written",
+    "hand_written",
 ]
 
-Figures = Callable[[], tuple[Tensor, dict[str, Tensor]]] | None
+LossReader = Callable[[], tuple[Tensor, dict[str, Tensor]]] | None
 """Returns what a loss does; None where a batch needs the loss itself."""
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
@@ -191,7 +191,7 @@ class Fork:
             self.trunk.backward(trunk, sum(found[1:], start=found[0]))
 
 
-class Written(NamedTuple):
+class HandWrittenLoss(NamedTuple):
     """A loss with a hand-written gradient.
 
     Attributes:
@@ -201,14 +201,14 @@ class Written(NamedTuple):
     """
 
     networks: Callable[[Any], Networks]
-    slopes: Callable[..., Figures]
+    slopes: Callable[..., LossReader]
 
 
-def written(networks: Callable[[Any], Networks], slopes: Callable[..., Figures]) -> Callable[[_Loss], _Loss]:
-    """Return a decorator for an algorithm's `loss` that adds its hand-written gradient; arguments as in `Written`."""
+def hand_written(networks: Callable[[Any], Networks], slopes: Callable[..., LossReader]) -> Callable[[_Loss], _Loss]:
+    """Return a decorator that adds a gradient, described as in `HandWrittenLoss`, to an algorithm's `loss`."""
 
     def mark(loss: _Loss) -> _Loss:
-        loss.written = Written(networks, slopes)  # type: ignore[attr-defined]  # which optimizers look for
+        loss.hand_written = HandWrittenLoss(networks, slopes)  # type: ignore[attr-defined]  # which optimizers look for
         return loss
 
     return mark
@@ -218,7 +218,7 @@ class Plan:
     """The chains of one loss, the memory of its gradients, and the parts on which both depend.
 
     Args:
-        loss: a bound method of an algorithm, with `written`.
+        loss: a bound method of an algorithm, with `hand_written`.
         parameters: function that returns the parameters of the optimizer, after layers have shapes.
         batch: the first batch, for the size of its observations.
 
@@ -230,12 +230,12 @@ class Plan:
     """
 
     def __init__(self, loss: Any, parameters: Callable[[], Sequence[Tensor]], batch: Any) -> None:
-        self._algorithm, self._slopes = loss.__self__, loss.written.slopes
+        self._algorithm, self._slopes = loss.__self__, loss.hand_written.slopes
         self.reached: list[bool] = []
         self.gradients: list[Tensor] = []
         self._forks: list[Fork] = []
         is_ours = type(self._algorithm).__module__.startswith("parl_torch.algorithms.")
-        networks = loss.written.networks(self._algorithm) if is_ours else ()
+        networks = loss.hand_written.networks(self._algorithm) if is_ours else ()
         found = [chains_of(each.model, each.methods, each.inputs(batch)) for each in networks]
         looked_at = [(each.model, method) for each in networks for method in each.methods]
         models = [each.model for each in networks]
@@ -246,7 +246,7 @@ class Plan:
             forks = [Fork(chains) for chains in found if chains is not None]
             self._lay_out(forks, [each.learns for each in networks], parameters())
 
-    def __call__(self, batch: Any, *settings: Any) -> Figures:
+    def __call__(self, batch: Any, *settings: Any) -> LossReader:
         """Compute the gradients; return None if autograd has to compute them."""
         if not self._forks or any(self.parts.hooks) or list(map(_attached, self._trained)) != self._free:
             return None
@@ -254,7 +254,7 @@ class Plan:
             return None
         for part, piece in zip(self._trained, self._pieces, strict=True):
             part.grad = piece
-        figures: Figures = self._slopes(self._algorithm, self._forks, batch, *settings)
+        figures: LossReader = self._slopes(self._algorithm, self._forks, batch, *settings)
         return figures
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:

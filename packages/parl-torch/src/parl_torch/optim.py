@@ -112,7 +112,7 @@ class Adam(contract.Optimizer):
     def descend(self, loss: Loss, *batch: Any, lr: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Take one step down the gradient of the first loss: see the contract."""
         plan = None
-        if hasattr(loss, "written") and not torch.is_autocast_enabled("cpu"):  # other losses need no hash
+        if hasattr(loss, "hand_written") and not torch.is_autocast_enabled("cpu"):  # other losses need no hash
             plan = self._plans.get(loss)
             if plan is None or not plan.parts.are_same():
                 plan = self._plan(loss, batch)

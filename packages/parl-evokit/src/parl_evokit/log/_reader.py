@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from parl_core.atomic_write import atomic_write
 from parl_evokit._directories import path_of
 from parl_evokit._records import Record, SamplingInfo
-from parl_evokit._samples import NO_KEY, Decoded, Samples, decode
+from parl_evokit._samples import NO_KEY, DecodedRecords, Samples, decode
 from parl_evokit.errors import LogError, RecordError
 from parl_evokit.log._frames import SUFFIX, Header
 from parl_evokit.log._segments import (
@@ -241,7 +241,7 @@ def read_log(
     unreadable: dict[Path, SegmentReport] = {}
     while True:
         try:
-            reading = _Reading([file for file in files if file.path not in left_out], known, until)
+            reading = _ReadPass([file for file in files if file.path not in left_out], known, until)
         except FileGone:  # begin again without it
             files = files_of(logs)
             continue
@@ -293,7 +293,7 @@ def _too_damaged(reports: Sequence[SegmentReport], max_damage: float) -> list[Se
     return worst
 
 
-class _Reading:
+class _ReadPass:
     """One pass over the files of logs."""
 
     def __init__(self, files: Sequence[LogFile], ledger: Mapping[str, int], until: Mapping[str, int] | None) -> None:
@@ -376,7 +376,7 @@ def read_raw(data: bytes) -> tuple[list[Record], int]:
 
 def read_raw_file(
     file: LogFile, ledger: Mapping[str, int], until: Mapping[str, int] | None = None
-) -> tuple[SegmentReport, Decoded, int]:
+) -> tuple[SegmentReport, DecodedRecords, int]:
     """Read the new records of a file in the raw form.
 
     Args:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from parl_core.atomic_write import atomic_write
 from parl_evokit._directories import path_of, try_lock
-from parl_evokit._samples import Decoded, Samples, decode_spans
+from parl_evokit._samples import DecodedRecords, Samples, decode_spans
 from parl_evokit.errors import LogError, RecordError, StorageError
 from parl_evokit.log._frames import (
     FORMAT_TAG,
@@ -57,7 +57,7 @@ __all__ = [
     "FileGone",
     "FileUnreadable",
     "LogFile",
-    "Removed",
+    "RetentionReport",
     "SegmentReport",
     "compact",
     "files_of",
@@ -308,7 +308,7 @@ class Batch:
         latest_us: The latest time in a record.
     """
 
-    parts: list[Decoded] = field(default_factory=list)
+    parts: list[DecodedRecords] = field(default_factory=list)
     refused: Counter[int] = field(default_factory=Counter)
     latest_us: int = 0
     _waiting: list[tuple[bytes, NDArray[np.int64], NDArray[np.int64], int, SegmentReport, int]] = field(
@@ -482,7 +482,7 @@ def _pieces(path: Path, start: int, limit: int) -> Iterator[tuple[bytes, int, Fr
 
 
 @dataclass
-class Removed:
+class RetentionReport:
     """The outcome of retention.
 
     Attributes:
@@ -530,7 +530,7 @@ def prune(
     *,
     older_than_days: float = 0.0,
     dry_run: bool = False,
-) -> Removed:
+) -> RetentionReport:
     """Remove segments of which everything has been used.
 
     Args:
@@ -543,7 +543,7 @@ def prune(
         LogError: A log cannot be read.
         StorageError: A file cannot be removed.
     """
-    result = Removed()
+    result = RetentionReport()
     for file, header in used_files(paths, ledger, older_than_days):
         if header is None:
             result.kept += 1
@@ -561,7 +561,7 @@ def compact(
     archive: str | PathLike[str],
     *,
     older_than_days: float = 0.0,
-) -> Removed:
+) -> RetentionReport:
     """Write segments of which everything has been used into few large ones elsewhere, and remove them.
 
     Args:
@@ -578,7 +578,7 @@ def compact(
     target = path_of(archive, StorageError)
     if any(os.path.realpath(log) == os.path.realpath(target) for log in logs):
         raise LogError(f"{target} is one of the logs, so its records would count again: choose another directory")
-    result = Removed()
+    result = RetentionReport()
     for folder in logs:
         for staged in sorted(folder.glob(f"{STAGED}*")):
             with _mine(staged) as mine:
@@ -630,7 +630,7 @@ def _mine(staged: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _into_archive(staged: Path, target: Path, result: Removed) -> None:
+def _into_archive(staged: Path, target: Path, result: RetentionReport) -> None:
     """Write a folder of files into one segment, unless that has been done, and remove the folder."""
     name = staged.name.removeprefix(STAGED)
     path = target / f"archive-{name[:DIGITS]}{SUFFIX}"

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit.errors import EvolutionError
-from parl_evokit.noise._gaussian import MOST_KEPT, GaussianNoise, RowsOf, chunks
+from parl_evokit.noise._gaussian import MOST_KEPT, GaussianNoise, NoiseRows, chunks
 from parl_evokit.noise._keys import CONTROL_KEY, check_keys
 from parl_evokit.noise._spec import LARGEST_UNIT
 
@@ -154,7 +154,7 @@ class ExactSum:
         return total
 
     @functools.cached_property
-    def _rows_of(self) -> RowsOf:
+    def _rows_of(self) -> NoiseRows:
         return self._noise.rows(self._pairs)
 
     def _integers(self, start: int, count: int) -> list[int]:

@@ -50,7 +50,7 @@ GATHER = 2**16  # entries gathered at a time: what a second-level cache holds
 _Unit = TypeVar("_Unit", np.int16, np.float32)
 
 
-class RowsOf(Protocol):
+class NoiseRows(Protocol):
     """A function that returns the noise of pairs as rows of whole numbers, from `GaussianNoise.rows`."""
 
     def __call__(
@@ -79,13 +79,13 @@ class Pairs:
         self.units: NDArray[np.float32] | None = None
 
 
-class Prepared(Protocol):
+class PreparedPerturbation(Protocol):
     """A function that returns the parameters of one of several samples, from `GaussianNoise.prepared`."""
 
     def __call__(self, place: int, out: FlatVector | None, /) -> FlatVector: ...
 
 
-class Halves(Protocol):
+class PairPerturbation(Protocol):
     """A function that returns the parameters of both halves of several pairs, from `GaussianNoise.halves`."""
 
     def __call__(
@@ -268,7 +268,7 @@ class GaussianNoise:
             self._combine_windows(combine, parameters, self._scaled_by(float(std)), starts, out)
         return out
 
-    def prepared(self, parameters: FlatVector, keys: NDArray[np.uint64], std: float) -> Prepared:
+    def prepared(self, parameters: FlatVector, keys: NDArray[np.uint64], std: float) -> PreparedPerturbation:
         """Return a function that does `perturb` for one of several samples, with precomputed windows of the table.
 
         Args:
@@ -350,7 +350,7 @@ class GaussianNoise:
             self.perturb(parameters, key, std, out=row, keep=True)
         return out
 
-    def halves(self, parameters: FlatVector, keys: NDArray[np.uint64], std: float) -> Halves | None:
+    def halves(self, parameters: FlatVector, keys: NDArray[np.uint64], std: float) -> PairPerturbation | None:
         """Return a function that does `perturb` for a run of pairs, by gathering their windows; None if it cannot.
 
         Args:
@@ -412,7 +412,7 @@ class GaussianNoise:
         """Largest number of coordinates that the function of `rows` returns; its ranges end at multiples of this."""
         return self._block if self.spec.cached else ROW_CHUNK
 
-    def rows(self, pairs: NDArray[np.uint64]) -> RowsOf:
+    def rows(self, pairs: NDArray[np.uint64]) -> NoiseRows:
         """Return the noise of pairs (keys without lowest bit) as rows of whole numbers in float32, for exact sums.
 
         Args:

@@ -451,7 +451,7 @@ def sample(
     if share is None:
         share = SHARE if drawing.source.takes_stale_samples else 1.0
     infos = drawing.draw(n)
-    rows = _Rows(infos)
+    rows = _SampleRows(infos)
     pool.assign(agent, evaluate)
     normalizer = None if observations is None else observations.normalizer()
     model = pool.model_of(drawing.source.sampler, normalizer, alike)
@@ -484,7 +484,7 @@ def open_pool(kind: str = "threads", workers: int | None = None, **options: Any)
     raise ValueError(f"a pool must be threads, processes or remote, not {kind!r}")
 
 
-class _Rows:
+class _SampleRows:
     """Samples as they come back."""
 
     def __init__(self, infos: list[SamplingInfo]) -> None:

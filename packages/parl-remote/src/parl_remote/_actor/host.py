@@ -39,10 +39,10 @@ __all__ = [
     "ONE_BY_ONE",
     "ActorHost",
     "Concurrency",
+    "ConcurrencyMode",
     "Construct",
     "Creation",
     "HoldingReply",
-    "How",
     "Run",
     "concurrency_of",
     "end_copy",
@@ -53,7 +53,7 @@ __all__ = [
 MANY = 1000  # coroutines are cheap; a limit keeps an actor that is flooded from holding everything at once
 
 
-class How(Enum):
+class ConcurrencyMode(Enum):
     """The means by which calls run."""
 
     SERIAL = "one after the other"
@@ -64,11 +64,11 @@ class How(Enum):
 class Concurrency(NamedTuple):
     """The means by which calls run, and the maximum number at once."""
 
-    how: How
+    how: ConcurrencyMode
     limit: int
 
 
-ONE_BY_ONE = Concurrency(How.SERIAL, 1)
+ONE_BY_ONE = Concurrency(ConcurrencyMode.SERIAL, 1)
 
 
 def concurrency_of(cls: type, asked: int | None) -> Concurrency:
@@ -79,8 +79,8 @@ def concurrency_of(cls: type, asked: int | None) -> Concurrency:
         asked: `max_concurrency`, 1 or more; None if it was not given.
     """
     if _has_async_methods(cls):
-        return Concurrency(How.LOOP, asked or MANY)
-    return ONE_BY_ONE if asked in {None, 1} else Concurrency(How.THREADS, asked or 1)
+        return Concurrency(ConcurrencyMode.LOOP, asked or MANY)
+    return ONE_BY_ONE if asked in {None, 1} else Concurrency(ConcurrencyMode.THREADS, asked or 1)
 
 
 def _has_async_methods(cls: type) -> bool:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from parl_remote import _current
-from parl_remote._actor.host import ActorHost, Concurrency, Creation, How, Run
+from parl_remote._actor.host import ActorHost, Concurrency, ConcurrencyMode, Creation, Run
 from parl_remote._actor.loop_runner import construct_on, new_loop
 from parl_remote._data import serialize
 from parl_remote._data.answers import Failure, rebuild
@@ -296,7 +296,7 @@ class Replay:
         return self._await(value) if inspect.isawaitable(value) else value
 
     def _construct(self, concurrency: Concurrency, make: Callable[[], object]) -> object:
-        if concurrency.how is not How.LOOP:
+        if concurrency.how is not ConcurrencyMode.LOOP:
             return make()
         self._loop = new_loop()
         return construct_on(self._loop, make)

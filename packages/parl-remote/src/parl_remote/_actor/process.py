@@ -33,7 +33,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from parl_remote import _current
-from parl_remote._actor.host import ActorHost, Concurrency, HoldingReply, How, flush_output
+from parl_remote._actor.host import ActorHost, Concurrency, ConcurrencyMode, HoldingReply, flush_output
 from parl_remote._actor.reports import ExitReport, allow_stack_dumps, begin_recording, recording_wanted
 from parl_remote._actor.runners import ConcurrentServing, Job, ThreadServing
 from parl_remote._actor.state import ActorState, Holders
@@ -637,7 +637,7 @@ class ActorProcess:
         if self._host.machine.state is ActorState.CLOSED:
             self.send_exit_report()  # before the caller can hear of it and have this process killed
             self._end()
-        elif self._host.concurrency.how is not How.SERIAL:
+        elif self._host.concurrency.how is not ConcurrencyMode.SERIAL:
             self._leave_for_concurrency()
 
     def _end(self) -> None:
@@ -646,7 +646,7 @@ class ActorProcess:
     # -- several calls at a time, see `runners` -----------------------------------------------------------
 
     def _construct(self, concurrency: Concurrency, make: Callable[[], object]) -> object:
-        if concurrency.how is not How.LOOP:
+        if concurrency.how is not ConcurrencyMode.LOOP:
             return make()
         from parl_remote._actor.loop_runner import construct_on, new_loop  # 14 ms, see there
 
@@ -734,9 +734,9 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
         reach, lease_id, name = settings["cluster"], settings["lease_id"], settings["class_name"]
 
         def connect() -> _current.ActorMaker:
-            from parl_remote import _connecting  # 25 ms; most actors neither make others nor have handles of them
+            from parl_remote import _connect  # 25 ms; most actors neither make others nor have handles of them
 
-            return _connecting.open_in_actor(reach, lease_id, name)
+            return _connect.open_in_actor(reach, lease_id, name)
 
         _current.connect_when_needed(connect)
     return bool(settings.get("detached"))

@@ -116,14 +116,14 @@ def rebuild(failure: Failure, where: str = "actor") -> BaseException:
     return error
 
 
-class _Both(RemoteCallError):
+class _RemoteErrorMixin(RemoteCallError):
     """The part of an exception's class that makes it a RemoteCallError as well."""
 
     def __init_subclass__(cls, **_: object) -> None:
         """Do nothing: a hook of the user's class is for classes that users write."""
 
 
-class _BothAttribute(_Both, RemoteAttributeError):
+class _RemoteAttributeErrorMixin(_RemoteErrorMixin, RemoteAttributeError):
     """The part of the class of a missing attribute's error that makes it a RemoteAttributeError as well."""
 
 
@@ -147,7 +147,7 @@ def _class_of_both(kind: type[BaseException]) -> type[BaseException]:
         return kind
     known = _both.get(kind)
     if known is None:
-        base = _BothAttribute if issubclass(kind, AttributeError) else _Both
+        base = _RemoteAttributeErrorMixin if issubclass(kind, AttributeError) else _RemoteErrorMixin
         namespace: dict[str, Any] = {name: getattr(kind, name) for name in _OWN if hasattr(kind, name)}
         for name in ("__module__", "__qualname__", "__doc__"):
             namespace[name] = getattr(kind, name)
@@ -395,11 +395,11 @@ _CANCELLED = int(Flag.CANCELLED)
 _RESULT = int(Kind.RESULT)
 
 
-class _Stays:
+class _LocalOnly:
     """The type of the value returned instead of a method or of the object itself."""
 
 
-STAYS = _Stays()
+STAYS = _LocalOnly()
 
 
 class Answer(NamedTuple):

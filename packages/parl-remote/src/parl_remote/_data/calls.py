@@ -1,9 +1,9 @@
 """One call, frozen when it is made: later changes of an argument by the caller do not reach the actor.
 
-    Call            pickle and buffers of the arguments; sent at once, the buffers are the caller's own memory
-    call.frozen()   the same with copied buffers, for a call that cannot leave at once
-    Awaited(0)      stands in the pickle for a future among the arguments
-    call.completed  the same with the results of those futures; the pickle that was made at the call is inside
+    Call                  pickle and buffers of the arguments; sent at once, the buffers are the caller's own memory
+    call.frozen()         the same with copied buffers, for a call that cannot leave at once
+    FuturePlaceholder(0)  stands in the pickle for a future among the arguments
+    call.completed        the same with the results of those futures; the pickle that was made at the call is inside
 
 A sender never unpickles its own pickle: the actor puts the results into the arguments when it unpickles them.
 """
@@ -20,7 +20,7 @@ from parl_remote._system.texts import described
 from parl_remote._transport import Buffer, copied
 from parl_remote.errors import SerializationError
 
-__all__ = ["Awaited", "Call"]
+__all__ = ["Call", "FuturePlaceholder"]
 
 
 class Call(NamedTuple):
@@ -55,7 +55,7 @@ class Call(NamedTuple):
         """Return the call with the results of the futures among its arguments.
 
         Args:
-            values: The results, by the number in `Awaited`.
+            values: The results, by the number in `FuturePlaceholder`.
 
         Raises:
             SerializationError: One of them cannot be sent.
@@ -72,7 +72,7 @@ class Call(NamedTuple):
         return self._replace(payload=payload, owner=(*owner, *references), is_frozen=False).frozen()
 
 
-class Awaited:
+class FuturePlaceholder:
     """A placeholder for a future among the arguments of a call.
 
     Args:

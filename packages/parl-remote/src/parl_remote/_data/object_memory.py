@@ -44,8 +44,8 @@ __all__ = [
     "Memory",
     "MemoryGone",
     "MemoryPool",
-    "Place",
     "Source",
+    "ValueAddress",
     "adopt",
     "brought",
     "forget_note",
@@ -80,7 +80,7 @@ class FrameKind:
     OWN_COPY = 1
 
 
-class Place(NamedTuple):
+class ValueAddress(NamedTuple):
     """The address of a value, for processes of this host.
 
     Attributes:
@@ -121,9 +121,9 @@ class Memory:
     serial: int = 0
     mapped: mmap.mmap | None = None
 
-    def place(self) -> Place:
+    def place(self) -> ValueAddress:
         """Return the location for other processes, valid while this process has the file open."""
-        return Place(os.getpid(), self.file.fileno(), self.inode, self.size, self.serial)
+        return ValueAddress(os.getpid(), self.file.fileno(), self.inode, self.size, self.serial)
 
     def seize(self) -> bool:
         """Lock the memory exclusively if no process has it mapped or holds it; `write` readmits readers."""
@@ -165,7 +165,7 @@ def _file_of(descriptor: int) -> select.epoll:
     return select.epoll.fromfd(descriptor)
 
 
-def read(place: Place) -> tuple[list[memoryview], list[int]]:
+def read(place: ValueAddress) -> tuple[list[memoryview], list[int]]:
     """Return the frames of a value, without a copy, and their kinds.
 
     Raises:
@@ -185,7 +185,7 @@ def read(place: Place) -> tuple[list[memoryview], list[int]]:
     return frames, [kind for _, kind in entries]
 
 
-def read_image(place: Place) -> memoryview:
+def read_image(place: ValueAddress) -> memoryview:
     """Return the memory image of a value, to be stored elsewhere with `MemoryPool.store_image`.
 
     Raises:
@@ -199,7 +199,7 @@ def read_image(place: Place) -> memoryview:
     return memoryview(memory)[_SERIAL.size : at]
 
 
-def adopt(place: Place) -> Memory:
+def adopt(place: ValueAddress) -> Memory:
     """Hold another process's memory, so that it stays when that process releases it.
 
     Raises:
@@ -208,7 +208,7 @@ def adopt(place: Place) -> Memory:
     return Memory(_open(place), place.inode, place.size, place.serial)
 
 
-def _open(place: Place) -> select.epoll:
+def _open(place: ValueAddress) -> select.epoll:
     """Open the file for this process, with a shared lock."""
     file = _file_of(shared_memory.open_at(place.address, _NAME))
     try:
@@ -373,7 +373,7 @@ class Reference(Protocol):
 class Source(Protocol):
     """A node with values that this process cannot map."""
 
-    def hold(self, ref: Reference, place: Place) -> None:
+    def hold(self, ref: Reference, place: ValueAddress) -> None:
         """Make the node keep a value of one of its processes for the lifetime of the reference."""
 
     def fetch(self, object_id: str, timeout_s: float | None) -> memoryview:
@@ -403,19 +403,19 @@ def has_place() -> bool:
     return _PerThread.directory is not None
 
 
-def brought(object_id: str) -> Place | None:
+def brought(object_id: str) -> ValueAddress | None:
     """Return the location of a value that was sent to this node's worker, or None."""
     if _here.directory is None:
         return None
 
     try:
         text = os.readlink(_note_of(_here.directory, object_id))
-        return Place(*map(int, text.split(":")))
+        return ValueAddress(*map(int, text.split(":")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def note(socket_directory: Path, object_id: str, place: Place) -> None:
+def note(socket_directory: Path, object_id: str, place: ValueAddress) -> None:
     """Record the location of a value that was sent to the worker.
 
     Raises:

@@ -37,7 +37,7 @@ from parl_remote._transport import Buffer
 from parl_remote.errors import SerializationError
 
 __all__ = [
-    "FutureTravels",
+    "FuturePickled",
     "Pickled",
     "Reference",
     "culprit_in",
@@ -84,7 +84,7 @@ _plain_dumps = pickle.dumps
 _plain_loads = pickle.loads
 
 
-class FutureTravels(SerializationError):
+class FuturePickled(SerializationError):
     """A future was pickled; as a call's own argument it is awaited instead, anywhere else this is an error."""
 
 
@@ -335,7 +335,7 @@ def dumps_arguments(
         args, kwargs = with_stand_ins(args, kwargs)
     try:
         return dumps((args, kwargs) if kwargs else args, references)
-    except FutureTravels:
+    except FuturePickled:
         raise
     except Exception as error:
         raise refusal(error, args, kwargs, call, names) from error
@@ -370,7 +370,7 @@ def refusal(
 ) -> SerializationError:
     """Return the error for arguments that cannot be sent, see `dumps_arguments`."""
     what, inside = _culprit(args, kwargs, names)
-    if isinstance(error, FutureTravels):
+    if isinstance(error, FuturePickled):
         return SerializationError(f"{what} of {call}(): {error}", what=f"{what} of {call}")
     return SerializationError(
         f"{what} of {call}() cannot be sent to the {to}: {inside}{described(error)}. "

@@ -7,6 +7,6 @@ What is checked through the port is in the command itself, `cli._doctor`. Each c
 changes anything.
 """
 
-from parl_remote._doctor.here import Finding, Severity
+from parl_remote._doctor.local import Finding, Severity
 
 __all__ = ["Finding", "Severity"]

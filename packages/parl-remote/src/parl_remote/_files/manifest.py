@@ -35,10 +35,10 @@ __all__ = [
     "LARGEST_MANIFEST",
     "MANIFEST",
     "WORK",
+    "ActorDirectory",
     "Entry",
+    "FolderLayout",
     "Manifest",
-    "Place",
-    "Plan",
     "here",
     "inherited",
     "is_digest",
@@ -52,7 +52,7 @@ _CODE = "code"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FolderLayout:
     """The layout of a folder.
 
     Attributes:
@@ -71,7 +71,7 @@ def lay_out(
     base: str,
     sys_path: Sequence[str],
     inherited: Sequence[str] = (),
-) -> Plan:
+) -> FolderLayout:
     """Return the layout of files and code.
 
     Args:
@@ -94,7 +94,7 @@ def lay_out(
     for place in (*(places[root] for root in roots), WORK):
         if place not in searched:
             searched.append(place)
-    return Plan(files, tuple(searched))
+    return FolderLayout(files, tuple(searched))
 
 
 def _place(root: str, number: int, base: str) -> str:
@@ -106,7 +106,7 @@ def _place(root: str, number: int, base: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ActorDirectory:
     """The directory that an actor runs in, and its `sys.path`.
 
     Attributes:
@@ -118,9 +118,9 @@ class Place:
     sys_path: tuple[str | None, ...]
 
 
-def here() -> Place:
+def here() -> ActorDirectory:
     """Return this program's own directory and module paths."""
-    return Place(working_dir(), tuple(sys.path))
+    return ActorDirectory(working_dir(), tuple(sys.path))
 
 
 def working_dir() -> str:
@@ -261,7 +261,7 @@ MANIFEST = ".manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Inherited:
+class ProcessFolder:
     """The folder that this process runs in.
 
     Attributes:
@@ -284,7 +284,7 @@ class Inherited:
         )
 
 
-def inherited() -> Inherited | None:
+def inherited() -> ProcessFolder | None:
     """Return the folder of this process, None if it has none."""
     for entry in map(str, sys.path):
         folder, name = os.path.split(entry)
@@ -296,5 +296,5 @@ def inherited() -> Inherited | None:
                 continue  # an actor may have overwritten the file
             places = {entry.path: None if entry.is_directory else os.path.join(folder, entry.path) for entry in entries}
             there = {path: file for path, file in places.items() if os.path.exists(file or os.path.join(folder, path))}
-            return Inherited(folder, there)
+            return ProcessFolder(folder, there)
     return None

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 
 from parl_remote._data.ownership import is_own
 
-__all__ = ["OwnCode", "OwnFile", "Seed", "closure", "compiled_imports", "find_spec", "loaded_modules", "own_code"]
+__all__ = ["OwnCode", "OwnFile", "RootSource", "closure", "compiled_imports", "find_spec", "loaded_modules", "own_code"]
 
 
 _NOT_SENT = frozenset({"parl", "parl_core", "parl_remote", "parl_torch", "parl_paddle", "parl_evokit"})
@@ -57,7 +57,7 @@ class OwnFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Seed:
+class RootSource:
     """Code to start from.
 
     Attributes:
@@ -69,7 +69,7 @@ class Seed:
     package: str = ""
 
 
-def closure(seeds: Iterable[Seed], modules: Iterable[str]) -> list[OwnFile]:
+def closure(seeds: Iterable[RootSource], modules: Iterable[str]) -> list[OwnFile]:
     """Return all of the user's own files that the seeds and the modules need, in no particular order.
 
     Args:
@@ -391,21 +391,21 @@ def _main_place() -> tuple[str, str, str]:
     return directory, directory, ""
 
 
-def _main_seeds(package: str) -> Iterator[Seed]:
+def _main_seeds(package: str) -> Iterator[RootSource]:
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
     if file is not None:
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if is_own(os.path.abspath(file)):
                 with open(file, encoding="utf-8") as opened:
-                    yield Seed(opened.read(), package)
+                    yield RootSource(opened.read(), package)
         return
     cells = getattr(main, "In", None)  # where IPython keeps what was entered
     if isinstance(cells, list):
         for cell in cells:
-            yield Seed(_without_magic(str(cell)))
+            yield RootSource(_without_magic(str(cell)))
     elif "-c" in sys.orig_argv[1:-1]:
-        yield Seed(sys.orig_argv[sys.orig_argv.index("-c") + 1])
+        yield RootSource(sys.orig_argv[sys.orig_argv.index("-c") + 1])
 
 
 def _unwritten_imports() -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from parl_remote._data import serialize
 from parl_remote._display import progress_bar
 from parl_remote._functions.sources import Calls, Items, Results
-from parl_remote._functions.worker import Code, How, Packed, kept, name_of, pack_items
+from parl_remote._functions.worker import CallForm, Code, Packed, kept, name_of, pack_items
 from parl_remote._functions.workers import Quota, Workers, after_fork, own_workers, shared_workers
 from parl_remote._future import RemoteFuture
 from parl_remote._options import ActorOptions, check_count, deadline_of, seconds_of
@@ -268,7 +268,9 @@ class _Settings:
         _calls.add(calls)
         return calls
 
-    def items(self, workers: Workers, fn: Callable[..., Any], items: Iterable[Any], how: How, **others: Any) -> Items:
+    def items(
+        self, workers: Workers, fn: Callable[..., Any], items: Iterable[Any], how: CallForm, **others: Any
+    ) -> Items:
         return Items(workers, Code.of(_plain(fn)), items, how, retries=self.retries, timeout_s=self.timeout_s, **others)
 
 
@@ -448,15 +450,15 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def _zipped(iterables: Sequence[Iterable[Any]]) -> tuple[Iterable[Any], How, int | None]:
+def _zipped(iterables: Sequence[Iterable[Any]]) -> tuple[Iterable[Any], CallForm, int | None]:
     """Return the items, the way in which a function takes them, and their number if it is known."""
     if not iterables:
         raise TypeError("map needs at least one iterable of items")
     sizes = [len(one) if isinstance(one, Sized) else None for one in iterables]
     total = None if None in sizes else min(size for size in sizes if size is not None)
     if len(iterables) == 1:
-        return iterables[0], How.ITEM, total
-    return zip(*iterables, strict=False), How.ITEMS, total
+        return iterables[0], CallForm.ITEM, total
+    return zip(*iterables, strict=False), CallForm.ITEMS, total
 
 
 def _check_sizes(chunksize: int | None, buffersize: int | None) -> None:
@@ -519,7 +521,7 @@ def _packed(code: Code, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: d
         SerializationError: They cannot be sent.
     """
     try:
-        packed = pack_items([(args, kwargs)], How.CALL)
+        packed = pack_items([(args, kwargs)], CallForm.CALL)
     except Exception as error:
         raise serialize.refusal(error, args, kwargs, code.name, lambda: _parameters(fn), "function") from error
     return kept(packed)

@@ -26,7 +26,7 @@ from operator import length_hint
 from typing import Any, TypeVar
 
 from parl_remote._data.answers import Failure, rebuild, unreadable
-from parl_remote._functions.worker import Code, How, Outcome, Unread, unpack
+from parl_remote._functions.worker import CallForm, Code, Outcome, UnreadableResult, unpack
 from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._streams import RemoteIterator
@@ -77,7 +77,7 @@ class Calls:
             if future._settled:  # it was cancelled while it waited for futures
                 self.may_begin(future)
                 return
-            chunk = Chunk(self, code, call, 1, How.CALL, self._number)
+            chunk = Chunk(self, code, call, 1, CallForm.CALL, self._number)
             chunk.future = future
             self._number += 1
             self._queue.append(chunk)
@@ -188,7 +188,7 @@ def read(outcome: Outcome, chunk: Chunk) -> _Read:
         for place in outcome.apart:
             if type(value := values[place]) is RemoteIterator:
                 value._parl_bind(chunk.worker)
-            elif type(value) is Unread:
+            elif type(value) is UnreadableResult:
                 failures[place] = unreadable(value.error, chunk.code.name)
         return values, failures
     except BaseException as error:  # of a user's class, which must not end the thread that reads
@@ -226,7 +226,7 @@ class Items:
         workers: Workers,
         code: Code,
         items: Iterable[Any],
-        how: How,
+        how: CallForm,
         *,
         chunksize: int | None,
         quota: Quota,

@@ -32,13 +32,13 @@ from parl_remote.errors import SerializationError
 __all__ = [
     "NO_CODE",
     "NO_ITEMS",
+    "CallForm",
     "Code",
+    "FunctionCache",
     "FunctionWorker",
-    "How",
-    "Known",
     "Outcome",
     "Packed",
-    "Unread",
+    "UnreadableResult",
     "kept",
     "pack",
     "pack_items",
@@ -55,7 +55,7 @@ Packed = list[Any] | tuple[Any]
 """A list of a pickle and the large buffers outside of it, or a tuple of a value that is pickled with the message."""
 
 
-class How(IntEnum):
+class CallForm(IntEnum):
     """The ways in which a function takes an item."""
 
     ITEM = 0
@@ -74,16 +74,16 @@ def pack(value: object) -> Packed:
     return (value,) if references else [data, *map(pickle.PickleBuffer, buffers)]
 
 
-def pack_items(items: Any, how: How) -> Packed:
+def pack_items(items: Any, how: CallForm) -> Packed:
     """Return items as `pack` does; a reference of `put` that is an argument by itself arrives as its value.
 
     Raises:
         Exception: Whatever pickling raised.
     """
     if type(items) is list and serialize.has_stand_ins():
-        if how is How.ITEMS:
+        if how is CallForm.ITEMS:
             items = [serialize.with_stand_ins(args, {})[0] for args in items]
-        elif how is How.CALL:
+        elif how is CallForm.CALL:
             items = [serialize.with_stand_ins(args, kwargs) for args, kwargs in items]
         else:
             items = list(serialize.with_stand_ins(tuple(items), {})[0])
@@ -154,7 +154,7 @@ def name_of(function: Callable[..., Any]) -> str:
     return str(getattr(inner, "__qualname__", type(inner).__qualname__))
 
 
-class Known(OrderedDict[bytes, T]):
+class FunctionCache(OrderedDict[bytes, T]):
     """The functions that a worker knows; worker and program keep the same list, and the program sends the others."""
 
     def use(self, key: bytes) -> bool:
@@ -178,7 +178,7 @@ class Outcome(NamedTuple):
         seconds: The time it took, including unpickling and pickling.
         values: Packed list of values; None at the position of a failure.
         failures: `answers.Failure` by position; the positions `NO_CODE` and `NO_ITEMS` mean a failure of all items.
-        apart: The positions of values that are streams, or were pickled separately and may be `Unread`.
+        apart: The positions of values that are streams, or were pickled separately and may be `UnreadableResult`.
         left: The number of items at the end that were not begun, because the others took too long.
     """
 
@@ -189,7 +189,7 @@ class Outcome(NamedTuple):
     left: int = 0
 
 
-class _Sent:
+class _LazyFunction:
     """A function as it was sent; it is unpickled at its first use, and again if that has failed."""
 
     def __init__(self, code: Any) -> None:
@@ -205,7 +205,7 @@ class _Sent:
         return self._function
 
 
-class Unread:
+class UnreadableResult:
     """A placeholder for a result that cannot be unpickled."""
 
     __slots__ = ("error",)
@@ -227,7 +227,7 @@ def _read(data: Buffer, buffers: Sequence[Any]) -> Any:
     try:
         return serialize.loads(data, buffers)
     except BaseException as error:  # of a user's class
-        return Unread(error)
+        return UnreadableResult(error)
 
 
 class FunctionWorker:
@@ -238,7 +238,7 @@ class FunctionWorker:
     """
 
     def __init__(self, initializer: Any = None) -> None:
-        self._functions: Known[_Sent] = Known()
+        self._functions: FunctionCache[_LazyFunction] = FunctionCache()
         if initializer is not None:
             function, ((args, kwargs),) = map(unpack, initializer)
             serialize.keep_globals(function)
@@ -252,7 +252,7 @@ class FunctionWorker:
             code: The packed function; None if this worker knows it.
             name: The name of the function.
             items: Packed list of items.
-            how: The way in which the function takes an item, see `How`.
+            how: The way in which the function takes an item, see `CallForm`.
             most_s: Seconds after which no further item is begun.
 
         Returns:
@@ -265,7 +265,7 @@ class FunctionWorker:
         missing = NO_CODE
         try:
             if code is not None:
-                self._functions.add(key, _Sent(code))
+                self._functions.add(key, _LazyFunction(code))
             self._functions.use(key)
             function = self._functions[key].read()
             missing = NO_ITEMS
@@ -297,14 +297,14 @@ class FunctionWorker:
 
 def _run_on(rest: Iterator[Any], function: Callable[..., Any], how: int, values: list[Any], apart: list[int]) -> None:
     plain = _UNCHANGING
-    if how == How.ITEM:
+    if how == CallForm.ITEM:
         for item in rest:
             value = function(item)
             if value is not None and type(value) not in plain and value is not item and not _is_own(value, _ALONE):
                 value = _as_it_is(value)
                 apart.append(len(values))
             values.append(value)  # as a method, which the interpreter does without a call
-    elif how == How.ITEMS:
+    elif how == CallForm.ITEMS:
         for item in rest:
             value = function(*item)
             if value is not None and type(value) not in plain and not _is_own(value, _ALONE):

@@ -35,7 +35,16 @@ from typing import Any, Protocol
 from parl_remote import _current
 from parl_remote._data import serialize
 from parl_remote._data.class_spec import ClassSpec
-from parl_remote._functions.worker import NO_ITEMS, Code, FunctionWorker, How, Known, Outcome, pack_items, size_of
+from parl_remote._functions.worker import (
+    NO_ITEMS,
+    CallForm,
+    Code,
+    FunctionCache,
+    FunctionWorker,
+    Outcome,
+    pack_items,
+    size_of,
+)
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef
 from parl_remote._system.interrupts import uninterrupted
@@ -117,7 +126,7 @@ class Chunk:
         code: The function.
         items: The list of items; of a call its only item, packed.
         size: The number of items.
-        how: The way in which the function takes an item, see `How`.
+        how: The way in which the function takes an item, see `CallForm`.
         start: The index of the first item.
         most_s: Seconds after which a worker begins no further item.
         rest_s: Seconds that all items but one may take. If the chunk takes longer than this plus the time limit, it is
@@ -145,7 +154,7 @@ class Chunk:
         "worker",
     )
 
-    def __init__(self, source: Source, code: Code, items: Any, size: int, how: How, start: int) -> None:
+    def __init__(self, source: Source, code: Code, items: Any, size: int, how: CallForm, start: int) -> None:
         self.source = source
         self.code = code
         self.items = items
@@ -233,7 +242,7 @@ class _Worker:
     def __init__(self, ref: ActorRef, is_extra: bool) -> None:
         self.ref = ref
         self.is_extra = is_extra  # without a CPU, for executors that were promised more workers than there are CPUs
-        self.known: Known[None] = Known()
+        self.known: FunctionCache[None] = FunctionCache()
         self.idle_since = 0.0
         self.chunks: list[Chunk] = []  # the first one runs
         self.lost: Chunk | None = None  # the one that it ran when it ended
@@ -536,7 +545,7 @@ class Workers:
 
     def _send(self, worker: _Worker, chunk: Chunk) -> None:
         try:
-            items = chunk.items if chunk.how is How.CALL else pack_items(chunk.items, chunk.how)
+            items = chunk.items if chunk.how is CallForm.CALL else pack_items(chunk.items, chunk.how)
         except BaseException as error:
             self._unsendable(worker, chunk, error)
             return
@@ -610,7 +619,7 @@ class Workers:
             self._done(worker, chunk)
         if not is_split:
             if chunk.size == 1 and isinstance(error, Exception):
-                args = chunk.items[0] if chunk.how is How.ITEMS else tuple(chunk.items)
+                args = chunk.items[0] if chunk.how is CallForm.ITEMS else tuple(chunk.items)
                 refused = serialize.refusal(error, args, {}, chunk.code.name, list, "function")
                 refused.__cause__, error = error, refused
             chunk.source.fail(chunk, error)
@@ -655,7 +664,9 @@ def _pieces(chunk: Chunk) -> list[Chunk]:
 
 
 def _given_up(chunk: Chunk, error: BaseException, overdue: bool) -> BaseException:
-    what = f"a call of {chunk.code.name}()" if chunk.how is How.CALL else f"item {chunk.start} of {chunk.code.name}()"
+    what = (
+        f"a call of {chunk.code.name}()" if chunk.how is CallForm.CALL else f"item {chunk.start} of {chunk.code.name}()"
+    )
     if overdue:
         late: BaseException = ResultTimeout(f"{what} ran longer than {chunk.source.timeout_s} s, and was ended")
     elif isinstance(error, ActorLost) and chunk.deaths:
@@ -706,9 +717,9 @@ def own_workers(options: ActorOptions, initializer: Any) -> Workers:
 def _connected() -> _current.ActorMaker:
     _current.refuse_at_import("calls functions in workers")
     if _current.peek() is None and not _current.inside_actor():
-        from parl_remote import _connecting  # 7 ms; a program that has connected has it, an actor does without
+        from parl_remote import _connect  # 7 ms; a program that has connected has it, an actor does without
 
-        _connecting.connect()
+        _connect.connect()
     return _current.client()
 
 

@@ -1,9 +1,9 @@
 """The handshake of a link on both ends, Hello and Welcome, and the services and parts of a node that answer it.
 
     caller                              node (one port, unix or tcp)
-    channel --Hello(to=worker)-->  Reception --opened(link)--> the worker's Service
+    channel --Hello(to=worker)-->  PeerAcceptor --opened(link)--> the worker's Service
             <-----Welcome--------
-            ---- messages ------>  Reception --received(link, frames)--> the same
+            ---- messages ------>  PeerAcceptor --received(link, frames)--> the same
 
 A peer that sends another message, has another protocol version or requests a service that is not here gets Refused, is
 dropped and counted. A service never sees a peer that has not sent Hello, and loses one that makes it raise
@@ -55,7 +55,7 @@ __all__ = [
     "Link",
     "Part",
     "Parts",
-    "Reception",
+    "PeerAcceptor",
     "Service",
     "greet",
     "refused_for_shortage",
@@ -175,7 +175,7 @@ class Service(Protocol):
         """Handle a peer that is gone."""
 
 
-class Reception:
+class PeerAcceptor:
     """Accepts peers at any number of listeners of one node and passes them to its services.
 
     Attributes:

@@ -28,7 +28,7 @@ from parl_remote._transport import Pollable
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["EventLoopReader", "Loop", "Pulse", "Timer", "Writable", "is_serving", "serving"]
+__all__ = ["EventLoopReader", "Loop", "SuspensionDetector", "Timer", "WritableSource", "is_serving", "serving"]
 
 Action = Callable[[], object]  # whose result is ignored
 
@@ -182,7 +182,7 @@ class Loop:
         return timeout_s
 
 
-class Pulse:
+class SuspensionDetector:
     """Detects that this process was stopped, by a signal or with its machine, so that silence of peers means nothing.
 
     Args:
@@ -202,7 +202,7 @@ class Pulse:
         return since_s if since_s > 2 * self._interval_s else 0.0
 
 
-class Writable:
+class WritableSource:
     """A source for a loop that is readable while a socket can be written to."""
 
     def __init__(self, descriptor: int) -> None:

@@ -2,8 +2,8 @@
 
     Requests.ask(...) --make(request_id)--> peer --answer with the request_id--> answered(...)
 
-The thread that asks sleeps until the loop has read the answer; `arrived_messages` reads for the loop. An `Inquiry` asks
-the questions of a command line, one after the other, on a link that it opens and closes.
+The thread that asks sleeps until the loop has read the answer; `arrived_messages` reads for the loop. A
+`RequestConnection` sends the requests of a command line, one after the other, on a link that it opens and closes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from parl_remote._system.interrupts import Condition
 from parl_remote._transport import Channel
 from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
 
-__all__ = ["Answer", "Inquiry", "PeerEnded", "Requests", "arrived_messages"]
+__all__ = ["PeerEnded", "PendingAnswer", "RequestConnection", "Requests", "arrived_messages"]
 
 _Said = TypeVar("_Said", bound=Message)
 
 
-class Answer(Future[_Said]):
+class PendingAnswer(Future[_Said]):
     """An answer that a thread waits for; a signal's handler may end the wait."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Requests:
 
     def __init__(self) -> None:
         self.numbers = itertools.count(1)
-        self._open: dict[int, tuple[str, Answer[Message]]] = {}
+        self._open: dict[int, tuple[str, PendingAnswer[Message]]] = {}
         self._lock = threading.RLock()  # a finalizer may ask while this thread is in here
 
     def ask(
@@ -74,7 +74,7 @@ class Requests:
             ResultTimeout: The peer did not answer in time.
         """
         number = next(self.numbers)
-        answer: Answer[Message] = Answer()
+        answer: PendingAnswer[Message] = PendingAnswer()
         with self._lock:
             self._open[number] = peer, answer
         try:
@@ -138,7 +138,7 @@ class PeerEnded(ChannelClosed):
         self.reason = reason
 
 
-class Inquiry:
+class RequestConnection:
     """A connection to a master or a worker for blocking requests.
 
     Args:
@@ -223,7 +223,7 @@ class Inquiry:
         """Close the connection."""
         self._channel.close()
 
-    def __enter__(self) -> Inquiry:
+    def __enter__(self) -> RequestConnection:
         return self
 
     def __exit__(

@@ -6,7 +6,7 @@ r"""The master's decisions about nodes, clients, leases and pending requests. Ev
                                    `-------------- ClusterTables ---------------' --> ClusterView: status and lists
 
 No I/O and no clock of its own: the master's loop passes the time in and carries the instructions out, and tests do
-without a network. Each event goes to its part; freed resources then go to pending requests (`placing`).
+without a network. Each event goes to its part; freed resources then go to pending requests (`placement`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parl_remote._master.cluster_tables import ClusterTables, DropNode, Instruct
 from parl_remote._master.events import History, LostNode
 from parl_remote._master.leases import ActorFinders, LeaseEnds, LeaseGrants
 from parl_remote._master.members import Draining, KnownClients, KnownNodes
-from parl_remote._master.placing import Node, Waiting, reasons
+from parl_remote._master.placement import Node, Waiting, reasons
 from parl_remote._messages import ClientStatus, Heartbeat, LeaseRequest, NodeJoin, NodeStatus, Status, WaitingStatus
 from parl_remote._messages.overview import (
     AcknowledgeNodes,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
-from parl_remote._master.events import ActorNamed, EventLog, History, LostNodes, Past
-from parl_remote._master.placing import LeaseQueue, Node, NodePool
+from parl_remote._master.events import ActorNamed, EventLog, History, LostNodes, PreviousHistory
+from parl_remote._master.placement import LeaseQueue, Node, NodePool
 from parl_remote._messages.leases import FUNCTION_WORKER, LeaseRequest, LeaseRevoked
 from parl_remote._messages.overview import ActorNumbers, DeathRecord, EndActor
 from parl_remote._records import Message, Record, record
@@ -289,7 +289,9 @@ class ClusterTables:
         past: The records kept so far.
     """
 
-    def __init__(self, liveness_limit_s: float, *, epoch: float, started: float, history: History, past: Past) -> None:
+    def __init__(
+        self, liveness_limit_s: float, *, epoch: float, started: float, history: History, past: PreviousHistory
+    ) -> None:
         self.history = history
         self.events = EventLog(epoch, started, history, past)
         self.lost = LostNodes(history)

@@ -2,7 +2,7 @@
 
 tables, members, leases --add--> EventLog --latest, after--> ClusterView
 a node is lost ----------------> LostNodes --until it comes back, or its loss is acknowledged
-both ----------> History --a master that was killed and started again--> Past
+both ----------> History --a master that was killed and started again--> PreviousHistory
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from parl_remote._master.placing import Node
+from parl_remote._master.placement import Node
 from parl_remote._messages import NodeJoin
 from parl_remote._messages.overview import ClusterEvent, DeathRecord, DrainNode, EventKind
 from parl_remote.errors import DeathKind
@@ -27,7 +27,7 @@ __all__ = [
     "LostNode",
     "LostNodes",
     "NodeRecord",
-    "Past",
+    "PreviousHistory",
     "record_of",
 ]
 
@@ -78,7 +78,7 @@ class DrainRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PreviousHistory:
     """The history before the restart of the master.
 
     Attributes:
@@ -99,9 +99,9 @@ class Past:
 class History:
     """Stores the history beyond the master's end; this one, of a private cluster, stores nothing."""
 
-    def past(self) -> Past:
+    def past(self) -> PreviousHistory:
         """Return the stored history."""
-        return Past()
+        return PreviousHistory()
 
     def happened(self, event: ClusterEvent) -> None:
         """Store an event."""
@@ -145,7 +145,7 @@ class EventLog:
         counts: The number of events by kind, including those no longer kept.
     """
 
-    def __init__(self, epoch: float, started: float, history: History, past: Past) -> None:
+    def __init__(self, epoch: float, started: float, history: History, past: PreviousHistory) -> None:
         self._epoch = epoch
         self._history = history
         self._kept: deque[ClusterEvent] = deque(past.events, maxlen=EVENTS_KEPT)

@@ -20,7 +20,7 @@ import difflib
 from collections.abc import Callable
 
 from parl_remote._master.cluster_tables import ClusterTables, Instruction, Lease, ToClient, ToNode
-from parl_remote._master.placing import Node, Waiting, next_placement, reasons
+from parl_remote._master.placement import Node, Waiting, next_placement, reasons
 from parl_remote._messages import (
     Failed,
     LeaseAssigned,

@@ -1,8 +1,8 @@
 """The master's side of all protocols: passes messages to `ClusterState` and carries out its instructions.
 
-    client --LeaseRequest, ...--> Reception --> Master --event--> ClusterState
-           <--LeaseGranted, ...----------------   |  <-instructions--
-    worker --NodeJoin, Heartbeat, ...----------->  |
+    client --LeaseRequest, ...--> PeerAcceptor --> Master --event--> ClusterState
+           <--LeaseGranted, ...-------------------   |  <-instructions--
+    worker --NodeJoin, Heartbeat, ...-------------->  |
 
 It schedules and watches; no calls and no user data pass through it, and it never unpickles anything. A peer that breaks
 the protocol is refused and dropped by the reception; no message of a peer ends the master.
@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from parl_remote._config import Limits
-from parl_remote._links.handshake import Link, Parts, Reception
-from parl_remote._links.loop import Loop, Pulse, Timer
+from parl_remote._links.handshake import Link, Parts, PeerAcceptor
+from parl_remote._links.loop import Loop, SuspensionDetector, Timer
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.cluster_tables import DropNode, Instruction, ToClient
 from parl_remote._messages import (
@@ -83,7 +83,7 @@ class Master:
     def __init__(
         self,
         loop: Loop,
-        reception: Reception,
+        reception: PeerAcceptor,
         state: ClusterState,
         *,
         limits: Limits,
@@ -99,7 +99,7 @@ class Master:
         self._node_of: dict[Link, str] = {}
         self._timer: Timer | None = None
         self._timer_at = float("inf")
-        self._pulse = Pulse(limits.heartbeat_interval_s, loop.now())
+        self._pulse = SuspensionDetector(limits.heartbeat_interval_s, loop.now())
         self._woke_at = float("-inf")
         self._stopping = False
         self.parts = Parts()

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from parl_remote._master.cluster_tables import Client, ClusterTables, Instruction, Lease, ToClient, ToNode
 from parl_remote._master.events import DrainRecord, LostNode, NodeRecord, record_of
 from parl_remote._master.leases import LeaseEnds, LeaseGrants
-from parl_remote._master.placing import Node
+from parl_remote._master.placement import Node
 from parl_remote._messages import Bye, Heartbeat, LeaseRevoked, NodeJoin, RunningLease
 from parl_remote._messages.overview import (
     ActorNumbers,

@@ -21,6 +21,7 @@ __all__ = [
     "CallSpan",
     "CheckHost",
     "DescribeActor",
+    "DirectoryIdentity",
     "DumpStack",
     "FetchObject",
     "FilesSeen",
@@ -44,7 +45,6 @@ __all__ = [
     "ReleaseObject",
     "SealedOpened",
     "SeeFiles",
-    "SeenPlace",
     "StackDump",
     "StoreObject",
     "StoreParts",
@@ -126,7 +126,7 @@ class ReleaseObject(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class SeenPlace:
+class DirectoryIdentity:
     """A directory as the program sees it; device and inode identify it among directories of the same path."""
 
     path: str
@@ -139,7 +139,7 @@ class SeeFiles(Message):
     """Request FilesSeen: whether these directories are the same for the worker."""
 
     request_id: int
-    places: tuple[SeenPlace, ...]
+    places: tuple[DirectoryIdentity, ...]
 
 
 @record

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parl_remote._config import Environment
-from parl_remote._node.starting import start_program
+from parl_remote._node.launch import start_program
 from parl_remote.errors import RemoteError
 
 __all__ = ["HOW_TO_INSTALL", "MonitorSettings", "check_installed", "is_installed", "start_monitor"]

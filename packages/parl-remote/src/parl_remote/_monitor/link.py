@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from parl_remote._config import Limits
-from parl_remote._links.requests import Inquiry
+from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import Message, Role, Status, StatusRequest
 from parl_remote._messages.leases import ClientStatus, WaitingStatus
 from parl_remote._messages.overview import (
@@ -235,12 +235,12 @@ _STACK_S = 8.0  # a worker waits some seconds for the actor itself
 _Answer = TypeVar("_Answer", bound=Message)
 
 
-class _Line:
+class _OnDemandConnection:
     """A connection opened on demand, for one request at a time."""
 
-    def __init__(self, open_inquiry: Callable[[], Inquiry]) -> None:
+    def __init__(self, open_inquiry: Callable[[], RequestConnection]) -> None:
         self._open = open_inquiry
-        self._inquiry: Inquiry | None = None
+        self._inquiry: RequestConnection | None = None
         self._lock = threading.Lock()
         self.used = time.monotonic()
 
@@ -287,9 +287,9 @@ class ClusterSource:
     def __init__(self, cluster: ClusterAddress, limits: Limits) -> None:
         self._cluster = cluster
         self._limits = limits
-        self._master = _Line(self._dial_master)
-        self._steering = _Line(self._dial_master)
-        self._workers: dict[str, _Line] = {}
+        self._master = _OnDemandConnection(self._dial_master)
+        self._steering = _OnDemandConnection(self._dial_master)
+        self._workers: dict[str, _OnDemandConnection] = {}
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._node_of: OrderedDict[str, str] = OrderedDict()  # by actor: its node, also of those that have ended
         self._version = ""
@@ -421,8 +421,8 @@ class ClusterSource:
                 self._events_known = (since, latest)
                 return new, page.counts
 
-    def _dial_master(self) -> Inquiry:
-        inquiry = Inquiry(self._cluster.connect_master(), Role.MASTER, self._limits, _NAME)
+    def _dial_master(self) -> RequestConnection:
+        inquiry = RequestConnection(self._cluster.connect_master(), Role.MASTER, self._limits, _NAME)
         self._version = inquiry.welcome.versions.get("parl_remote", "")
         return inquiry
 
@@ -441,15 +441,15 @@ class ClusterSource:
         except RemoteError as error:
             raise SourceError(str(error)) from error
 
-    def _line_to(self, node_id: str) -> _Line:
+    def _line_to(self, node_id: str) -> _OnDemandConnection:
         with self._lock:
             addresses = self._addresses.get(node_id)
             if addresses is None:
                 raise Unreachable(f"the node {node_id} is not in the cluster any more")
             line = self._workers.get(node_id)
             if line is None:
-                line = self._workers[node_id] = _Line(
-                    lambda: Inquiry(self._cluster.connect_node(addresses), Role.WORKER, self._limits, _NAME)
+                line = self._workers[node_id] = _OnDemandConnection(
+                    lambda: RequestConnection(self._cluster.connect_node(addresses), Role.WORKER, self._limits, _NAME)
                 )
             return line
 

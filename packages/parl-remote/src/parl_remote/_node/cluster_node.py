@@ -6,7 +6,7 @@ r"""A node of a real cluster: its master and worker on one loop, and the program
 The zygote is forked first, before anything is opened or any thread runs. The node's log is its stderr. Its connections:
 
     other hosts --tcp + CURVE, one port--> ZmqListener --\
-                                                          Reception --> Master, Worker --> zygote --> actors
+                                                          PeerAcceptor --> Master, Worker --> zygote --> actors
     this host   --unix socket-----------> UnixListener --/
 """
 
@@ -28,7 +28,7 @@ from types import FrameType
 from parl_remote._codec import from_json
 from parl_remote._config import Limits, environment
 from parl_remote._links.call_messages import ClusterReach
-from parl_remote._links.handshake import Link, Part, Reception, greet, refused_for_shortage
+from parl_remote._links.handshake import Link, Part, PeerAcceptor, greet, refused_for_shortage
 from parl_remote._links.identity import host_id, host_name, new_id
 from parl_remote._links.loop import Loop
 from parl_remote._master.cluster_state import ClusterState
@@ -36,8 +36,8 @@ from parl_remote._master.master import Master
 from parl_remote._messages import Message, NodeJoin, Role
 from parl_remote._messages.parts import OpenSealed, SealedOpened
 from parl_remote._node.history import HistoryFile
+from parl_remote._node.launch import NodeSettings, report_on
 from parl_remote._node.run_files import ClusterRecord, ProcessRecord, WorkerRecord, forget, key_of, write_record
-from parl_remote._node.starting import NodeSettings, report_on
 from parl_remote._security import ClusterKey
 from parl_remote._system import processes
 from parl_remote._system.facilities import is_portable
@@ -97,7 +97,7 @@ class ClusterNode:
         self._unix = UnixListener(
             f"{socket_directory}/node.sock", first_bytes=limits.max_control_bytes, refusal=refused_for_shortage
         )
-        self._reception = Reception(
+        self._reception = PeerAcceptor(
             self._loop,
             node_id=settings.node_id,
             cluster_id=settings.cluster_id,
@@ -351,7 +351,7 @@ class SealedLinks:
         limits: Times.
     """
 
-    def __init__(self, reception: Reception, address: Address, port: int, limits: Limits) -> None:
+    def __init__(self, reception: PeerAcceptor, address: Address, port: int, limits: Limits) -> None:
         self._reception = reception
         self._port = port
         self._address = address

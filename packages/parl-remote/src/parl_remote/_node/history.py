@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from parl_remote._codec import from_json, to_json
-from parl_remote._master.events import EVENTS_KEPT, DrainRecord, History, NodeRecord, Past
+from parl_remote._master.events import EVENTS_KEPT, DrainRecord, History, NodeRecord, PreviousHistory
 from parl_remote._messages.overview import ClusterEvent
 from parl_remote._security import read_private_file, write_private_file
 from parl_remote.errors import AuthenticationFailed, RemoteProtocolError
@@ -49,11 +49,11 @@ class HistoryFile(History):
         self._has_failed = False
         self._is_torn = False  # the last line may be there in part
 
-    def past(self) -> Past:
+    def past(self) -> PreviousHistory:
         """Read the stored history, and write the file anew without outdated lines."""
         head, events, nodes, drains = self._read()
         self._write(head, events, nodes, drains)
-        return Past(
+        return PreviousHistory(
             head["since"],
             tuple(one for line in events if (one := _as(ClusterEvent, line)) is not None),
             head["counts"],

@@ -2,8 +2,8 @@
 
 Connections:
 
-    driver --unix--> Reception --> _OneProgram --> Master <--memory--> MasterLink <--> Worker --> zygote
-                               `-> Worker
+    driver --unix--> PeerAcceptor --> _SingleDriverService --> Master <--memory--> MasterLink <--> Worker --> zygote
+                                  `-> Worker
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from parl_remote._config import environment
 from parl_remote._links.call_messages import ClusterReach
-from parl_remote._links.handshake import Link, Reception, Service, refused_for_shortage
+from parl_remote._links.handshake import Link, PeerAcceptor, Service, refused_for_shortage
 from parl_remote._links.identity import host_id, host_name, new_id
 from parl_remote._links.loop import Loop
 from parl_remote._master.cluster_state import ClusterState
@@ -40,7 +40,7 @@ __all__ = ["PrivateNode"]
 _QUIET_S = 0.3  # a program has its first actors by then
 
 
-class _OneProgram:
+class _SingleDriverService:
     """The master's service for one driver; the node ends when the driver is gone.
 
     Args:
@@ -106,7 +106,7 @@ class PrivateNode:
     ) -> None:
         self._loop = Loop()
         limits, host, node_id = environment().limits, host_id(), new_id("node")
-        reception = Reception(self._loop, node_id=node_id, cluster_id="local", host_id=host, limits=limits)
+        reception = PeerAcceptor(self._loop, node_id=node_id, cluster_id="local", host_id=host, limits=limits)
         first_bytes = limits.max_control_bytes
         path = f"{directory}/node.sock"
         self._listener = UnixListener(path, listening=listening, first_bytes=first_bytes, refusal=refused_for_shortage)
@@ -120,7 +120,9 @@ class PrivateNode:
             epoch=time.time() - self._loop.now(),
         )
         master = Master(self._loop, reception, state, limits=limits, on_shutdown=self._loop.stop)
-        self._program = _OneProgram(master, on_joined=lambda: reception.listen(self._listener), on_gone=self._loop.stop)
+        self._program = _SingleDriverService(
+            master, on_joined=lambda: reception.listen(self._listener), on_gone=self._loop.stop
+        )
         reception.serve(Role.MASTER, self._program)
         gpus = visible_gpus(os.environ)
         self._worker = Worker(

@@ -1,6 +1,6 @@
 """The process of a private cluster: master and worker on one loop, for one program.
 
-    driver --unix socket it made itself--> Reception --> Master, Worker --> zygote --> actors
+    driver --unix socket it made itself--> PeerAcceptor --> Master, Worker --> zygote --> actors
 
 It ends with the program: at once when the program's connection breaks, after a moment for actors to finish when the
 program sends Bye. The zygote is forked first, before anything is opened, and imports modules meanwhile.

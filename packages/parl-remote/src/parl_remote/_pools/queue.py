@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from parl_remote import _current
-from parl_remote._connecting import connect, get_actor, kill
+from parl_remote._connect import connect, get_actor, kill
 from parl_remote._decorator import remote_class, submit, with_options
 from parl_remote._options import check_count, seconds_of
 from parl_remote._system.interrupts import uninterrupted

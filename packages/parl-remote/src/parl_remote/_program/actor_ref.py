@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from parl_remote._data import serialize
-from parl_remote._data.calls import Awaited, Call
+from parl_remote._data.calls import Call, FuturePlaceholder
 from parl_remote._data.class_spec import ClassSpec
-from parl_remote._data.serialize import FutureTravels
+from parl_remote._data.serialize import FuturePickled
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import BY_NAME, Flag, Kind
 from parl_remote._options import ActorOptions
@@ -146,7 +146,7 @@ class ActorRef:
                     payload = serialize.dumps_arguments(
                         args, kwargs, f"{spec.name}.{name}", partial(spec.parameters, name), references
                     )
-            except FutureTravels as error:
+            except FuturePickled as error:
                 return self._submit_with_futures(name, index, args, kwargs, error)
             owner = (self, *references) if references else self
             return self.outbox.submit(Call(_CALL, _KEYWORDS if kwargs else 0, index, payload, name, owner))
@@ -161,7 +161,7 @@ class ActorRef:
         return serialize.dumps_arguments(packed, {}, f"{self.spec.name}.{name}", list, references)
 
     def _submit_with_futures(
-        self, name: str, index: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: FutureTravels
+        self, name: str, index: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: FuturePickled
     ) -> RemoteFuture[Any]:
         """Send a call once the futures among its arguments are settled, and all later calls behind it."""
         call, names = f"{self.spec.name}.{name}", partial(self.spec.parameters, name)
@@ -171,7 +171,7 @@ class ActorRef:
             if not isinstance(value, RemoteFuture):
                 return value
             futures.append(value)
-            return Awaited(len(futures) - 1)
+            return FuturePlaceholder(len(futures) - 1)
 
         rest = tuple(map(stand_in, args))
         named = {key: stand_in(value) for key, value in kwargs.items()}
@@ -183,7 +183,7 @@ class ActorRef:
                 payload = self._named(name, rest, named, references)
             else:
                 payload = serialize.dumps_arguments(rest, named, call, names, references)
-        except FutureTravels:
+        except FuturePickled:
             raise serialize.refusal(_NESTED, rest, named, call, names) from None
         flags = _KEYWORDS if kwargs else 0
         return self.outbox.submit(Call(_CALL, flags, index, payload, name, (self, *references)), futures)
@@ -272,7 +272,7 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-_NESTED = FutureTravels("a future cannot be sent inside other things: pass it alone, or send its result()")
+_NESTED = FuturePickled("a future cannot be sent inside other things: pass it alone, or send its result()")
 
 
 def settled(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

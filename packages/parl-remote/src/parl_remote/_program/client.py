@@ -1,6 +1,6 @@
 """The client side of a cluster: creates actors, is notified of their ends, and ends those without references.
 
-    create --> Making ------> OwnActors <--- their ends ---.
+    create --> ActorFactory -> OwnActors <-- their ends ---.
     borrow --> Borrowing <------------------ likewise -----+-- MasterClient, WorkerClients
     no references left -----------> Releaser -------------'
 
@@ -24,7 +24,7 @@ from parl_remote._config import Limits
 from parl_remote._current import FoundActor
 from parl_remote._data.class_spec import ClassSpec
 from parl_remote._display import ConnectionDisplay
-from parl_remote._files.places import Places
+from parl_remote._files.directories import ActorDirectories
 from parl_remote._links.handshake import ClientIdentity, Cluster
 from parl_remote._links.loop import Loop
 from parl_remote._messages import LeaseGranted, Status, StatusRequest
@@ -32,20 +32,20 @@ from parl_remote._messages.parts import ActorFound, ActorReached, FindActor, Unw
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames
 from parl_remote._program.connection import Connection, OwnConnection
+from parl_remote._program.creation import ActorFactory, CreationRequest
 from parl_remote._program.known_actors import (
     CAUSE_PATIENCE_S,
     ActorRecord,
     Borrowing,
-    Made,
+    CreatedActor,
+    DeferredDisconnects,
     OwnActors,
-    Partings,
     Releaser,
     find_named,
     kill_named,
     send_close,
 )
 from parl_remote._program.log_forwarding import LogForwarder
-from parl_remote._program.making import Making, Recipe
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.restarts import NoRestart, Restarts, SupervisorLink
@@ -95,7 +95,7 @@ class Client(ConnectionDisplay):
 
     Attributes:
         own: The actors that were made here.
-        making: Creates them.
+        actor_factory: Creates them.
         supervises: Whether this process restarts detached actors itself, see `supervision`.
 
     Raises:
@@ -109,7 +109,7 @@ class Client(ConnectionDisplay):
         *,
         limits: Limits,
         lease_timeout_s: float | None,
-        places: Places,
+        places: ActorDirectories,
         same_host_shortcut: bool = True,
         inside_actor: str = "",
         name: str = "",
@@ -149,9 +149,9 @@ class Client(ConnectionDisplay):
             on_died=self._lost,
             on_worker_gone=self._worker_gone,
         )
-        self._partings = Partings(self._loop, lambda: threading.current_thread() is self._thread)
+        self._partings = DeferredDisconnects(self._loop, lambda: threading.current_thread() is self._thread)
         self.own = OwnActors(self._partings)
-        self.making = Making(
+        self.actor_factory = ActorFactory(
             self._master,
             self._workers,
             self.own,
@@ -168,7 +168,7 @@ class Client(ConnectionDisplay):
             own_lease=inside_actor,
             timeout_s=limits.liveness_limit_s,
         )
-        self._releaser = Releaser(self._loop, self.making.release, self._forget_others)
+        self._releaser = Releaser(self._loop, self.actor_factory.release, self._forget_others)
         self._thread = _thread_of(self._loop, "parl-client")
         self._thread.start()
         self._background: tuple[Loop, threading.Thread] | None = None
@@ -181,7 +181,7 @@ class Client(ConnectionDisplay):
             here = granted.host_id == self._identity.host_id or not granted.node_addresses
             return "" if here else f" on {granted.node_addresses[0].rpartition(':')[0] or self._address}"
 
-        self.making.logs = LogForwarder(self._workers.connect, where)
+        self.actor_factory.logs = LogForwarder(self._workers.connect, where)
 
     @property
     def address(self) -> str:
@@ -239,15 +239,15 @@ class Client(ConnectionDisplay):
         with uninterrupted:
             if options.detached and options.max_restarts and not self.supervises:
                 _current.free_slots(self, spec.name)  # the supervisor waits for resources, not this process
-                return self._supervisor.create(spec, options, args, kwargs, self.making.lease_timeout_s)
-            recipe = Recipe(spec, options, args, kwargs)
-            made = self.making.make(recipe)
+                return self._supervisor.create(spec, options, args, kwargs, self.actor_factory.lease_timeout_s)
+            recipe = CreationRequest(spec, options, args, kwargs)
+            made = self.actor_factory.make(recipe)
             if options.max_restarts:
                 return _restarting_reference(self, recipe, made)
             ref = self._reference(spec, made.record, Outbox(made.path), made.place, options)
             self._refs[made.place.lease_id] = ref
             if options.name:
-                self.making.announce(recipe, made.record)
+                self.actor_factory.announce(recipe, made.record)
             return ref
 
     def start_reading(self) -> None:
@@ -425,8 +425,8 @@ class Client(ConnectionDisplay):
             partial(self._end_own, cause),
             partial(self.own.await_none, _SHUTDOWN_S),
         ]
-        if self.making.logs is not None:
-            steps.append(self.making.logs.close)
+        if self.actor_factory.logs is not None:
+            steps.append(self.actor_factory.logs.close)
         if self._objects is not None:
             steps.append(self._objects.close)
         steps += [
@@ -514,19 +514,19 @@ class Client(ConnectionDisplay):
         _current.inherit(self._refs)
 
 
-def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRef:
+def _restarting_reference(client: Client, recipe: CreationRequest, made: CreatedActor) -> ActorRef:
     """Return the reference to an actor that this client has made and restarts."""
 
-    def again(lost: ActorRecord, restarts: int) -> Made:
+    def again(lost: ActorRecord, restarts: int) -> CreatedActor:
         client._check_open()
         if recipe.saves and (connection := lost.connection) is not None:
             connection.is_read_out.wait(_STATE_S)
-        return client.making.make(recipe, lost.lease_id, restarts)
+        return client.actor_factory.make(recipe, lost.lease_id, restarts)
 
-    def is_made(made: Made) -> None:
+    def is_made(made: CreatedActor) -> None:
         note(made)
         if recipe.options.name:
-            client.making.announce(recipe, made.record)
+            client.actor_factory.announce(recipe, made.record)
 
     def give_up(record: ActorRecord) -> None:
         client._master.release(record.lease_id)  # others may wait for it
@@ -543,7 +543,7 @@ def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRe
     )
     ref, note = _reference_to(client, restarts, outbox, recipe.spec, made, recipe.options)
     if recipe.options.name:
-        client.making.announce(recipe, made.record)
+        client.actor_factory.announce(recipe, made.record)
     if made.record.cause is not None:  # it ended before it could be made again
         restarts.lost(made.record, made.record.cause)()
     return ref
@@ -566,7 +566,7 @@ def _following_reference(
         place: Its last known address.
     """
 
-    def again(lost: ActorRecord, restarts: int) -> Made:  # noqa: ARG001  # its owner counts
+    def again(lost: ActorRecord, restarts: int) -> CreatedActor:  # noqa: ARG001  # its owner counts
         found = _successor(client, lost)
         record = ActorRecord(found.lease_id, found.node_id, spec.name, lost.names, is_borrowed=True)
         client._borrowing.records[found.lease_id] = record
@@ -575,9 +575,9 @@ def _following_reference(
         if connection is None:
             client._borrowing.records.pop(found.lease_id, None)
             raise ActorLost(record.cause, class_name=spec.name) if record.cause is not None else NoRestart(_NOT_AGAIN)
-        return Made(record, connection, found)
+        return CreatedActor(record, connection, found)
 
-    made = Made(record, path, place)
+    made = CreatedActor(record, path, place)
     outbox = Outbox(path)
     restarts = Restarts(
         made,
@@ -623,9 +623,9 @@ def _reference_to(
     restarts: Restarts,
     outbox: Outbox,
     spec: ClassSpec,
-    first: Made,
+    first: CreatedActor,
     options: ActorOptions | None,
-) -> tuple[ActorRef, Callable[[Made], None]]:
+) -> tuple[ActorRef, Callable[[CreatedActor], None]]:
     """Return the reference, and the function to call with every new actor."""
 
     def let_go() -> None:
@@ -642,7 +642,7 @@ def _reference_to(
         if made is not None:
             client._destroy(made.record)
 
-    def note(made: Made) -> None:
+    def note(made: CreatedActor) -> None:
         known = where()
         if known is not None:
             before = known.place

@@ -22,7 +22,7 @@ from parl_remote._data.object_memory import reading_from
 from parl_remote._data.serialize import loads
 from parl_remote._future import Carrier, RemoteFuture, leave_to_parent
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
-from parl_remote._links.loop import Loop, Writable
+from parl_remote._links.loop import Loop, WritableSource
 from parl_remote._program.answer_reader import UNSENT, AnswerReader
 from parl_remote._program.outbox import Outbox
 from parl_remote._transport import Buffer, Channel
@@ -241,7 +241,7 @@ class Connection(AnswerReader):
         self._is_writing = True
         self._watched.add(UNSENT)
         self._start_watching(loop)
-        writable: Writable | None = None
+        writable: WritableSource | None = None
 
         def write() -> None:
             self.write()
@@ -262,7 +262,7 @@ class Connection(AnswerReader):
         self._end_writing = write
         if isinstance(self._channel, UnixChannel):
             with contextlib.suppress(OSError, ValueError):  # no descriptor is left, or it is closed
-                writable = Writable(self._channel.fileno())
+                writable = WritableSource(self._channel.fileno())
                 loop.add(writable, write)
                 return
         loop.call_later(_FULL_POLL_S, write)

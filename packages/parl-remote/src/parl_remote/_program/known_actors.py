@@ -51,9 +51,9 @@ __all__ = [
     "NEWS_S",
     "ActorRecord",
     "Borrowing",
-    "Made",
+    "CreatedActor",
+    "DeferredDisconnects",
     "OwnActors",
-    "Partings",
     "Releaser",
     "RestartPolicy",
     "find_named",
@@ -219,7 +219,7 @@ class ActorRecord:
             channel.close()
 
 
-class Made(NamedTuple):
+class CreatedActor(NamedTuple):
     """A newly made actor, the connection to it (None if it has ended already), and its address for others."""
 
     record: ActorRecord
@@ -239,7 +239,7 @@ def granted_at(place: ActorPlace) -> LeaseGranted:
     )
 
 
-class Partings:
+class DeferredDisconnects:
     """The ends of one client's connections to actors that have ended.
 
     Args:
@@ -290,7 +290,7 @@ class Borrowing:
 
     def __init__(
         self,
-        partings: Partings,
+        partings: DeferredDisconnects,
         workers: WorkerClients,
         connect: Callable[[ActorRecord, Channel], Connection],
         *,
@@ -393,7 +393,7 @@ class OwnActors:
         records: The record of each, by lease.
     """
 
-    def __init__(self, partings: Partings) -> None:
+    def __init__(self, partings: DeferredDisconnects) -> None:
         self._partings = partings
         self._changed = Condition()
         self.records: dict[str, ActorRecord] = {}

@@ -43,7 +43,7 @@ class _Worker:
 
     granted: LeaseGranted
     channel: Channel
-    shown: _Shown
+    shown: _LineAssembler
     question: int = 0
 
 
@@ -101,7 +101,7 @@ class LogForwarder:
             elif granted.node_id not in self._positions:
                 show(sys.stderr, f"(parl) cannot show what actors on {node_id} write: {error}\n")
             return
-        self._workers[node_id] = worker = _Worker(granted, channel, _Shown(self._where(granted)))
+        self._workers[node_id] = worker = _Worker(granted, channel, _LineAssembler(self._where(granted)))
         self._loop.add(channel, lambda: self._hear(node_id, worker))
         self._ask(node_id, worker, _WAIT_S)
 
@@ -174,7 +174,7 @@ def show(stream: TextIO | None, text: str) -> None:
             stream.flush()
 
 
-class _Shown:
+class _LineAssembler:
     """The lines of one worker's actors; the last line of each stream may be incomplete."""
 
     def __init__(self, where: str) -> None:

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 from parl_remote._config import Limits
 from parl_remote._links.handshake import ClientIdentity, Cluster, greet
-from parl_remote._links.loop import Loop, Pulse
-from parl_remote._links.requests import Answer, Requests, arrived_messages
+from parl_remote._links.loop import Loop, SuspensionDetector
+from parl_remote._links.requests import PendingAnswer, Requests, arrived_messages
 from parl_remote._messages import (
     Bye,
     Heartbeat,
@@ -76,7 +76,7 @@ class _Waiting:
     """A request for resources and the future that its sender waits for."""
 
     request: LeaseRequest
-    answer: Answer[LeaseGranted]
+    answer: PendingAnswer[LeaseGranted]
 
 
 class MasterClient:
@@ -138,7 +138,7 @@ class MasterClient:
             self._channel = self._connect()
             self._listen(self._channel)
         self._heard = loop.now()
-        self._pulse = Pulse(limits.heartbeat_interval_s, self._heard)
+        self._pulse = SuspensionDetector(limits.heartbeat_interval_s, self._heard)
         self._beats = itertools.count(1)
         loop.call_later(limits.heartbeat_interval_s, self._beat)
 
@@ -169,7 +169,7 @@ class MasterClient:
         began = time.monotonic()
         resources = options.resources
         number = next(self._requests.numbers)
-        answer: Answer[LeaseGranted] = Answer()
+        answer: PendingAnswer[LeaseGranted] = PendingAnswer()
         request = LeaseRequest(
             number,
             resources,
@@ -208,7 +208,7 @@ class MasterClient:
         finally:
             del answer  # it holds the error, whose traceback holds this frame and all that its callers have
 
-    def _wait_no_longer_than(self, deadline: float, answer: Answer[LeaseGranted]) -> None:
+    def _wait_no_longer_than(self, deadline: float, answer: PendingAnswer[LeaseGranted]) -> None:
         """Wait for an answer. Past the deadline the master refuses the request, unless it is unreachable.
 
         Raises:
@@ -230,7 +230,7 @@ class MasterClient:
         """
         return self._requests.ask(_MASTER, make, self._tell, timeout_s)
 
-    def _explain(self, number: int, answer: Answer[LeaseGranted], waits: str) -> None:
+    def _explain(self, number: int, answer: PendingAnswer[LeaseGranted], waits: str) -> None:
         """Log why a request waits: at once if no node is large enough, else if it waits for long."""
         why = self._why(number)
         if why is None or why.may_pass:

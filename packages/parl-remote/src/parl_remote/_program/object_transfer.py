@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parl_remote._data.object_memory import Place, Reference
+from parl_remote._data.object_memory import Reference, ValueAddress
 from parl_remote._messages import Failed, Message
 from parl_remote._messages.parts import FetchObject, HoldObject, ReleaseObject, StoreObject
 from parl_remote._messages.wire import decode, encode
@@ -97,7 +97,7 @@ class NodeObjects:
                     reason = f"the value {ref.id} cannot be brought to its worker: {error}"
                     raise ClusterUnreachable(reason) from error
 
-    def hold(self, ref: Reference, place: Place) -> None:
+    def hold(self, ref: Reference, place: ValueAddress) -> None:
         """Hold a value on the worker; if it is gone already, `fetch` reports that. See `object_memory.Source.hold`."""
         with contextlib.suppress(RemoteError):
             self._hold(ref, lambda number: HoldObject(number, ref.id, tuple(place)))

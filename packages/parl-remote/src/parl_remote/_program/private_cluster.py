@@ -25,7 +25,7 @@ from parl_remote._system.facilities import is_portable
 from parl_remote._transport.unix import UnixChannel, listening_socket, private_directory
 from parl_remote.errors import ChannelClosed, ClusterUnreachable
 
-__all__ = ["ParentsCluster", "PrivateCluster"]
+__all__ = ["ParentCluster", "PrivateCluster"]
 
 
 _LOOK_AGAIN_S = 0.005  # importing takes a hundred times as long
@@ -138,7 +138,7 @@ class PrivateCluster:
         self._process.returncode = 0  # so that nothing here waits for it
 
 
-class ParentsCluster:
+class ParentCluster:
     """The private cluster of the program that started this process; implements `client.Cluster`.
 
     Args:

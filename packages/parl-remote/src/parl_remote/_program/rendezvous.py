@@ -27,7 +27,7 @@ from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import AuthenticationFailed, ChannelClosed, ClusterUnreachable
 
 __all__ = [
-    "ActorsCluster",
+    "ActorCluster",
     "ClusterAddress",
     "RealCluster",
     "find_key",
@@ -222,7 +222,7 @@ def find_manager_key(address: Address, environment: Environment, key_file: str |
     )
 
 
-class ActorsCluster:
+class ActorCluster:
     """The cluster of an actor, as its own client reaches it; see `handshake.Cluster`.
 
     Args:

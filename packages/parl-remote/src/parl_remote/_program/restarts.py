@@ -42,9 +42,9 @@ from parl_remote.errors import (
 )
 
 if TYPE_CHECKING:
-    from parl_remote._program.known_actors import ActorRecord, Made
+    from parl_remote._program.known_actors import ActorRecord, CreatedActor
 
-__all__ = ["Again", "NoRestart", "Restarts", "Supervisor", "SupervisorLink"]
+__all__ = ["ActorRestarter", "NoRestart", "Restarts", "Supervisor", "SupervisorLink"]
 
 
 _log = logging.getLogger("parl.remote")
@@ -56,10 +56,10 @@ class NoRestart(Exception):  # it ends an attempt, and is caught here
     """The actor will not be restarted, and retrying is pointless."""
 
 
-class Again(Protocol):
+class ActorRestarter(Protocol):
     """A function that restarts an actor, or finds the new actor if its owner has restarted it."""
 
-    def __call__(self, lost: ActorRecord, restarts: int) -> Made:
+    def __call__(self, lost: ActorRecord, restarts: int) -> CreatedActor:
         """Block until the new actor exists and return it.
 
         Args:
@@ -88,13 +88,13 @@ class Restarts:
 
     def __init__(
         self,
-        made: Made,
+        made: CreatedActor,
         outbox: Outbox,
         *,
         limit: int | None,
-        again: Again,
-        on_made: Callable[[Made], None],
-        part: Callable[[Made], None],
+        again: ActorRestarter,
+        on_made: Callable[[CreatedActor], None],
+        part: Callable[[CreatedActor], None],
         give_up: Callable[[ActorRecord], None],
         hope: str = "its owner may make it again",
     ) -> None:
@@ -106,7 +106,7 @@ class Restarts:
         self._hope = hope
         self._lock = threading.RLock()
         self._outbox = outbox
-        self._made: Made | None = made
+        self._made: CreatedActor | None = made
         self._record = made.record
         self._restarts = 0
         self._over = False
@@ -145,14 +145,14 @@ class Restarts:
                 self._made = None
                 self._finish(record)
 
-    def let_go(self) -> Made | None:
+    def let_go(self) -> CreatedActor | None:
         """Stop restarting, because the actor is no longer needed; return the actor to release, if there is one."""
         with self._lock:
             self._over = True
             self._ended.set()
             return self._made
 
-    def end(self) -> Made | None:
+    def end(self) -> CreatedActor | None:
         """Stop restarting and mark the actor as ended; return the actor to end, if there is one."""
         with self._lock:
             made = self.let_go()
@@ -203,7 +203,7 @@ class Restarts:
         self._ended.wait(delay_s)
         return min(2 * delay_s, _LONGEST_DELAY_S)
 
-    def _is_there(self, made: Made, number: int) -> None:
+    def _is_there(self, made: CreatedActor, number: int) -> None:
         with self._lock:
             self._restarts = number
             is_needed = not self._over

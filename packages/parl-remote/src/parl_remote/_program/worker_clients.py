@@ -20,7 +20,7 @@ from parl_remote._config import Limits
 from parl_remote._data.large_frames import can_share
 from parl_remote._links.handshake import ClientIdentity, Cluster, greet
 from parl_remote._links.loop import Loop
-from parl_remote._links.requests import Answer, Requests, arrived_messages
+from parl_remote._links.requests import PendingAnswer, Requests, arrived_messages
 from parl_remote._messages import (
     ActorAttached,
     ActorDied,
@@ -98,7 +98,7 @@ class WorkerClients:
         self.sharing: set[str] = set()
         self._links: dict[str, Channel] = {}
         self._reached: dict[str, LeaseGranted] = {}  # by node: some lease there, which says how to reach it
-        self._starts: dict[str, Answer[ActorStarted]] = {}
+        self._starts: dict[str, PendingAnswer[ActorStarted]] = {}
         self._requests = Requests()
         self._pushes: dict[type[Message], Callable[[str, Any], None]] = {}
         # Re-entrant, both: a signal handler may make an actor while this thread does.
@@ -115,7 +115,7 @@ class WorkerClients:
             ChannelClosed: It ended before it could be reached; the cause is passed to `on_died` or `on_worker_gone`.
             ClusterUnreachable: Its worker cannot be reached.
         """
-        waiting: Answer[ActorStarted] = Answer()
+        waiting: PendingAnswer[ActorStarted] = PendingAnswer()
         with self._starting:
             cause = self._ended.get(start.lease_id)
             if cause is not None:  # between the grant and now

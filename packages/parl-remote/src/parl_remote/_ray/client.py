@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from parl_remote import _current
-from parl_remote._actor.host import How, concurrency_of
+from parl_remote._actor.host import ConcurrencyMode, concurrency_of
 from parl_remote._current import FoundActor
 from parl_remote._data import serialize
 from parl_remote._data.answers import read_answer
@@ -293,7 +293,7 @@ class RayClient(ConnectionDisplay):
     def _order(self, spec: ClassSpec, options: ActorOptions, message: Wire, setup: Setup) -> Any:
         """Request an actor from Ray."""
         concurrency = concurrency_of(spec.cls, options.max_concurrency)
-        kind = HostedObject if concurrency.how is How.SERIAL else ConcurrentObject
+        kind = HostedObject if concurrency.how is ConcurrencyMode.SERIAL else ConcurrentObject
         wanted: dict[str, Any] = {
             "num_cpus": options.n_cpu,
             "num_gpus": options.n_gpu,

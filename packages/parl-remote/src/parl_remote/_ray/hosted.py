@@ -28,7 +28,7 @@ from parl_remote import _current
 from parl_remote._actor.host import ActorHost, HoldingReply
 from parl_remote._actor.runners import Job
 from parl_remote._debug_client import LocalCalls
-from parl_remote._files.manifest import WORK, Plan, here, lay_out, working_dir
+from parl_remote._files.manifest import WORK, FolderLayout, here, lay_out, working_dir
 from parl_remote._files.program import own_code
 from parl_remote._files.selection import select_files
 from parl_remote._links.call_messages import header_of
@@ -90,7 +90,7 @@ def copied(patterns: Sequence[str], *, with_code: bool) -> tuple[Folder, tempfil
     return Folder(work, (), (*(os.path.join(base, entry) for entry in sys.path), work)), directory
 
 
-def _copy(plan: Plan, top: Path) -> None:
+def _copy(plan: FolderLayout, top: Path) -> None:
     for path, file in plan.files.items():
         place = top / path
         if file is None:

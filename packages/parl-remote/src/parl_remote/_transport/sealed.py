@@ -78,7 +78,7 @@ class _Cipher:
         raise NotImplementedError
 
 
-class _Numbered:
+class _RecordStream:
     """The records of one direction: a key and the number of the next record."""
 
     def __init__(self, key: bytes, number: int = 0) -> None:
@@ -95,7 +95,7 @@ class _Numbered:
         return self._cipher, _NONCE.pack(number)
 
 
-class Sealer(_Numbered):
+class Sealer(_RecordStream):
     """Seals the records of one direction."""
 
     def seal(self, plain: Buffer) -> bytes:
@@ -135,7 +135,7 @@ class Sealer(_Numbered):
             parts = after(parts, size)
 
 
-class Opener(_Numbered):
+class Opener(_RecordStream):
     """Opens the records of one direction, in their order."""
 
     def __init__(self, key: bytes, number: int = 0) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 from parl_remote._config import Limits
 from parl_remote._links.identity import versions
-from parl_remote._links.loop import Loop, Pulse, Timer
+from parl_remote._links.loop import Loop, SuspensionDetector, Timer
 from parl_remote._messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -95,7 +95,7 @@ class MasterLink:
         self._limits = limits
         self._gpus = gpus
         self._heard = loop.now()
-        self._pulse = Pulse(limits.heartbeat_interval_s, self._heard)
+        self._pulse = SuspensionDetector(limits.heartbeat_interval_s, self._heard)
         self._beats = 0
         self._load = HostLoad()
         self._timer: Timer | None = None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parl_remote._data import object_memory
-from parl_remote._data.object_memory import Memory, MemoryGone, MemoryPool, Place, adopt, read_image
+from parl_remote._data.object_memory import Memory, MemoryGone, MemoryPool, ValueAddress, adopt, read_image
 from parl_remote._links.handshake import Link
 from parl_remote._links.loop import Loop
 from parl_remote._messages import Done, Message
@@ -25,7 +25,7 @@ from parl_remote.errors import RemoteError, RemoteProtocolError
 
 __all__ = ["WorkerObjects"]
 
-_PLACE_FIELDS = len(Place._fields)
+_PLACE_FIELDS = len(ValueAddress._fields)
 _TIDY_S = 0.5  # see `MemoryPool.tidy`
 
 
@@ -66,7 +66,7 @@ class WorkerObjects:
         elif isinstance(message, HoldObject):
             if len(message.place) != _PLACE_FIELDS:
                 raise RemoteProtocolError(f"a place has {_PLACE_FIELDS} numbers, not {len(message.place)}")
-            self._hold(link, message.object_id, Place(*message.place))
+            self._hold(link, message.object_id, ValueAddress(*message.place))
             link.tell(Done(message.request_id))
         elif isinstance(message, FetchObject):
             held = self._held.get(message.object_id)
@@ -96,7 +96,7 @@ class WorkerObjects:
             self._keep(object_id, self._pool.store_image(image), is_ours=True)
         self._held[object_id].links.add(link)
 
-    def _hold(self, link: Link, object_id: str, place: Place) -> None:
+    def _hold(self, link: Link, object_id: str, place: ValueAddress) -> None:
         if object_id not in self._held:
             try:
                 memory = adopt(place)

@@ -31,7 +31,7 @@ from parl_remote._system.host import OutOfMemoryHint
 from parl_remote._worker.actors import ActorProcess, WorkerLease, WorkerLeases
 from parl_remote.errors import DeathCause, DeathKind, MemorySample, RemoteError, RemoteProtocolError
 
-__all__ = ["ActorWatch", "Watched", "WorkerNumbers", "WorkerStacks"]
+__all__ = ["ActorObservations", "ActorWatch", "WorkerNumbers", "WorkerStacks"]
 
 
 _SAMPLE_S = 1.0
@@ -40,7 +40,7 @@ _KEPT = 60
 
 
 @dataclass(slots=True)
-class Watched:
+class ActorObservations:
     """Observations of one actor.
 
     Attributes:
@@ -71,22 +71,22 @@ class ActorWatch:
         self._loop = loop
         self._limits = limits
         self._end = end
-        self._watched: dict[int, Watched] = {}
+        self._watched: dict[int, ActorObservations] = {}
         self._looking = False
         self.out_of_memory = OutOfMemoryHint()
 
     def add(self, number: int, pid: int, memory_limit: int | None) -> None:
         """Monitor actor `number`; `memory_limit` is the growth that it is allowed, in bytes."""
-        one = self._watched[number] = Watched(pid, memory_limit, processes.resident_bytes(pid))
+        one = self._watched[number] = ActorObservations(pid, memory_limit, processes.resident_bytes(pid))
         one.memory.append(MemorySample(time.time(), one.memory_at_start))
         if not self._looking:
             self._look_later()
 
-    def get(self, number: int) -> Watched | None:
+    def get(self, number: int) -> ActorObservations | None:
         """Return the samples of an actor, or None if it is unknown."""
         return self._watched.get(number)
 
-    def remove(self, number: int) -> Watched | None:
+    def remove(self, number: int) -> ActorObservations | None:
         """Stop monitoring an actor that has ended, and return its samples, or None if it is unknown."""
         return self._watched.pop(number, None)
 
@@ -119,7 +119,7 @@ class ActorWatch:
         limit_s = self._limits.liveness_limit_s
         return limit_s - 1.5 * _SAMPLE_S if limit_s > 3 * _SAMPLE_S else limit_s
 
-    def _stopped_too_long(self, one: Watched) -> DeathCause | None:
+    def _stopped_too_long(self, one: ActorObservations) -> DeathCause | None:
         now = self._loop.now()
         if not processes.is_stopped(one.pid):
             one.stopped_since = None
@@ -131,7 +131,7 @@ class ActorWatch:
         return None
 
 
-def _too_much_memory(one: Watched) -> DeathCause | None:
+def _too_much_memory(one: ActorObservations) -> DeathCause | None:
     if one.memory_limit is None:
         return None
     used = one.memory[-1].resident - one.memory_at_start
@@ -152,7 +152,7 @@ _LEAST_SPAN_S = 1.0  # rates over less are noise
 
 
 @dataclass(slots=True)
-class _Pace:
+class _CallRates:
     """An actor's counters at an earlier sample, and its rates up to the last one."""
 
     at: float
@@ -178,7 +178,7 @@ class WorkerNumbers:
         self._watch = watch
         self._tell = tell
         self._told: dict[str, ActorNumbers] = {}
-        self._paces: dict[str, _Pace] = {}
+        self._paces: dict[str, _CallRates] = {}
         self._due: float | None = None
 
     def soon(self) -> None:
@@ -259,14 +259,14 @@ class WorkerNumbers:
         at = self._loop.now()
         pace = self._paces.get(numbers.lease_id)
         if pace is None:
-            pace = self._paces[numbers.lease_id] = _Pace(at, numbers.calls, numbers.busy_s, numbers.cpu_s)
+            pace = self._paces[numbers.lease_id] = _CallRates(at, numbers.calls, numbers.busy_s, numbers.cpu_s)
         elif (span_s := at - pace.at) >= _LEAST_SPAN_S:
             rates = (
                 round((numbers.calls - pace.calls) / span_s, 2),
                 round(max(0.0, numbers.busy_s - pace.busy_s) / span_s, 3),
                 round(max(0.0, numbers.cpu_s - pace.cpu_s) / span_s, 3),
             )
-            pace = _Pace(at, numbers.calls, numbers.busy_s, numbers.cpu_s, rates)
+            pace = _CallRates(at, numbers.calls, numbers.busy_s, numbers.cpu_s, rates)
             self._paces[numbers.lease_id] = pace
         calls_per_s, busy, cpu = pace.rates
         return dataclasses.replace(numbers, calls_per_s=calls_per_s, busy=busy, cpu=cpu)

@@ -51,7 +51,7 @@ from parl_remote._worker.borrowers import Borrowers
 from parl_remote._worker.logs import LogBook, WorkerLogs, bytes_in
 from parl_remote._worker.objects import WorkerObjects
 from parl_remote._worker.relay import Relay
-from parl_remote._worker.watch import ActorWatch, Watched, WorkerNumbers, WorkerStacks
+from parl_remote._worker.watch import ActorObservations, ActorWatch, WorkerNumbers, WorkerStacks
 from parl_remote._worker.zygote import ActorSource
 from parl_remote.errors import ChannelClosed, DeathCause, DeathKind, RemoteProtocolError, ResultTimeout
 
@@ -434,7 +434,9 @@ class ActorEnds:
         self._node = node
         self._out_of_memory = out_of_memory
 
-    def report(self, cause: DeathCause, lease: WorkerLease, actor: ActorProcess, watched: Watched | None) -> DeathCause:
+    def report(
+        self, cause: DeathCause, lease: WorkerLease, actor: ActorProcess, watched: ActorObservations | None
+    ) -> DeathCause:
         """Return the full cause of an actor's end.
 
         Args:

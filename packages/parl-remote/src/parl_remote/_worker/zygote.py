@@ -52,7 +52,7 @@ _WARM = ("numpy", "numpy.random", "cloudpickle", "parl", "parl_remote._decorator
 # delay the first actor of a program.
 _LATER = (
     "parl_remote._program.client",
-    "parl_remote._connecting",
+    "parl_remote._connect",
     "parl_remote._messages.parts",
 )
 _QUIET_MS = 250

@@ -1,4 +1,4 @@
-"""`xparl doctor`: diagnosis of this host (`doctor.here`), the way to a cluster (`doctor.reach`) and, here, the cluster.
+"""`xparl doctor`: checks this host (`doctor.local`), the way to a cluster (`doctor.reach`), and the cluster.
 
     master --Status, HostReport--> findings --its workers--> each of them:
     this host --Hello--> worker's address --Welcome, HostReport--> findings
@@ -21,9 +21,9 @@ from pathlib import Path
 import click
 
 from parl_remote._config import Environment, Limits, environment
-from parl_remote._doctor.here import Finding, Severity, check_here, fine, imports_of, note, problem
+from parl_remote._doctor.local import Finding, Severity, check_here, fine, imports_of, note, problem
 from parl_remote._doctor.reach import ProbeResult, check_reach, probe, why
-from parl_remote._links.requests import Inquiry
+from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import NodeStatus, Role, Status, StatusRequest
 from parl_remote._messages.parts import CheckHost, HostReport, NodeReached, ReachNode
 from parl_remote._program.rendezvous import ClusterAddress
@@ -49,7 +49,7 @@ class _WorkerCheck:
 
 
 def check_workers(
-    master: Inquiry, cluster: ClusterAddress, nodes: Sequence[NodeStatus], modules: Sequence[str]
+    master: RequestConnection, cluster: ClusterAddress, nodes: Sequence[NodeStatus], modules: Sequence[str]
 ) -> Iterator[Finding]:
     """Check the workers of a master.
 
@@ -71,7 +71,9 @@ def _look(cluster: ClusterAddress, node: NodeStatus, modules: Sequence[str]) -> 
     name, where = _name(node), _where(cluster, node)
     limits = Limits(connect_timeout_s=_PATIENCE_S)
     try:
-        worker = Inquiry(cluster.within(_PATIENCE_S).connect_node(node.addresses), Role.WORKER, limits, "xparl doctor")
+        worker = RequestConnection(
+            cluster.within(_PATIENCE_S).connect_node(node.addresses), Role.WORKER, limits, "xparl doctor"
+        )
     except AuthenticationFailed:
         return _WorkerCheck((_wrong_address(cluster, node, "the peer there does not have the cluster's key"),))
     except VersionMismatch as error:
@@ -124,7 +126,7 @@ def _other_version(node: NodeStatus, reason: str) -> Finding:
     )
 
 
-def _from_both_sides(master: Inquiry, cluster: ClusterAddress, node: NodeStatus, from_here: str) -> Finding:
+def _from_both_sides(master: RequestConnection, cluster: ClusterAddress, node: NodeStatus, from_here: str) -> Finding:
     """Return the finding on a worker that this host cannot reach, after the master has tried, too."""
     name = _name(node)
     what = f"worker {name} says that it is at {_where(cluster, node)}; from here: {from_here}"
@@ -218,7 +220,9 @@ class MeasuredReport:
     error_s: float
 
 
-def report_of_host(node: Inquiry, modules: Sequence[str] = (), paths: Sequence[str] = ()) -> MeasuredReport | None:
+def report_of_host(
+    node: RequestConnection, modules: Sequence[str] = (), paths: Sequence[str] = ()
+) -> MeasuredReport | None:
     """Request a node's report; return None if it does not support that."""
     began = time.time()
     try:
@@ -262,7 +266,7 @@ def check_cluster(cluster: ClusterAddress, found: Environment, modules: Sequence
         modules: Modules that workers must have.
     """
     try:
-        master = Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl doctor")
+        master = RequestConnection(cluster.connect_master(), Role.MASTER, found.limits, "xparl doctor")
     except RemoteError as error:
         yield refused(cluster, error)
         return

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from parl_remote._codec import to_json
-from parl_remote._links.requests import Inquiry, PeerEnded
+from parl_remote._links.requests import PeerEnded, RequestConnection
 from parl_remote._messages import Role
 from parl_remote._messages.overview import (
     AcknowledgeNodes,
@@ -97,7 +97,7 @@ def _print_log(
 
 
 @contextlib.contextmanager
-def _worker_of(session: Session, text: str) -> Iterator[tuple[Inquiry, str]]:
+def _worker_of(session: Session, text: str) -> Iterator[tuple[RequestConnection, str]]:
     """Yield the worker of the named actor, and the actor's lease."""
     found = find_actor_or_death(session.master, text)
     node = next((node for node in nodes_of(session.master) if node.node_id == found.node_id), None)
@@ -110,7 +110,7 @@ def _worker_of(session: Session, text: str) -> Iterator[tuple[Inquiry, str]]:
         yield worker, found.lease_id
 
 
-def _next(worker: Inquiry, lease_id: str, start: int, wait_s: float) -> LogText:
+def _next(worker: RequestConnection, lease_id: str, start: int, wait_s: float) -> LogText:
     return worker.ask(
         lambda number: ReadLog(number, lease_id, start=start, most_bytes=_MOST_BYTES, wait_s=wait_s),
         LogText,
@@ -118,7 +118,7 @@ def _next(worker: Inquiry, lease_id: str, start: int, wait_s: float) -> LogText:
     )
 
 
-def _first(worker: Inquiry, lease_id: str, lines: int | None) -> LogText:
+def _first(worker: RequestConnection, lease_id: str, lines: int | None) -> LogText:
     if lines is None:
         return worker.ask(lambda number: ReadLog(number, lease_id, start=0, most_bytes=_MOST_BYTES), LogText)
     piece = worker.ask(lambda number: ReadLog(number, lease_id, lines=lines, most_bytes=_MOST_BYTES), LogText)
@@ -225,7 +225,7 @@ def _later_events(session: Session, since: float, latest: int) -> Iterator[Clust
                 master = opened.enter_context(_returned_master(session, error))
 
 
-def _returned_master(session: Session, lost: RemoteError) -> Inquiry:
+def _returned_master(session: Session, lost: RemoteError) -> RequestConnection:
     """Return a connection to the master that was lost, once it is there again.
 
     Raises:
@@ -239,7 +239,9 @@ def _returned_master(session: Session, lost: RemoteError) -> Inquiry:
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         try:
-            master = Inquiry(session.cluster.connect_master(), Role.MASTER, session.found.limits, "xparl events")
+            master = RequestConnection(
+                session.cluster.connect_master(), Role.MASTER, session.found.limits, "xparl events"
+            )
         except (ChannelClosed, ClusterUnreachable, ResultTimeout) as error:
             lost = error
             time.sleep(_LOOK_S)
@@ -249,7 +251,7 @@ def _returned_master(session: Session, lost: RemoteError) -> Inquiry:
     raise click.ClickException(f"the master at {session.cluster} did not come back within {wait_s:g} s: {lost}")
 
 
-def _pages(master: Inquiry, after: int) -> Iterator[Events]:
+def _pages(master: RequestConnection, after: int) -> Iterator[Events]:
     while True:
         page = _page(master, after)
         yield page
@@ -258,7 +260,7 @@ def _pages(master: Inquiry, after: int) -> Iterator[Events]:
         after = page.events[-1].number
 
 
-def _page(master: Inquiry, after: int) -> Events:
+def _page(master: RequestConnection, after: int) -> Events:
     return master.ask(lambda number: ListEvents(number, after, _PAGE), Events)
 
 

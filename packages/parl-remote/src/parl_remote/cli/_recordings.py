@@ -23,7 +23,7 @@ import click
 
 from parl_core.atomic_write import atomic_write
 from parl_remote._actor.journal import Entry, Journal, Replay
-from parl_remote._links.requests import Inquiry
+from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import Done
 from parl_remote._messages.overview import ClusterEvent, Events, ListEvents, NodeDetail
 from parl_remote._messages.parts import CallSpan, ReadCalls, RecordCalls, RecordedCalls
@@ -234,7 +234,7 @@ def timeline_command(
         session = opened.enter_context(open_session("xparl timeline", port, address, key_file))
         workers = _workers(session, opened)
         began = time.time()
-        recording: list[tuple[NodeDetail, Inquiry]] = []
+        recording: list[tuple[NodeDetail, RequestConnection]] = []
         for node, worker in workers:
             with _or_left_out(_label(node)):
                 worker.ask(lambda number: RecordCalls(number, seconds), Done, _ANSWER_S)
@@ -264,7 +264,7 @@ def _or_left_out(what: str) -> Iterator[None]:
         click.echo(f"{what} is left out: {error}", err=True)
 
 
-def _workers(session: Session, opened: contextlib.ExitStack) -> list[tuple[NodeDetail, Inquiry]]:
+def _workers(session: Session, opened: contextlib.ExitStack) -> list[tuple[NodeDetail, RequestConnection]]:
     workers = []
     for node in nodes_of(session.master):
         try:
@@ -277,7 +277,7 @@ def _workers(session: Session, opened: contextlib.ExitStack) -> list[tuple[NodeD
     return workers
 
 
-def _recorded(node: NodeDetail, worker: Inquiry, began: float) -> Iterator[ActorCalls]:
+def _recorded(node: NodeDetail, worker: RequestConnection, began: float) -> Iterator[ActorCalls]:
     """Yield the actors of a node with their calls that ended after the recording began."""
     number, actors = 0, 1
     while number < actors:
@@ -299,7 +299,7 @@ def _question(actor: int, offset: int) -> Any:
     return lambda number: ReadCalls(number, actor, offset)
 
 
-def _events(master: Inquiry) -> tuple[ClusterEvent, ...]:
+def _events(master: RequestConnection) -> tuple[ClusterEvent, ...]:
     return master.ask(lambda number: ListEvents(number, -1000, 1000), Events).events
 
 

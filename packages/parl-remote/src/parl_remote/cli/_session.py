@@ -16,7 +16,7 @@ import click
 
 from parl_remote._config import Environment, Limits, environment
 from parl_remote._doctor.reach import explained
-from parl_remote._links.requests import Inquiry
+from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import Role, Status, StatusRequest
 from parl_remote._messages.overview import (
     ActorList,
@@ -147,18 +147,18 @@ class Session:
         master: The connection to its master.
     """
 
-    def __init__(self, found: Environment, cluster: ClusterAddress, master: Inquiry) -> None:
+    def __init__(self, found: Environment, cluster: ClusterAddress, master: RequestConnection) -> None:
         self.found = found
         self.cluster = cluster
         self.master = master
 
-    def worker(self, addresses: tuple[str, ...], name: str) -> Inquiry:
+    def worker(self, addresses: tuple[str, ...], name: str) -> RequestConnection:
         """Return a connection to one of its workers.
 
         Raises:
             RemoteError: The worker cannot be reached.
         """
-        return Inquiry(self.cluster.connect_node(addresses), Role.WORKER, self.found.limits, name)
+        return RequestConnection(self.cluster.connect_node(addresses), Role.WORKER, self.found.limits, name)
 
 
 @contextlib.contextmanager
@@ -178,7 +178,7 @@ def open_session(name: str, port: int | None, address: str | None, key_file: Pat
     target = only_target(found, port, address, key_file)
     try:
         cluster = target.cluster(found)
-        master = Inquiry(cluster.connect_master(), Role.MASTER, found.limits, name)
+        master = RequestConnection(cluster.connect_master(), Role.MASTER, found.limits, name)
     except RemoteError as error:
         raise click.ClickException(str(explained(error, target.address, found))) from error
     with master:
@@ -198,7 +198,7 @@ def ask_status(connect: Callable[[], Channel], limits: Limits) -> Status:
     Raises:
         RemoteError: The master cannot be reached, refuses, or does not answer in time.
     """
-    with Inquiry(connect(), Role.MASTER, limits, "xparl status") as master:
+    with RequestConnection(connect(), Role.MASTER, limits, "xparl status") as master:
         return master.ask(StatusRequest, Status)
 
 
@@ -221,7 +221,7 @@ def begins(whole: str, text: str) -> bool:
     return text == whole or (len(given) >= _FEWEST and digits.startswith(given))
 
 
-def actors_of(master: Inquiry, *, node: str = "", client_id: str = "") -> Iterator[ActorStatus]:
+def actors_of(master: RequestConnection, *, node: str = "", client_id: str = "") -> Iterator[ActorStatus]:
     """Yield all actors of a cluster, or of one node or client."""
     page = _page(master, 0, node, client_id)
     yield from page.actors
@@ -230,11 +230,11 @@ def actors_of(master: Inquiry, *, node: str = "", client_id: str = "") -> Iterat
         yield from page.actors
 
 
-def _page(master: Inquiry, after: int, node: str, client_id: str) -> ActorList:
+def _page(master: RequestConnection, after: int, node: str, client_id: str) -> ActorList:
     return master.ask(lambda number: ListActors(number, after=after, node=node, client_id=client_id), ActorList)
 
 
-def nodes_of(master: Inquiry, *, lost: bool = False) -> tuple[NodeDetail, ...]:
+def nodes_of(master: RequestConnection, *, lost: bool = False) -> tuple[NodeDetail, ...]:
     """Return all workers; with `lost` also those that were lost and not acknowledged."""
     return master.ask(lambda number: ListNodes(number, lost=lost), NodeList).nodes
 
@@ -256,12 +256,12 @@ def find_nodes(nodes: Iterable[NodeDetail], text: str) -> list[NodeDetail]:
     return exact or [node for node in known if begins(node.node_id, text)]
 
 
-def deaths_of(master: Inquiry, limit: int, *, released: bool = False) -> Deaths:
+def deaths_of(master: RequestConnection, limit: int, *, released: bool = False) -> Deaths:
     """Return the latest lost actors; with `released` also those that their programs released."""
     return master.ask(lambda number: ListDeaths(number, limit=limit, released=released), Deaths)
 
 
-def find_actor(master: Inquiry, text: str) -> ActorStatus:
+def find_actor(master: RequestConnection, text: str) -> ActorStatus:
     """Return the running actor with an id, a prefix of an id, a name, or a class that has one actor.
 
     Raises:
@@ -273,7 +273,7 @@ def find_actor(master: Inquiry, text: str) -> ActorStatus:
     return found
 
 
-def find_actor_or_death(master: Inquiry, text: str) -> ActorStatus | DeathRecord:
+def find_actor_or_death(master: RequestConnection, text: str) -> ActorStatus | DeathRecord:
     """Return an actor as `find_actor` does, or else the latest one that has ended.
 
     Raises:

@@ -18,11 +18,11 @@ import click
 from parl_remote._config import Environment, Limits, environment
 from parl_remote._doctor.reach import explained, explained_here
 from parl_remote._links.identity import host_name, new_id
-from parl_remote._links.requests import Inquiry
+from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import Role
 from parl_remote._messages.parts import NodeReached, ReachNode
+from parl_remote._node.launch import NodeSettings, start_program
 from parl_remote._node.run_files import RunFiles, key_of, locked
-from parl_remote._node.starting import NodeSettings, start_program
 from parl_remote._program.rendezvous import ClusterAddress, given_key
 from parl_remote._resources import Resources
 from parl_remote._security import ClusterKey, write_private_file
@@ -449,7 +449,9 @@ def connect_command(
                         _say_it_runs(what, where, found, key_file)
                         return
             cluster = ClusterAddress(str(master), found, key_file)
-            Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl connect").close()  # fails if refused
+            RequestConnection(
+                cluster.connect_master(), Role.MASTER, found.limits, "xparl connect"
+            ).close()  # fails if refused
             listen_on, known_as = _worker_host(host, master, run_files)
             if port:
                 check_port(listen_on, port, run_files)
@@ -499,7 +501,7 @@ def _check_reached(cluster: ClusterAddress, limits: Limits, settings: NodeSettin
     deadline = time.monotonic() + _PATIENCE_S
     with (
         contextlib.suppress(RemoteError),
-        Inquiry(cluster.connect_master(), Role.MASTER, limits, "xparl connect") as it,
+        RequestConnection(cluster.connect_master(), Role.MASTER, limits, "xparl connect") as it,
     ):
         while time.monotonic() < deadline:
             try:

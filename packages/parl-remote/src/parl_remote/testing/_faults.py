@@ -21,8 +21,8 @@ from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import Kind
 from parl_remote._program.client import Client
 from parl_remote._program.connection import Connection
+from parl_remote._program.creation import ActorFactory
 from parl_remote._program.known_actors import ActorRecord
-from parl_remote._program.making import Making
 from parl_remote._program.proxy import reference_of
 from parl_remote.testing._machine import Process
 
@@ -78,20 +78,20 @@ class Faults:
     def open(self) -> Faults:
         """Start to intercept calls, and return this object; a second call does nothing."""
         if self._original is None:
-            self._original = original = Making._start
+            self._original = original = ActorFactory._start
 
-            def start(making: Making, record: ActorRecord, *how: Any) -> Connection:
-                connection = original(making, record, *how)
+            def start(factory: ActorFactory, record: ActorRecord, *how: Any) -> Connection:
+                connection = original(factory, record, *how)
                 self._watch(record, connection, self._next(record.class_name))
                 return connection
 
-            Making._start = start  # type: ignore[assignment,method-assign]
+            ActorFactory._start = start  # type: ignore[assignment,method-assign]
         return self
 
     def close(self) -> None:
         """Stop intercepting calls, cancel planned faults and resume paused actors; a second call does nothing."""
         if self._original is not None:
-            Making._start = self._original  # type: ignore[method-assign]
+            ActorFactory._start = self._original  # type: ignore[method-assign]
             self._original = None
         for one in [*self._by_lease.values()]:
             one.close()

@@ -115,7 +115,7 @@ class Line:
         host, port = self._listening.getsockname()[:2]
         self.address = f"{host}:{port}"
         self._dice = random.Random(seed)
-        self._ways = {Direction.IN: _Way(), Direction.OUT: _Way()}
+        self._ways = {Direction.IN: _DirectionState(), Direction.OUT: _DirectionState()}
         self._connections: set[_Connection] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="parl-line", daemon=True)
@@ -303,7 +303,7 @@ class Line:
         return now + late, free_at
 
     async def _deliver(
-        self, queue: asyncio.Queue[tuple[float, bytes]], budget: _ByteBudget, sink: socket.socket, way: _Way
+        self, queue: asyncio.Queue[tuple[float, bytes]], budget: _ByteBudget, sink: socket.socket, way: _DirectionState
     ) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -328,7 +328,7 @@ class Line:
 
 
 @dataclass
-class _Way:
+class _DirectionState:
     """One direction of a line; the gate is closed during a cut."""
 
     conditions: Conditions = _PERFECT

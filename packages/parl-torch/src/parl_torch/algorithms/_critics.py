@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from parl_core.contracts.batches import Transitions
-from parl_torch._chains import Figures, Fork, Network, Networks
+from parl_torch._chains import Fork, LossReader, Network, Networks
 from parl_torch.losses.value import squared_error
 
 __all__ = ["actor_slopes", "critic_networks", "critic_slopes"]
@@ -20,7 +20,7 @@ def critic_networks(algorithm: Any) -> Networks:
     return critics, Network(target, ("policy",), False), Network(target, ("value",), False, of_actions=True)
 
 
-def critic_slopes(critics: Fork, batch: Transitions, gamma: float, v_t: Tensor) -> Figures:
+def critic_slopes(critics: Fork, batch: Transitions, gamma: float, v_t: Tensor) -> LossReader:
     """Compute the gradients of the critics' mean(weights * (target - value)**2).
 
     Args:
@@ -45,7 +45,7 @@ def critic_slopes(critics: Fork, batch: Transitions, gamma: float, v_t: Tensor) 
     return figures
 
 
-def actor_slopes(_: Any, networks: Sequence[Fork], batch: Transitions) -> Figures:
+def actor_slopes(_: Any, networks: Sequence[Fork], batch: Transitions) -> LossReader:
     """Compute the gradients of the actor's -mean(value of its actions); the networks are the actor's and a critic's."""
     actor, (critic,) = networks[0], networks[1].heads
     rows, width = batch.obs.shape

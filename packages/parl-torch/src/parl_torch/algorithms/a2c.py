@@ -9,7 +9,7 @@ from parl_core.checks import check_real
 from parl_core.contracts import a2c as contract
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
-from parl_torch._chains import Figures, Fork, Network, Networks, written
+from parl_torch._chains import Fork, LossReader, Network, Networks, hand_written
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution
@@ -24,7 +24,9 @@ def _networks(algorithm: "A2C") -> Networks:
     return (Network(algorithm.model, ("policy_and_value",) if algorithm._one_pass else ("policy", "value"), True),)
 
 
-def _slopes(algorithm: "A2C", networks: Sequence[Fork], batch: Rollout, entropy_coeff: float | None = None) -> Figures:
+def _slopes(
+    algorithm: "A2C", networks: Sequence[Fork], batch: Rollout, entropy_coeff: float | None = None
+) -> LossReader:
     if batch.action_mask is not None or batch.action.dim() != 1:
         return None
     coeff = algorithm._now("entropy_coeff", algorithm.entropy_coeff, entropy_coeff, check=check_real)
@@ -45,7 +47,7 @@ def _slopes(algorithm: "A2C", networks: Sequence[Fork], batch: Rollout, entropy_
 
 
 class A2C(contract.A2C, Algorithm):
-    @written(_networks, _slopes)
+    @hand_written(_networks, _slopes)
     def loss(self, batch: Rollout, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
         obs = self._features(batch.obs, batch.state, batch.begins)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from parl_core.contracts import ddpg as contract
 from parl_core.contracts.batches import Transitions
-from parl_torch._chains import Figures, Fork, Network, Networks, written
+from parl_torch._chains import Fork, LossReader, Network, Networks, hand_written
 from parl_torch.algorithm import Algorithm
 from parl_torch.algorithms._critics import actor_slopes, critic_networks, critic_slopes
 from parl_torch.losses.value import squared_error, td_error
@@ -16,7 +16,7 @@ from parl_torch.losses.value import squared_error, td_error
 __all__ = ["DDPG", "BootstrappedDDPG"]
 
 
-def _critic_slopes(algorithm: "DDPG", networks: Sequence[Fork], batch: Transitions) -> Figures:
+def _critic_slopes(algorithm: "DDPG", networks: Sequence[Fork], batch: Transitions) -> LossReader:
     critic, target_actor, target_critic = networks
     (a_t,) = target_actor.outputs(batch.next_obs)
     (v_t,) = target_critic.outputs(torch.cat((batch.next_obs, a_t), dim=1))
@@ -29,7 +29,7 @@ def _actor_networks(algorithm: "DDPG") -> Networks:
 
 
 class DDPG(contract.DDPG, Algorithm):
-    @written(critic_networks, _critic_slopes)
+    @hand_written(critic_networks, _critic_slopes)
     def critic_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         r_t, obs, next_obs = batch.reward, batch.obs, batch.next_obs
         with torch.no_grad():
@@ -39,7 +39,7 @@ class DDPG(contract.DDPG, Algorithm):
         error = td_error(self.model.value(obs, batch.action).reshape(-1), r_t, discount_t, v_t)
         return squared_error(error, batch.weights), {"td_error": error}
 
-    @written(_actor_networks, actor_slopes)
+    @hand_written(_actor_networks, actor_slopes)
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         return -self.model.value(batch.obs, self.model.policy(batch.obs)).mean(), {}
 

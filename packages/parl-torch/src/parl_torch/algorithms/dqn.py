@@ -11,7 +11,7 @@ from torch import Tensor
 from parl_core.contracts import dqn as contract
 from parl_core.contracts.actions import mask_of
 from parl_core.contracts.batches import Transitions
-from parl_torch._chains import Figures, Fork, Network, Networks, written
+from parl_torch._chains import Fork, LossReader, Network, Networks, hand_written
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.offline import huber
 from parl_torch.losses.value import double_q_learning, q_learning, squared_error
@@ -32,7 +32,7 @@ def _networks(algorithm: "DQN") -> Networks:
     return Network(algorithm.model, methods, True), Network(algorithm.target_model, methods, False)
 
 
-def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> Figures:
+def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> LossReader:
     (chain,), (target,) = networks[0].heads, networks[1].heads
     rows, delta, weights = batch.obs.shape[0], algorithm.huber, batch.weights
     action, r_t, terminal = batch.action.unsqueeze(1), batch.reward, batch.terminal
@@ -67,7 +67,7 @@ def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> F
 
 
 class DQN(contract.DQN, Algorithm):
-    @written(_networks, _slopes)
+    @hand_written(_networks, _slopes)
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         if self.remembers:
             return self._loss_of_sequences(batch)

@@ -9,7 +9,7 @@ from torch import Tensor
 from parl_core.checks import check_real
 from parl_core.contracts import impala as contract
 from parl_core.contracts.batches import Fragment
-from parl_torch._chains import Figures, Fork, Network, Networks, written
+from parl_torch._chains import Fork, LossReader, Network, Networks, hand_written
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
@@ -26,7 +26,7 @@ def _networks(algorithm: "IMPALA") -> Networks:
 
 def _slopes(
     algorithm: "IMPALA", networks: Sequence[Fork], batch: Fragment, entropy_coeff: float | None = None
-) -> Figures:
+) -> LossReader:
     others = [part for part in (batch.last_obs, batch.final_obs) if part is not None]
     if batch.last_obs is None or any(part.dtype != batch.obs.dtype for part in others):
         return None
@@ -59,7 +59,7 @@ def _slopes(
 
 
 class IMPALA(contract.IMPALA, Algorithm):
-    @written(_networks, _slopes)
+    @hand_written(_networks, _slopes)
     def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
         action = batch.action if self.actions.continuous else batch.action.reshape(-1)

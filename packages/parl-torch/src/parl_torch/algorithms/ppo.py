@@ -9,7 +9,7 @@ from torch import Tensor
 from parl_core.contracts import ppo, separate_ppo
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
-from parl_torch._chains import Figures, Fork, Network, Networks, written
+from parl_torch._chains import Fork, LossReader, Network, Networks, hand_written
 from parl_torch.algorithm import Algorithm
 from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
 from parl_torch.losses._proximal import Behaviour, proximal_losses, proximal_slopes
@@ -32,7 +32,7 @@ def _slopes(
     batch: Rollout,
     clip: float | None = None,
     entropy_coef: float | None = None,
-) -> Figures:
+) -> LossReader:
     if batch.action_mask is not None or batch.action.dim() != 1:
         return None
     clip = algorithm._now("clip_param", algorithm.clip_param, clip)
@@ -57,7 +57,7 @@ def _slopes(
 
 
 class PPO(ppo.PPO, Algorithm):
-    @written(_networks, _slopes)
+    @hand_written(_networks, _slopes)
     def loss(
         self, batch: Rollout, clip: float | None = None, entropy_coef: float | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

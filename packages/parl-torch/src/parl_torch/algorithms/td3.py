@@ -7,7 +7,7 @@ from torch import Tensor
 
 from parl_core.contracts import td3 as contract
 from parl_core.contracts.batches import Transitions
-from parl_torch._chains import Figures, Fork, Network, Networks, written
+from parl_torch._chains import Fork, LossReader, Network, Networks, hand_written
 from parl_torch.algorithm import Algorithm
 from parl_torch.algorithms._critics import actor_slopes, critic_networks, critic_slopes
 from parl_torch.losses.value import squared_error, td_error
@@ -19,7 +19,7 @@ def _critic_networks(algorithm: "TD3") -> Networks:
     return critic_networks(algorithm) if type(algorithm)._next_values is TD3._next_values else ()
 
 
-def _critic_slopes(algorithm: "TD3", networks: Sequence[Fork], batch: Transitions, noise: Tensor) -> Figures:
+def _critic_slopes(algorithm: "TD3", networks: Sequence[Fork], batch: Transitions, noise: Tensor) -> LossReader:
     critics, target_actor, target_critics = networks
     shift = (algorithm.policy_noise * noise).clamp_(-algorithm.noise_clip, algorithm.noise_clip)
     (a_t,) = target_actor.outputs(batch.next_obs)
@@ -33,7 +33,7 @@ def _actor_networks(algorithm: "TD3") -> Networks:
 
 
 class TD3(contract.TD3, Algorithm):
-    @written(_critic_networks, _critic_slopes)
+    @hand_written(_critic_networks, _critic_slopes)
     def critic_loss(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         r_t, obs, next_obs = batch.reward, batch.obs, batch.next_obs
         with torch.no_grad():
@@ -48,7 +48,7 @@ class TD3(contract.TD3, Algorithm):
         loss = squared_error(error1, batch.weights) + squared_error(error2, batch.weights)
         return loss, {"td_error": 0.5 * (error1 + error2)}
 
-    @written(_actor_networks, actor_slopes)
+    @hand_written(_actor_networks, actor_slopes)
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         return -self.model.Q1(batch.obs, self.model.policy(batch.obs)).mean(), {}
 

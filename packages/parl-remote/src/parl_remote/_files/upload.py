@@ -20,18 +20,28 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from parl_remote._data.ownership import is_own
-from parl_remote._files.manifest import WORK, Entry, Manifest, Place, Plan, here, inherited, lay_out, working_dir
+from parl_remote._files.manifest import (
+    WORK,
+    ActorDirectory,
+    Entry,
+    FolderLayout,
+    Manifest,
+    here,
+    inherited,
+    lay_out,
+    working_dir,
+)
 from parl_remote._files.program import OwnCode
 from parl_remote._files.selection import select_files
 from parl_remote._links.identity import host_id
 from parl_remote._messages import LeaseGranted, Message
 from parl_remote._messages.parts import (
+    DirectoryIdentity,
     FilesSeen,
     FolderAnswer,
     Part,
     PrepareFolder,
     SeeFiles,
-    SeenPlace,
     StoreParts,
 )
 from parl_remote._transport import Buffer
@@ -189,7 +199,7 @@ class Worker(Protocol):
 
 
 class ProgramFiles:
-    """Files and code of this program; arguments and exceptions are those of `places.Places`."""
+    """Files and code of this program; arguments and exceptions are those of `directories.ActorDirectories`."""
 
     def __init__(self, patterns: Iterable[str | os.PathLike[str]] = (), *, same_host_shortcut: bool = True) -> None:
         self._base = working_dir()
@@ -198,7 +208,7 @@ class ProgramFiles:
         self._contents = Contents()
         self._code = OwnCode()
         self._uploading: dict[str, threading.Lock] = {}
-        self._seen: dict[tuple[str, tuple[SeenPlace, ...]], bool] = {}
+        self._seen: dict[tuple[str, tuple[DirectoryIdentity, ...]], bool] = {}
         self._inherited = inherited()
         self._only_selected: Manifest | None = None
         self._selected: dict[str, str | None]
@@ -209,7 +219,7 @@ class ProgramFiles:
         if self._selected:
             self._only_selected = self._contents.manifest({**self._selected, WORK: None})
 
-    def place(self, granted: LeaseGranted, worker: Worker, class_module: str) -> Place:
+    def place(self, granted: LeaseGranted, worker: Worker, class_module: str) -> ActorDirectory:
         """Provide all files at an actor's worker and return its working directory and module paths.
 
         Args:
@@ -225,11 +235,11 @@ class ProgramFiles:
                 return here()
             folder = self._folder(granted, worker, self._only_selected)
             own = (os.path.join(working_dir(), entry) for entry in sys.path)
-            return Place(f"{folder}/{WORK}", (*own, f"{folder}/{WORK}"))
+            return ActorDirectory(f"{folder}/{WORK}", (*own, f"{folder}/{WORK}"))
         with self._lock:
             plan, manifest = self._everything(class_module)
         folder = self._folder(granted, worker, manifest)
-        return Place(f"{folder}/{WORK}", (*(f"{folder}/{path}" for path in plan.sys_path), None))
+        return ActorDirectory(f"{folder}/{WORK}", (*(f"{folder}/{path}" for path in plan.sys_path), None))
 
     # -- inner steps ---------------------------------------------------------------------------------------------
 
@@ -246,7 +256,7 @@ class ProgramFiles:
             self._seen[key] = isinstance(answer, FilesSeen) and answer.all
         return self._seen[key]
 
-    def _everything(self, class_module: str) -> tuple[Plan, Manifest]:
+    def _everything(self, class_module: str) -> tuple[FolderLayout, Manifest]:
         """Return the plan and manifest of the current code and the selected files as in `connect`."""
         code = self._code.of(class_module)
         paths: tuple[str, ...] = ()
@@ -338,9 +348,9 @@ def _own_directories() -> Iterator[str]:
             yield path
 
 
-def _seen(path: str) -> SeenPlace:
+def _seen(path: str) -> DirectoryIdentity:
     status = os.stat(path)
-    return SeenPlace(path, status.st_dev, status.st_ino)
+    return DirectoryIdentity(path, status.st_dev, status.st_ino)
 
 
 def _name_of(granted: LeaseGranted) -> str:

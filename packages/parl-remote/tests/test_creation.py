@@ -11,7 +11,7 @@ import pytest
 from parl_remote._config import Limits
 from parl_remote._links.loop import Loop
 from parl_remote._messages import LeaseGranted
-from parl_remote._program import making
+from parl_remote._program import creation
 from parl_remote._program.known_actors import ActorRecord
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._transport.unix import UnixChannel
@@ -19,9 +19,9 @@ from parl_remote.errors import ClusterUnreachable, DeathCause, DeathKind
 
 
 def test_of_actors_with_names_that_have_ended_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "_NAMES_KEPT", 3)
+    monkeypatch.setattr(creation, "_NAMES_KEPT", 3)
     unused: Any = SimpleNamespace()
-    maker = making.Making(
+    maker = creation.ActorFactory(
         unused,
         unused,
         unused,

@@ -1,6 +1,6 @@
 """The place of each actor: the program's own directories where its worker sees them, else a folder.
 
-`sending` is imported by programs that need it: it costs 14 ms of a program's start.
+`upload` is imported by programs that need it: it costs 14 ms of a program's start.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from parl_remote._files.manifest import Place, here
+from parl_remote._files.manifest import ActorDirectory, here
 
 if TYPE_CHECKING:
-    from parl_remote._files.sending import ProgramFiles, Worker
+    from parl_remote._files.upload import ProgramFiles, Worker
     from parl_remote._messages import LeaseGranted
 
-__all__ = ["Places"]
+__all__ = ["ActorDirectories"]
 
 
-class Places:
+class ActorDirectories:
     """Provides the working directory and module paths of each actor of a program.
 
     Args:
@@ -38,7 +38,7 @@ class Places:
         if not isinstance(patterns, tuple | list) or patterns:
             self._files = self._make(patterns)
 
-    def of(self, granted: LeaseGranted, worker: Worker, class_module: str) -> Place:
+    def of(self, granted: LeaseGranted, worker: Worker, class_module: str) -> ActorDirectory:
         """Provide all files at an actor's worker and return its working directory and module paths.
 
         Args:
@@ -57,6 +57,6 @@ class Places:
         return self._files.place(granted, worker, class_module)
 
     def _make(self, patterns: Sequence[str]) -> ProgramFiles:
-        from parl_remote._files.sending import ProgramFiles  # 10 ms; a private cluster without files does without
+        from parl_remote._files.upload import ProgramFiles  # 10 ms; a private cluster without files does without
 
         return ProgramFiles(patterns, same_host_shortcut=self._shortcut)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote._files.places import Places
-from parl_remote._files.sending import Progress
+from parl_remote._files.directories import ActorDirectories
+from parl_remote._files.upload import Progress
 from parl_remote._messages import Done, LeaseGranted, Message
 from parl_remote._messages.parts import FilesSeen, FolderAnswer, PrepareFolder, SeeFiles, StoreParts
 from parl_remote._transport import Buffer
@@ -50,18 +50,18 @@ class Worker:
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ActorDirectories:
     (tmp_path / "data.txt").write_text("data")
     (tmp_path / "empty.txt").touch()
     monkeypatch.chdir(tmp_path)
-    return Places(["*.txt"])
+    return ActorDirectories(["*.txt"])
 
 
 def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def test_only_what_is_lacking_is_sent(places: Places) -> None:
+def test_only_what_is_lacking_is_sent(places: ActorDirectories) -> None:
     worker = Worker(FolderAnswer(1, lacks=(digest_of(b"data"), digest_of(b""))), FolderAnswer(1, folder="/jobs/1"))
     place = places.of(ELSEWHERE, worker, "json")
     assert place.working_dir == "/jobs/1/work"
@@ -74,22 +74,22 @@ def test_only_what_is_lacking_is_sent(places: Places) -> None:
     assert worker.data == b"data"
 
 
-def test_a_worker_gets_nothing_that_it_was_not_told_of(places: Places) -> None:
+def test_a_worker_gets_nothing_that_it_was_not_told_of(places: ActorDirectories) -> None:
     with pytest.raises(RemoteProtocolError, match="was not offered"):
         places.of(ELSEWHERE, Worker(FolderAnswer(1, lacks=(digest_of(b"/etc/shadow"),))), "json")
 
 
-def test_a_worker_that_loses_everything_is_given_up(places: Places) -> None:
+def test_a_worker_that_loses_everything_is_given_up(places: ActorDirectories) -> None:
     with pytest.raises(RemoteError, match=r"data\.txt was sent 3 times, and the worker lost it every time"):
         places.of(ELSEWHERE, Worker(FolderAnswer(1, lacks=(digest_of(b"data"),))), "json")
 
 
-def test_a_worker_that_makes_no_folder_is_given_up(places: Places) -> None:
+def test_a_worker_that_makes_no_folder_is_given_up(places: ActorDirectories) -> None:
     with pytest.raises(RemoteProtocolError, match="does not make the folder"):
         places.of(ELSEWHERE, Worker(FolderAnswer(1)), "json")
 
 
-def test_a_file_that_changed_since_connect_is_not_sent(places: Places, tmp_path: Path) -> None:
+def test_a_file_that_changed_since_connect_is_not_sent(places: ActorDirectories, tmp_path: Path) -> None:
     (tmp_path / "data.txt").write_text("other")
     worker = Worker(FolderAnswer(1, lacks=(digest_of(b"data"),)))
     with pytest.raises(RemoteError, match=r"data\.txt was changed or removed after parl\.connect"):
@@ -100,7 +100,7 @@ def test_a_file_that_changed_since_connect_is_not_sent(places: Places, tmp_path:
     assert worker.data == b""
 
 
-def test_a_file_that_was_only_touched_is_sent(places: Places, tmp_path: Path) -> None:
+def test_a_file_that_was_only_touched_is_sent(places: ActorDirectories, tmp_path: Path) -> None:
     (tmp_path / "data.txt").write_text("data")
     worker = Worker(FolderAnswer(1, lacks=(digest_of(b"data"),)), FolderAnswer(1, folder="/jobs/1"))
     places.of(ELSEWHERE, worker, "json")
@@ -124,7 +124,7 @@ inside = Actor().modules()
 print(sorted({name for name in [*inside, *sys.modules] if "files" in name or "closure" in name}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
-    light = ["parl_remote._files", "parl_remote._files.manifest", "parl_remote._files.places"]
+    light = ["parl_remote._files", "parl_remote._files.manifest", "parl_remote._files.directories"]
     assert done.stdout.strip() == str(light), done.stderr
 
 

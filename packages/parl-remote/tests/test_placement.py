@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import parl_remote
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.cluster_tables import Instruction, ToClient, ToNode
-from parl_remote._master.placing import FreeIndex, GpuShares
+from parl_remote._master.placement import FreeIndex, GpuShares
 from parl_remote._messages import (
     LeaseAssigned,
     LeaseGranted,

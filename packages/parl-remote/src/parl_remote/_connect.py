@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from parl_remote import _current
 from parl_remote._config import Environment, environment
-from parl_remote._files.places import Places
+from parl_remote._files.directories import ActorDirectories
 from parl_remote._future import program_ends
 from parl_remote._links.call_messages import ClusterReach
 from parl_remote._options import check_count, check_flag, check_number, seconds_of
@@ -72,7 +72,7 @@ def open_private(
     """
     from parl_remote._program.private_cluster import PrivateCluster  # subprocess, 1.6 ms; real clusters do without
 
-    places = Places(files)
+    places = ActorDirectories(files)
     found = environment()
     logs = None if log_dir is None else Path(log_dir)
     with _explaining(PRIVATE, found):
@@ -94,10 +94,10 @@ def join_private(directory: Path, lease_timeout_s: float | None, files: Sequence
         ClusterUnreachable: The parent has ended.
     """
     from parl_remote._program.client import Client
-    from parl_remote._program.private_cluster import ParentsCluster
+    from parl_remote._program.private_cluster import ParentCluster
 
-    limits, cluster = environment().limits, ParentsCluster(directory)
-    return Client(PRIVATE, cluster, limits=limits, lease_timeout_s=lease_timeout_s, places=Places(files))
+    limits, cluster = environment().limits, ParentCluster(directory)
+    return Client(PRIVATE, cluster, limits=limits, lease_timeout_s=lease_timeout_s, places=ActorDirectories(files))
 
 
 def open_cluster(
@@ -118,7 +118,7 @@ def open_cluster(
             RealCluster(ClusterAddress(address, found, key_file)),
             limits=found.limits,
             lease_timeout_s=lease_timeout_s,
-            places=Places(files, same_host_shortcut=found.same_host_shortcut),
+            places=ActorDirectories(files, same_host_shortcut=found.same_host_shortcut),
             same_host_shortcut=found.same_host_shortcut,
         )
 
@@ -134,7 +134,7 @@ def open_in_actor(reach: Sequence[object], lease_id: str, class_name: str) -> Cl
         class_name: Its class, for display.
     """
     from parl_remote._program.client import Client
-    from parl_remote._program.rendezvous import ActorsCluster
+    from parl_remote._program.rendezvous import ActorCluster
 
     found = environment()
     told = ClusterReach(*reach)  # type: ignore[arg-type]  # the worker of the same version wrote it
@@ -144,10 +144,10 @@ def open_in_actor(reach: Sequence[object], lease_id: str, class_name: str) -> Cl
         _current.tell_children(functools.partial(_connect_child, join))
     return Client(
         told.address,
-        ActorsCluster(told, found),
+        ActorCluster(told, found),
         limits=found.limits,
         lease_timeout_s=_LEASE_TIMEOUT_S,
-        places=Places(same_host_shortcut=found.same_host_shortcut),
+        places=ActorDirectories(same_host_shortcut=found.same_host_shortcut),
         same_host_shortcut=found.same_host_shortcut,
         inside_actor=lease_id,
         name=f"actor {class_name}",
@@ -275,7 +275,9 @@ def connect(
         if address == _DEBUG:
             from parl_remote._debug_client import DebugClient
 
-            Places(distributed_files)  # actors in this process see the files themselves; mistakes show all the same
+            ActorDirectories(
+                distributed_files
+            )  # actors in this process see the files themselves; mistakes show all the same
             _current.install(DebugClient(slots), functools.partial(DebugClient, slots), running)
         elif _is_ray(address):
             from parl_remote._ray.client import open_ray

@@ -20,14 +20,14 @@ from parl_remote._config import Limits
 from parl_remote._data import serialize
 from parl_remote._data.calls import Call
 from parl_remote._data.class_spec import ClassSpec, description_of, dumps_class
-from parl_remote._files.places import Places
+from parl_remote._files.directories import ActorDirectories
 from parl_remote._links.call_messages import Kind, header_of, payload_of
 from parl_remote._messages import LeaseGranted, StartActor
 from parl_remote._messages.parts import DescribeActor
 from parl_remote._options import RECORD_VARIABLE, ActorOptions
 from parl_remote._program.actor_ref import ActorPlace, AttributeNames, settled
 from parl_remote._program.connection import Connection
-from parl_remote._program.known_actors import NEWS_S, ActorRecord, Made, OwnActors
+from parl_remote._program.known_actors import NEWS_S, ActorRecord, CreatedActor, OwnActors
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.interrupts import interruptible
@@ -37,13 +37,13 @@ from parl_remote.errors import ActorLost, ChannelClosed, ClusterUnreachable, Dea
 if TYPE_CHECKING:
     from parl_remote._program.log_forwarding import LogForwarder
 
-__all__ = ["Making", "Recipe"]
+__all__ = ["ActorFactory", "CreationRequest"]
 
 
 _SAVE, _LOAD = "__parl_save__", "__parl_load__"
 
 
-class Recipe:
+class CreationRequest:
     """The inputs for making one actor, first or on restart.
 
     Args:
@@ -116,7 +116,7 @@ _NAMES_KEPT = 1000
 _PLACEMENTS = 3  # a node that died is known as lost at once or, if it was cut off, later than a program should wait
 
 
-class Making:
+class ActorFactory:
     """Makes the actors of one client.
 
     Args:
@@ -139,7 +139,7 @@ class Making:
         master: MasterClient,
         workers: WorkerClients,
         own: OwnActors,
-        places: Places,
+        places: ActorDirectories,
         *,
         connect: Callable[[ActorRecord, Channel], Connection],
         variables: Sequence[str],
@@ -157,7 +157,7 @@ class Making:
         self.lease_timeout_s = lease_timeout_s
         self.logs: LogForwarder | None = None
 
-    def make(self, recipe: Recipe, replaces: str = "", restarts: int = 0) -> Made:
+    def make(self, recipe: CreationRequest, replaces: str = "", restarts: int = 0) -> CreatedActor:
         """Make an actor; if its node is lost before its constructor began, make it on another node.
 
         Args:
@@ -204,10 +204,10 @@ class Making:
                 raise
             addresses = tuple(granted.node_addresses)
             there = ActorPlace(granted.lease_id, granted.node_id, addresses, granted.socket_dir, granted.host_id)
-            return Made(record, connection, there)
+            return CreatedActor(record, connection, there)
         raise AssertionError("the last placement returns or raises")
 
-    def announce(self, recipe: Recipe, record: ActorRecord) -> None:
+    def announce(self, recipe: CreationRequest, record: ActorRecord) -> None:
         """Publish an actor's description, by which clients find it; called once handles of it are known here."""
         description = description_of(recipe.spec, wait=recipe.options.wait)
         self._workers.tell(record.node_id, DescribeActor(record.lease_id, description))
@@ -217,7 +217,9 @@ class Making:
         self._master.release(record.lease_id, replaces=replaces)
         self._own.forget(record, DeathCause(DeathKind.CONSTRUCTOR))
 
-    def _start(self, record: ActorRecord, granted: LeaseGranted, recipe: Recipe, working_dir: str) -> Connection:
+    def _start(
+        self, record: ActorRecord, granted: LeaseGranted, recipe: CreationRequest, working_dir: str
+    ) -> Connection:
         """Start an actor's process and connect to it.
 
         Raises:
