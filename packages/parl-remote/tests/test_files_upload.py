@@ -124,7 +124,7 @@ inside = Actor().modules()
 print(sorted({name for name in [*inside, *sys.modules] if "files" in name or "closure" in name}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
-    light = ["parl_remote._files", "parl_remote._files.manifest", "parl_remote._files.directories"]
+    light = ["parl_remote._files", "parl_remote._files.directories", "parl_remote._files.manifest"]
     assert done.stdout.strip() == str(light), done.stderr
 
 
