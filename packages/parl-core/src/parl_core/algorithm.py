@@ -196,7 +196,7 @@ class Optimizer(LearningRate):
         raise NotImplementedError
 
     def _named(self) -> dict[str, Any]:
-        """The parameters that are updated, by name."""
+        """Return the parameters that are updated, by name."""
         named = self._model._named_parameters()
         if self._part is None:
             return named
@@ -537,7 +537,7 @@ class Algorithm:
         raise NotImplementedError
 
     def _require_bfloat16(self) -> bool:
-        """True where the backend lets networks compute in bfloat16; else raise HyperparameterError."""
+        """Return True where the backend lets networks compute in bfloat16; else raise HyperparameterError."""
         raise NotImplementedError
 
     def _place(self, model: Any, device: Any) -> Any:

@@ -237,7 +237,7 @@ class Model:
         raise NotImplementedError
 
     def _all_layers(self) -> dict[str, Any]:
-        """This model (named "") and the layers that the framework finds in it, by name."""
+        """Return this model (named "") and the layers that the framework finds in it, by name."""
         raise NotImplementedError
 
     def _plain_model(self) -> type[Model]:
@@ -249,7 +249,7 @@ class Model:
         raise NotImplementedError
 
     def _named_tensors(self) -> dict[str, Any]:
-        """Parameters and persistent buffers by name, in the order of `get_weights`."""
+        """Return parameters and persistent buffers by name, in the order of `get_weights`."""
         raise NotImplementedError
 
     def _array_of(self, tensor: Any) -> NDArray[Any]:

@@ -393,7 +393,7 @@ class _Part:
             references: list[object] = []
             try:
                 frames = serialize.dumps(value, references)
-            except Exception:  # whoever sends the part says why
+            except Exception:  # sending the part raises the same error with its reason
                 frames = []
             if len(frames) == 1 and not references:
                 self.values.append(serialize.Pickled(frames))

@@ -219,7 +219,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
         return array if array.dtype.kind == "f" else array.astype(np.float32)
 
     def _checked_heads(self, head: Any, rows: int, heads: int) -> NDArray[np.int64]:
-        """Heads `[rows]` from one for all or one per row."""
+        """Return heads `[rows]` from one for all or one per row."""
         chosen = np.asarray(self._array(head))
         if chosen.dtype.kind not in "iu" or chosen.shape not in ((), (rows,)):
             raise HyperparameterError(f"head must be a whole number, or one for each of the {rows} rows, got {head!r}")

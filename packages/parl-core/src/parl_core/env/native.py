@@ -278,7 +278,7 @@ def _offered(mode: str | AutoresetMode) -> AutoresetMode:
 
 
 def _rom(game: str) -> str:
-    """ALE's name of a game, from that or from a Gymnasium id: `ALE/SpaceInvaders-v5` is `space_invaders`."""
+    """Return ALE's name of a game, from that or a Gymnasium id: `ALE/SpaceInvaders-v5` is `space_invaders`."""
     name = game.removeprefix("ALE/").removesuffix("-v5").removesuffix("NoFrameskip-v4")
     return name if name.islower() else "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
 

@@ -322,7 +322,7 @@ class Progress(Callback):
         return "  ".join(parts) or "no return yet"
 
     def _pace(self) -> str:
-        """Steps a second and time left; a bar shows them by itself."""
+        """Return steps a second and time left, for output without a bar; empty before any progress."""
         steps, seconds = self._began_at or (0, 0.0)
         if not self._total or self._seconds <= seconds or self._step <= steps:
             return ""

@@ -507,7 +507,7 @@ class ActorProcess:
 
     def _close(self, caller: _Caller, frames: list[memoryview]) -> None:
         """Release a caller that no longer needs the actor; its calls are done, and no answer to it is pending."""
-        if header_of(frames[0])[2] and caller in {self._owner, self._worker}:  # whoever else holds it
+        if header_of(frames[0])[2] and caller in {self._owner, self._worker}:  # also if others hold a handle
             if caller is self._owner:
                 self._host.exit_report = ExitReport(DeathKind.CLIENT_GONE)
             self.has_time = caller is self._worker

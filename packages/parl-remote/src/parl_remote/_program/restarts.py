@@ -175,7 +175,7 @@ class Restarts:
             except NoRestart as error:
                 note = str(error)
                 break
-            except NoResources:  # no attempt: it waits on, and whoever made it is told so while it does
+            except NoResources:  # not counted as an attempt: the restart goes on waiting, and the owner is told
                 delay_s = self._pause(delay_s)
             except BaseException as error:
                 if isinstance(error, NotConnected) and not isinstance(error, ClusterUnreachable):
