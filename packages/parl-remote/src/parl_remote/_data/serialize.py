@@ -327,7 +327,7 @@ def dumps_arguments(
 
     Raises:
         SerializationError: An argument cannot be sent; the message names it.
-        FutureTravels: The arguments are or contain a future.
+        FuturePickled: The arguments are or contain a future.
     """
     if len(_modules) != _counted[0]:  # looked at here: every call comes this way
         look_at_new_modules()
