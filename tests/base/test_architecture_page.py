@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 # Words of the page that are no modules: distributions and their entry points, commands, names of programs.
 OTHERS = {
     *("evokit", "paddle", "remote", "torch", "xparl", "parl.actors", "parl.backends"),
-    *("connect", "learn", "loss", "predict", "put"),
+    *("learn", "loss", "predict", "put"),
 }
 _WORD = re.compile(r"`([a-z][a-z0-9_]*(?:\.[a-z_][a-z0-9_]*)*)/?`")
 
