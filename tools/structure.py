@@ -2,7 +2,8 @@
 
     python tools/structure.py                    a table with one row per package
     python tools/structure.py -v                 with chains, cycles and the modules that one other imports
-    python tools/structure.py --check            print cycles of imports; exit 1 if there are any
+    python tools/structure.py --check            print cycles of imports, and imports in functions that have no reason
+                                                 in `LATE`; exit 1 if there are any
     python tools/structure.py --entered remote   functions and files entered by making an actor and by one call
     python tools/structure.py --entered learn    the same for one update of DQN
 
@@ -27,6 +28,22 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("parl", "parl_core", "parl_torch", "parl_paddle", "parl_remote", "parl_evokit")
+
+START = "the start of programs and commands"
+NODE = "the start of a node and its actors"
+OPTIONAL = "an optional package"
+# Modules that may import their own package in functions, and what for; docs/decisions/0032 has the figures.
+LATE = {
+    "parl_remote._connect": START,
+    "parl_remote._program.rendezvous": START,
+    "parl_remote.cli._start": START,
+    "parl_remote._node.private_process": NODE,
+    "parl_remote._worker.zygote": NODE,
+    "parl_remote._actor.process": NODE,
+    "parl_remote.cli._monitor": OPTIONAL,  # flask and waitress
+    "parl_core.cli": OPTIONAL,  # click and gymnasium
+    "parl_evokit.models._find": OPTIONAL,  # torch and paddle
+}
 
 Graph = Mapping[str, Iterable[str]]
 
@@ -138,6 +155,12 @@ class Structure:
             chain = [*group, *max(behind, key=len, default=[])]
             chain_from |= dict.fromkeys(group, chain)
         return max(chain_from.values(), key=len, default=[])
+
+    def in_functions(self, package: str) -> list[Import]:
+        """Return the imports of a package's modules in functions of the package."""
+        inside = {module.name for module in self.of(package)}
+        found = (one for one in self.imports if one.kind is Kind.FUNCTION and {one.source, one.target} <= inside)
+        return sorted(found, key=lambda one: (one.source, one.target))
 
     def graph(self, package: str, *kinds: Kind) -> dict[str, set[str]]:
         """Return what each module of a package imports from it, by imports of these kinds; all without any."""
@@ -287,14 +310,13 @@ def table(structure: Structure) -> str:
     rows = [heads, ["---"] * len(heads)]
     for package in PACKAGES:
         modules = structure.of(package)
-        inside = [one for one in structure.imports if one.source.partition(".")[0] == package]
         cells = (
             len(modules),
             sum(module.code_lines() for module in modules),
             len(structure.imported_by_one(package)),
             len(structure.longest_chain(package)),
             " + ".join(str(len(cycle)) for cycle in structure.cycles(package)) or 0,
-            sum(one.kind is Kind.FUNCTION and one.target.startswith(package) for one in inside),
+            len(structure.in_functions(package)),
         )
         rows.append([package, *map(str, cells)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -309,9 +331,8 @@ def details(structure: Structure) -> Iterator[str]:
             yield f"  cycle: {' '.join(cycle)}"
         for name, importer in structure.imported_by_one(package):
             yield f"  imported by one other: {name} <- {importer}"
-        for one in sorted(structure.imports, key=lambda one: (one.source, one.target)):
-            if one.kind is Kind.FUNCTION and {one.source.partition(".")[0], one.target.partition(".")[0]} == {package}:
-                yield f"  in a function: {one.source} -> {one.target}"
+        for one in structure.in_functions(package):
+            yield f"  in a function: {one.source} -> {one.target}, for {LATE.get(one.source, 'no reason')}"
 
 
 def on_cycles(structure: Structure) -> list[str]:
@@ -320,10 +341,20 @@ def on_cycles(structure: Structure) -> list[str]:
     return [f"these modules of {package} import each other: {', '.join(cycle)}" for package, cycle in cycles]
 
 
+def without_reason(structure: Structure) -> list[str]:
+    """Return a line for each import in a function that `LATE` does not allow, and for each unused entry there."""
+    found = [one for package in PACKAGES for one in structure.in_functions(package)]
+    unused = LATE.keys() - {one.source for one in found}
+    return [
+        *(f"{one.source} imports {one.target} in a function" for one in found if one.source not in LATE),
+        *(f"{name} imports nothing in functions; remove it from LATE" for name in sorted(unused)),
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-v", "--verbose", action="store_true", help="name chains, cycles and functions")
-    parser.add_argument("--check", action="store_true", help="refuse cycles of imports")
+    parser.add_argument("--check", action="store_true", help="refuse cycles, and imports in functions")
     parser.add_argument("--entered", choices=ACTIONS, help="run this and count the functions entered")
     options = parser.parse_args()
     if options.entered:
@@ -334,9 +365,9 @@ def main() -> int:
         return 0
     structure = Structure()
     if options.check:
-        found_cycles = on_cycles(structure)
-        print("\n".join(found_cycles), end="\n" if found_cycles else "")
-        return 1 if found_cycles else 0
+        faults = on_cycles(structure) + without_reason(structure)
+        print("\n".join(faults), end="\n" if faults else "")
+        return 1 if faults else 0
     print(table(structure))
     if options.verbose:
         print("\n".join(details(structure)))

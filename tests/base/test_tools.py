@@ -64,6 +64,17 @@ def test_chains_and_modules_that_one_other_imports_are_counted(tool: Any, tmp_pa
     assert found.modules["parl_core.b"].code_lines() == 1
 
 
+def test_an_import_in_a_function_needs_a_reason(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    structure = tool("structure")
+    late = "def f():\n    from parl_core.b import x\n    import numpy"
+    found = structure.Structure(tree(tmp_path, a=late, b="x = 1", c="def g():\n    from parl_core import b"))
+    monkeypatch.setattr(structure, "LATE", {"parl_core.a": structure.START, "parl_core.b": structure.START})
+    assert structure.without_reason(found) == [
+        "parl_core.c imports parl_core.b in a function",
+        "parl_core.b imports nothing in functions; remove it from LATE",
+    ]
+
+
 def test_public_names_are_those_of_public_modules(tool: Any, tmp_path: Path) -> None:
     names = tool("public_names")
     assert names.is_public(("parl_remote", "pools", "__init__"))

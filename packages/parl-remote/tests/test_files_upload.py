@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from parl_remote._files.directories import ActorDirectories
-from parl_remote._files.upload import Progress
+from parl_remote._files.upload import ActorDirectories, Progress
 from parl_remote._messages import Done, LeaseGranted, Message
 from parl_remote._messages.parts import FilesSeen, FolderAnswer, PrepareFolder, SeeFiles, StoreParts
 from parl_remote._transport import Buffer
@@ -105,27 +103,6 @@ def test_a_file_that_was_only_touched_is_sent(places: ActorDirectories, tmp_path
     worker = Worker(FolderAnswer(1, lacks=(digest_of(b"data"),)), FolderAnswer(1, folder="/jobs/1"))
     places.of(ELSEWHERE, worker, "json")
     assert worker.data == b"data"
-
-
-def test_a_program_of_one_machine_does_not_load_what_sends_files() -> None:
-    program = """
-import sys
-import parl_remote as parl
-
-@parl.remote_class
-class Actor:
-    def modules(self):
-        import sys
-        unneeded = ("parl_remote._files", "parl_remote._files.program")
-        return [name for name in sys.modules if name.startswith(unneeded)]
-
-parl.connect(cpu_num=1)
-inside = Actor().modules()
-print(sorted({name for name in [*inside, *sys.modules] if "files" in name or "closure" in name}))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
-    light = ["parl_remote._files", "parl_remote._files.directories", "parl_remote._files.manifest"]
-    assert done.stdout.strip() == str(light), done.stderr
 
 
 class Terminal(io.StringIO):

@@ -17,6 +17,7 @@ import pytest
 
 import parl_remote
 from parl_remote import _current
+from parl_remote._program import worker_clients
 from parl_remote._program.relayed_channel import RelayedChannel
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._transport import sealed
@@ -148,7 +149,7 @@ def test_actors_leave_when_their_callers_do() -> None:
 
 @pytest.mark.usefixtures("connected")
 def test_without_the_extra_calls_go_through_the_relay(monkeypatch: pytest.MonkeyPatch, ways: list[type]) -> None:
-    monkeypatch.setattr(sealed, "can_seal", lambda: False)
+    monkeypatch.setattr(worker_clients, "can_seal", lambda: False)
     echo = Echo()
     assert ways == [RelayedChannel]
     assert echo.total(np.ones(10**6, np.uint8)) == 10**6

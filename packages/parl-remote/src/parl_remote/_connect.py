@@ -1,8 +1,8 @@
 """`connect` and `disconnect` open and close a program's connection; `get_actor` and `kill` find actors by name.
 
-If connecting fails, `doctor.reach` looks for the cause, and the error's message contains the remedy. Modules that only
-some connections need are imported in functions: the client (21 ms) while the node of a private cluster starts, other
-modules when their kind of cluster is opened.
+If connecting fails, `doctor.reach` looks for the cause, and the error's message contains the remedy. What a program
+needs once it connects or serves an object is imported in the functions here, and the client while the node of a private
+cluster starts; see docs/decisions/0032.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parl_remote import _current
-from parl_remote._config import Environment, environment
-from parl_remote._files.directories import ActorDirectories
+from parl_remote._config import Environment, Limits, environment
 from parl_remote._future import program_ends
 from parl_remote._links.call_messages import ClusterReach
 from parl_remote._options import check_count, check_flag, check_number, seconds_of
@@ -32,9 +31,11 @@ from parl_remote._version import __version__
 from parl_remote.errors import RemoteError
 
 if TYPE_CHECKING:
+    from parl_remote._links.handshake import Cluster
     from parl_remote._program.client import Client
+    from parl_remote._serving import Serving
 
-__all__ = ["connect", "disconnect", "get_actor", "get_global_client", "kill", "mind_forks"]
+__all__ = ["connect", "disconnect", "get_actor", "get_global_client", "kill", "mind_forks", "serve"]
 
 
 @functools.cache
@@ -70,17 +71,14 @@ def open_private(
     Raises:
         ClusterUnreachable: The private cluster did not start.
     """
-    from parl_remote._program.private_cluster import PrivateCluster  # subprocess, 1.6 ms; real clusters do without
+    from parl_remote._program.private_cluster import PrivateCluster
 
-    places = ActorDirectories(files)
     found = environment()
     logs = None if log_dir is None else Path(log_dir)
     with _explaining(PRIVATE, found):
         cluster = PrivateCluster(found, slots=slots, preload=preload, log_dir=logs)
         try:
-            from parl_remote._program.client import Client  # only now, while the node starts
-
-            client = Client(PRIVATE, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s, places=places)
+            client = _new_client(PRIVATE, cluster, found.limits, files, lease_timeout_s)
         except BaseException:
             cluster.kill()
             raise
@@ -93,11 +91,9 @@ def join_private(directory: Path, lease_timeout_s: float | None, files: Sequence
     Raises:
         ClusterUnreachable: The parent has ended.
     """
-    from parl_remote._program.client import Client
     from parl_remote._program.private_cluster import ParentCluster
 
-    limits, cluster = environment().limits, ParentCluster(directory)
-    return Client(PRIVATE, cluster, limits=limits, lease_timeout_s=lease_timeout_s, places=ActorDirectories(files))
+    return _new_client(PRIVATE, ParentCluster(directory), environment().limits, files, lease_timeout_s)
 
 
 def open_cluster(
@@ -108,19 +104,13 @@ def open_cluster(
     Raises:
         RemoteError: The cluster cannot be reached, has another key or uses another protocol version.
     """
-    from parl_remote._program.client import Client
     from parl_remote._program.rendezvous import ClusterAddress, RealCluster
 
     found = environment()
     with _explaining(address, found):
-        return Client(
-            address,
-            RealCluster(ClusterAddress(address, found, key_file)),
-            limits=found.limits,
-            lease_timeout_s=lease_timeout_s,
-            places=ActorDirectories(files, same_host_shortcut=found.same_host_shortcut),
-            same_host_shortcut=found.same_host_shortcut,
-        )
+        cluster = RealCluster(ClusterAddress(address, found, key_file))
+        shortcut = found.same_host_shortcut
+        return _new_client(address, cluster, found.limits, files, lease_timeout_s, same_host_shortcut=shortcut)
 
 
 def open_in_actor(reach: Sequence[object], lease_id: str, class_name: str) -> Client:
@@ -133,7 +123,6 @@ def open_in_actor(reach: Sequence[object], lease_id: str, class_name: str) -> Cl
         lease_id: The actor's own lease; empty in a process that the actor has started, whose actors end with it.
         class_name: Its class, for display.
     """
-    from parl_remote._program.client import Client
     from parl_remote._program.rendezvous import ActorCluster
 
     found = environment()
@@ -142,16 +131,47 @@ def open_in_actor(reach: Sequence[object], lease_id: str, class_name: str) -> Cl
     if lease_id:
         join = functools.partial(open_in_actor, reach, "", class_name)
         _current.tell_children(functools.partial(_connect_child, join))
-    return Client(
+    return _new_client(
         told.address,
         ActorCluster(told, found),
-        limits=found.limits,
-        lease_timeout_s=_LEASE_TIMEOUT_S,
-        places=ActorDirectories(same_host_shortcut=found.same_host_shortcut),
+        found.limits,
+        (),
+        _LEASE_TIMEOUT_S,
         same_host_shortcut=found.same_host_shortcut,
         inside_actor=lease_id,
         name=f"actor {class_name}",
     )
+
+
+def _new_client(
+    address: str,
+    cluster: Cluster,
+    limits: Limits,
+    files: Sequence[str],
+    lease_timeout_s: float | None,
+    *,
+    same_host_shortcut: bool = True,
+    **inside: str,
+) -> Client:
+    from parl_remote._files.upload import ActorDirectories
+    from parl_remote._program.client import Client
+
+    return Client(
+        address,
+        cluster,
+        limits=limits,
+        lease_timeout_s=lease_timeout_s,
+        places=ActorDirectories(files, same_host_shortcut=same_host_shortcut),
+        same_host_shortcut=same_host_shortcut,
+        **inside,
+    )
+
+
+def serve(obj: object, *args: Any, **kwargs: Any) -> Serving:
+    """Serve an object to the `RemoteManager` at an address; see `parl_remote.as_remote`."""
+    from parl_remote._serving import as_remote
+
+    return as_remote(obj, *args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -159,7 +179,7 @@ def _explaining(address: str, found: Environment) -> Iterator[None]:
     try:
         yield
     except RemoteError as error:
-        from parl_remote._doctor.reach import explained  # 8 ms, only where something is wrong
+        from parl_remote._doctor.reach import explained
 
         explained(error, address, found)
         raise
@@ -274,6 +294,7 @@ def connect(
             return
         if address == _DEBUG:
             from parl_remote._debug_client import DebugClient
+            from parl_remote._files.upload import ActorDirectories
 
             ActorDirectories(
                 distributed_files

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parl_remote import _current
 from parl_remote._actor.host import ActorHost, Concurrency, ConcurrencyMode, Creation, HoldingReply
+from parl_remote._actor.loop_runner import LoopThread
 from parl_remote._actor.runners import ClosableRunner, Job, ThreadRunner
 from parl_remote._actor.state import ActorState
 from parl_remote._current import FoundActor
@@ -150,8 +151,6 @@ class LocalCalls:
             instance = make()
             self._runner = ThreadRunner(self._host, concurrency.limit)
             return instance
-        from parl_remote._actor.loop_runner import LoopThread  # asyncio, 17 ms; for `async def` methods alone
-
         thread = LoopThread()
         try:
             instance = thread.construct(make)

@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
 
-from parl_remote import _current
+from parl_remote import _connect, _current
 from parl_remote._data.class_spec import ClassAttribute, ClassSpec
 from parl_remote._future import RemoteFuture
 from parl_remote._options import ActorOptions
@@ -382,9 +382,7 @@ class ServeAttribute(ClassAttribute):
 
         def as_remote(*args: Any, **kwargs: Any) -> Serving:
             """Serve this object to the `RemoteManager` at an address; see `parl_remote.as_remote`."""
-            from parl_remote._serving import as_remote  # 15 ms, the actor's side; few programs need it
-
-            return as_remote(instance, *args, **kwargs)
+            return _connect.serve(instance, *args, **kwargs)
 
         return as_remote
 

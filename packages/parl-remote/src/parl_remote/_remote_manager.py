@@ -39,6 +39,7 @@ from parl_remote._program.restarts import NoRestart, Restarts
 from parl_remote._security import ClusterKey
 from parl_remote._transport import Buffer, Closed, Listener, Opened, Received, abandoned_in_children
 from parl_remote._transport.memory import InboxChannel
+from parl_remote._transport.zmq import ZmqListener
 from parl_remote.errors import (
     ChannelClosed,
     DeathCause,
@@ -306,8 +307,6 @@ class RemoteManager:
         key_file: str | os.PathLike[str] | None = None,
         reconnect_s: float = 30.0,
     ) -> None:
-        from parl_remote._transport.zmq import ZmqListener  # 30 ms, with zmq
-
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 2**16:
             raise ValueError(f"port must be a whole number from 0 to 65535, not {port!r}")
         found = environment()

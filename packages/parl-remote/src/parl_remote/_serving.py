@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from parl_remote._actor.host import ActorHost, Concurrency, ConcurrencyMode, HoldingReply, concurrency_of
+from parl_remote._actor.loop_runner import LoopThread
 from parl_remote._actor.runners import ClosableRunner, Job, ThreadRunner
 from parl_remote._config import Environment, environment
 from parl_remote._data import serialize
@@ -33,6 +34,7 @@ from parl_remote._program.rendezvous import find_manager_key
 from parl_remote._streams import close_streams, read_by
 from parl_remote._transport import Buffer, Channel, abandoned_in_children
 from parl_remote._transport.addresses import Address
+from parl_remote._transport.zmq import ZmqChannel
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
 
 __all__ = ["Serving", "as_remote"]
@@ -189,8 +191,6 @@ class Serving:
 
     def _connect(self, within_s: float) -> tuple[Channel, dict[str, Any]]:
         """Connect and send the Hello."""
-        from parl_remote._transport.zmq import ZmqChannel  # 30 ms, with zmq
-
         deadline = time.monotonic() + within_s
         found: Environment = environment()
         while True:
@@ -313,8 +313,6 @@ def _runner_for(host: ActorHost, concurrency: Concurrency) -> ClosableRunner | N
         return None
     if concurrency.how is ConcurrencyMode.THREADS:
         return ThreadRunner(host, concurrency.limit)
-    from parl_remote._actor.loop_runner import LoopThread  # asyncio, 17 ms; for `async def` methods alone
-
     thread = LoopThread()
     thread.serve(host, concurrency.limit)
     return thread

@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from parl_remote import _current
+from parl_remote import _connect, _current
 from parl_remote._actor.host import ActorHost, Concurrency, ConcurrencyMode, HoldingReply, flush_output
 from parl_remote._actor.reports import ExitReport, allow_stack_dumps, begin_recording, recording_wanted
 from parl_remote._actor.runners import ConcurrentServing, Job, ThreadServing
@@ -47,6 +47,7 @@ from parl_remote._system.facilities import IN, Waker, new_poller
 from parl_remote._system.processes import limit_numeric_threads
 from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
 from parl_remote._transport import Buffer, abandoned_in_children, allocate, copied
+from parl_remote._transport.sealed import Handover, SealedChannel
 from parl_remote._transport.unix import Acceptor, Listening, UnixChannel
 from parl_remote.errors import ChannelClosed, DeathKind, RemoteProtocolError
 
@@ -492,11 +493,6 @@ class ActorProcess:
             return
         connection = socket.socket(fileno=worker.channel.descriptors.popleft())
         try:
-            from parl_remote._transport.sealed import (  # 5 ms and 22 of cryptography, for other hosts alone
-                Handover,
-                SealedChannel,
-            )
-
             state = Handover.decode(payload_of(header_of(frames[0])[1], frames)[0])
             self._add(SealedChannel(connection, state, allocate=allocate))
         except (OSError, MemoryError) as error:
@@ -648,7 +644,7 @@ class ActorProcess:
     def _construct(self, concurrency: Concurrency, make: Callable[[], object]) -> object:
         if concurrency.how is not ConcurrencyMode.LOOP:
             return make()
-        from parl_remote._actor.loop_runner import construct_on, new_loop  # 14 ms, see there
+        from parl_remote._actor.loop_runner import construct_on, new_loop
 
         self._asyncio = new_loop()
         return construct_on(self._asyncio, make)
@@ -710,7 +706,7 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
     limit_numeric_threads(settings["threads"])
     os.environ.update(settings["environment"])  # after that, because the program's own thread counts win
     if folder := os.environ.pop(RECORD_VARIABLE, ""):
-        from parl_remote._actor import journal  # 80 ms: numpy and asyncio; few actors have one
+        from parl_remote._actor import journal
 
         try:
             journal.begin(host, folder, settings["class_name"], settings.get("lease_id", ""))
@@ -734,8 +730,6 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
         reach, lease_id, name = settings["cluster"], settings["lease_id"], settings["class_name"]
 
         def connect() -> _current.ActorMaker:
-            from parl_remote import _connect  # 25 ms; most actors neither make others nor have handles of them
-
             return _connect.open_in_actor(reach, lease_id, name)
 
         _current.connect_when_needed(connect)

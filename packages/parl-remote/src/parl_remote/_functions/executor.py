@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from parl_remote import _connect, _current
 from parl_remote._data import serialize
 from parl_remote._display import progress_bar
 from parl_remote._functions.sources import Calls, Items, Results
@@ -228,11 +229,11 @@ class Executor(concurrent.futures.Executor):
         if self._workers is None:
             options = self._settings.options
             if self._initializer is None:
-                self._workers = shared_workers(options)
+                self._workers = shared_workers(_connected(), options)
             else:
                 code = Code.of(self._initializer)
                 arguments = _packed(code, self._initializer, self._initargs, {})
-                self._workers = own_workers(options, (code.packed, arguments))
+                self._workers = own_workers(_connected(), options, (code.packed, arguments))
         elif self._workers.is_over():  # the program has disconnected since
             self._workers = self._calls = None
             self._quota = Quota(self._max_workers)
@@ -319,7 +320,7 @@ class RemoteFunction(Generic[P, R]):
     def _opened(self) -> Calls:
         with self._lock:
             if self._calls is None or self._calls.workers.is_over():
-                self._calls = self._settings.calls(shared_workers(self._settings.options), Quota(None))
+                self._calls = self._settings.calls(shared_workers(_connected(), self._settings.options), Quota(None))
             return self._calls
 
     def __reduce__(self) -> Any:
@@ -427,7 +428,7 @@ def map(  # as it is called in the package
         settings.options = known.options.changed(resources)
     items, how, total = _zipped(iterables)
     job = settings.items(
-        shared_workers(settings.options),
+        shared_workers(_connected(), settings.options),
         fn,
         items,
         how,
@@ -440,6 +441,14 @@ def map(  # as it is called in the package
     deadline = deadline_of("timeout", timeout)
     tick = progress_bar(progress, range(total) if total is not None else ())
     return Results(job, timeout, deadline, tick, goes_on=True)
+
+
+def _connected() -> _current.ActorMaker:
+    """Return the connection; start a private cluster if there is none."""
+    _current.refuse_at_import("calls functions in workers")
+    if _current.peek() is None and not _current.inside_actor():
+        _connect.connect()
+    return _current.client()
 
 
 def _no_tick(_: int) -> None:

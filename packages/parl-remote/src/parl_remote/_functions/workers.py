@@ -694,9 +694,8 @@ class _Shared:
 _shared = _Shared()
 
 
-def shared_workers(options: ActorOptions) -> Workers:
-    """Return the workers with these options that this program's functions share; connect if there is no connection."""
-    client = _connected()
+def shared_workers(client: _current.ActorMaker, options: ActorOptions) -> Workers:
+    """Return the workers with these options that this program's functions share."""
     _current.when_full(free_for_actor, give_back)
     with _shared.lock:
         if _shared.client is not client:
@@ -704,23 +703,13 @@ def shared_workers(options: ActorOptions) -> Workers:
         return _shared.kinds.setdefault(repr(options), Workers(client, options))
 
 
-def own_workers(options: ActorOptions, initializer: Any) -> Workers:
+def own_workers(client: _current.ActorMaker, options: ActorOptions, initializer: Any) -> Workers:
     """Return separate workers, for an executor with an initializer."""
-    client = _connected()
     _current.when_full(free_for_actor, give_back)
     workers = Workers(client, options, initializer)
     with _shared.lock:
         _shared.own.add(workers)
     return workers
-
-
-def _connected() -> _current.ActorMaker:
-    _current.refuse_at_import("calls functions in workers")
-    if _current.peek() is None and not _current.inside_actor():
-        from parl_remote import _connect  # 7 ms; a program that has connected has it, an actor does without
-
-        _connect.connect()
-    return _current.client()
 
 
 def free_for_actor(client: Any, class_name: str) -> None:

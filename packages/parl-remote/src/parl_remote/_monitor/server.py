@@ -22,11 +22,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from waitress.channel import HTTPChannel
+from waitress.server import create_server
 
 from parl_remote._codec import from_json
 from parl_remote._config import environment
 from parl_remote._links.identity import host_name
+from parl_remote._monitor.app import create_app
+from parl_remote._monitor.guard import Peers
 from parl_remote._monitor.launch import MonitorSettings
 from parl_remote._monitor.link import ClusterSource
 from parl_remote._monitor.model import Source, SourceError
@@ -39,9 +44,6 @@ from parl_remote._system import processes
 from parl_remote._system.facilities import crowded_out, is_portable
 from parl_remote._transport.addresses import EVERY_INTERFACE, Address
 from parl_remote.errors import RemoteError
-
-if TYPE_CHECKING:
-    from parl_remote._monitor.guard import Peers
 
 __all__ = ["Collector", "main", "run_monitor", "share_fairly"]
 
@@ -207,11 +209,6 @@ def _on_record(directory: Path, record: MonitorRecord) -> Iterator[None]:
 
 
 def _serve(settings: MonitorSettings, store: Store, source: ClusterSource) -> Any:
-    from waitress.server import create_server
-
-    from parl_remote._monitor.app import create_app
-    from parl_remote._monitor.guard import Peers
-
     token = token_of(settings.token_file)
     sockets: dict[int, Any] = {}
     server: Any = create_server(
@@ -242,7 +239,6 @@ def share_fairly(servers: Iterable[Any], peers: Peers, most: int) -> None:
         peers: Tells the users of this host apart.
         most: The maximum number of connections; beyond it, one of the peer with the most is closed.
     """
-    from waitress.channel import HTTPChannel
 
     class FairChannel(HTTPChannel):
         def __init__(self, server: Any, sock: Any, addr: Any, adj: Any, map: Any = None) -> None:

@@ -35,6 +35,7 @@ from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.master import Master
 from parl_remote._messages import Message, NodeJoin, Role
 from parl_remote._messages.parts import OpenSealed, SealedOpened
+from parl_remote._messages.wire import all_kinds
 from parl_remote._node.history import HistoryFile
 from parl_remote._node.launch import NodeSettings, report_on
 from parl_remote._node.run_files import ClusterRecord, ProcessRecord, WorkerRecord, forget, key_of, write_record
@@ -112,7 +113,7 @@ class ClusterNode:
         self._worker: Worker | None = None
         if zygote is not None:
             self._worker = self._start_worker(zygote)
-        Worker.import_parts()  # before peers can use up the descriptors that imports need
+        all_kinds()  # before peers can use up the descriptors that imports need
         self._reception.listen(self._within)
         if not settings.master:
             self._become_master()

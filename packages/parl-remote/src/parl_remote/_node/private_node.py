@@ -23,7 +23,7 @@ from parl_remote._links.loop import Loop
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.master import Master
 from parl_remote._messages import Bye, NodeJoin, Role
-from parl_remote._messages.wire import decode
+from parl_remote._messages.wire import all_kinds, decode
 from parl_remote._resources import Resources
 from parl_remote._system.host import usable_memory, visible_gpus
 from parl_remote._system.processes import chosen_by_user
@@ -153,7 +153,7 @@ class PrivateNode:
         )
         self._loop.call_later(limits.start_timeout_s, self._give_up)
         # Not before it listens, as other nodes do: a program waits for its first actor, and this takes 30 ms.
-        self._loop.call_later(_QUIET_S, self._worker.import_parts)
+        self._loop.call_later(_QUIET_S, all_kinds)
 
     def run(self) -> None:
         """Serve until the program is gone."""

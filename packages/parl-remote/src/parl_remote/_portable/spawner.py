@@ -23,17 +23,26 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from parl_remote._actor.reports import STACK_SIGNAL, ignore_stack_signal
 from parl_remote._portable.processes import descendants
 from parl_remote._system.facilities import Waker
 from parl_remote._system.processes import chosen_by_user, set_variables
+from parl_remote._transport.unix import Listening, listen_at
 
 __all__ = ["Spawner", "main"]
 
 
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from parl_remote._portable.spawner import main; main(sys.argv[1])"
+# Only the actor's program imports `run_actor`: the node, which imports this module, loads nothing that unpickles.
+_PROGRAM = """
+import sys
+sys.path[:] = {path!r}
+from parl_remote._actor.process import run_actor
+from parl_remote._portable.spawner import main
+main(sys.argv[1], run_actor)
+"""
 _LAST_WORK_S = 5.0  # to reap what was killed
 
 
@@ -196,12 +205,13 @@ _WARM = ("numpy", "cloudpickle", "parl", "parl_remote._decorator")
 _STDOUT, _STDERR = 1, 2
 
 
-def main(settings_json: str) -> None:
+def main(settings_json: str, run_actor: Callable[[Listening, int], object]) -> None:
     """Run an actor's process; never returns.
 
     Args:
         settings_json: The socket's path, the modules to preload, whether to clear the node's directory when the node is
             gone.
+        run_actor: Runs the actor, given its listening socket and the node's process id.
     """
     path, preload, clear = json.loads(settings_json)
     directory = os.path.dirname(path)
@@ -216,10 +226,6 @@ def main(settings_json: str) -> None:
             importlib.import_module(name)
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
-
-    from parl_remote._actor.process import run_actor  # numpy comes with it, which reads the variables set above;
-    from parl_remote._transport.unix import listen_at  # and the node, which imports this module, unpickles nothing
-
     listening = listen_at(path)
     os.write(_STDOUT, json.dumps({"ready": os.getpid(), "failed": failed}).encode() + b"\n")
     os.dup2(_STDERR, _STDOUT)

@@ -17,14 +17,14 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parl_remote import _current
 from parl_remote._config import Limits
 from parl_remote._current import FoundActor
 from parl_remote._data.class_spec import ClassSpec
 from parl_remote._display import ConnectionDisplay
-from parl_remote._files.directories import ActorDirectories
+from parl_remote._files.upload import ActorDirectories
 from parl_remote._links.handshake import ClientIdentity, Cluster
 from parl_remote._links.loop import Loop
 from parl_remote._messages import LeaseGranted, Status, StatusRequest
@@ -47,6 +47,7 @@ from parl_remote._program.known_actors import (
 )
 from parl_remote._program.log_forwarding import LogForwarder
 from parl_remote._program.master_client import MasterClient
+from parl_remote._program.object_transfer import NodeObjects, ObjectTransfers
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.restarts import NoRestart, Restarts, SupervisorLink
 from parl_remote._program.worker_clients import WorkerClients
@@ -62,9 +63,6 @@ from parl_remote.errors import (
     NotConnected,
     RemoteError,
 )
-
-if TYPE_CHECKING:
-    from parl_remote._program.object_transfer import NodeObjects, ObjectTransfers
 
 __all__ = ["Client"]
 
@@ -349,9 +347,7 @@ class Client(ConnectionDisplay):
         """Return the transfers of `put` values to a worker that shares no memory with this process."""
         with self._lock:
             if self._objects is None:
-                # 4 ms, only between hosts; with values of `put` known, each call looks for them among its arguments.
-                from parl_remote._program.object_transfer import ObjectTransfers
-
+                # Only between hosts: with values of `put` known, each call looks for them among its arguments.
                 self._objects = ObjectTransfers(self._workers.reconnect, self._loop.call_soon)
             return self._objects.at(node_id)
 

@@ -20,7 +20,7 @@ from parl_remote._config import Limits
 from parl_remote._data import serialize
 from parl_remote._data.calls import Call
 from parl_remote._data.class_spec import ClassSpec, description_of, dumps_class
-from parl_remote._files.directories import ActorDirectories
+from parl_remote._files.upload import ActorDirectories
 from parl_remote._links.call_messages import Kind, header_of, payload_of
 from parl_remote._messages import LeaseGranted, StartActor
 from parl_remote._messages.parts import DescribeActor

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parl_remote._config import Limits
 from parl_remote._data.large_frames import can_share
@@ -38,6 +38,7 @@ from parl_remote._messages.parts import OpenSealed, SealedOpened
 from parl_remote._messages.wire import decode, encode
 from parl_remote._program.relayed_channel import RelayedChannel
 from parl_remote._transport import Buffer, Channel, allocate
+from parl_remote._transport.sealed import SealedChannel, can_seal
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
     CONNECTION_CLOSED,
@@ -50,9 +51,6 @@ from parl_remote.errors import (
     RemoteProtocolError,
     ResultTimeout,
 )
-
-if TYPE_CHECKING:
-    from parl_remote._transport.sealed import SealedChannel
 
 __all__ = ["WorkerClients"]
 
@@ -267,8 +265,6 @@ class WorkerClients:
 
     def _connect_sealed(self, at: LeaseGranted) -> SealedChannel | None:
         """Return a sealed link to a worker on another host; None where this end, that one or the way has none."""
-        from parl_remote._transport.sealed import SealedChannel, can_seal  # 5 ms, for other hosts alone
-
         link = self._link_to(at)
         if at.node_id in self._unsealed or not hasattr(link, "found") or not can_seal():  # which zmq's channels have
             return None

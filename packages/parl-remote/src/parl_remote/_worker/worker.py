@@ -41,13 +41,14 @@ from parl_remote._messages import (
     StopActor,
 )
 from parl_remote._messages.overview import EndActor, ForgetUnstarted
-from parl_remote._messages.wire import all_kinds, decode
+from parl_remote._messages.wire import decode
 from parl_remote._system.host import OutOfMemoryHint
 from parl_remote._system.processes import chosen_number
 from parl_remote._system.shortage import shortage_of
 from parl_remote._transport.unix import UnixChannel
 from parl_remote._worker.actors import ActorProcess, ActorProcesses, CallRecorder, WorkerLease, WorkerLeases
 from parl_remote._worker.borrowers import Borrowers
+from parl_remote._worker.files import WorkerFiles
 from parl_remote._worker.logs import LogBook, WorkerLogs, bytes_in
 from parl_remote._worker.objects import WorkerObjects
 from parl_remote._worker.relay import Relay
@@ -299,16 +300,7 @@ class Worker:
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def import_parts() -> None:
-        """Import the modules that a worker may need later, when no descriptor may be left for that."""
-        from parl_remote._worker import files  # noqa: F401  # see `_file_part`
-
-        all_kinds()
-
     def _file_part(self) -> Part:
-        from parl_remote._worker.files import WorkerFiles  # 10 ms of a node's start; few programs send files
-
         return WorkerFiles(self._loop, self._directory / "files", self._leases.directories_in_use)
 
     def _object_part(self) -> Part:

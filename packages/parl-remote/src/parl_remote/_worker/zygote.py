@@ -28,16 +28,15 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from parl_remote._actor.reports import STACK_SIGNAL, ignore_stack_signal
+from parl_remote._data import object_memory, ownership
+from parl_remote._portable.spawner import Spawner
 from parl_remote._system import processes
 from parl_remote._system.facilities import is_portable
 from parl_remote._system.processes import chosen_by_user, set_variables
 from parl_remote._transport.unix import listening_socket
-
-if TYPE_CHECKING:
-    from parl_remote._portable.spawner import Spawner
 
 __all__ = ["ActorSource", "ZygoteProcess", "main", "start_zygote"]
 
@@ -50,11 +49,7 @@ _WARM = ("numpy", "numpy.random", "cloudpickle", "parl", "parl_remote._decorator
 
 # What an actor needs when it makes or receives another one; imported while no actor is requested, so that it does not
 # delay the first actor of a program.
-_LATER = (
-    "parl_remote._program.client",
-    "parl_remote._connect",
-    "parl_remote._messages.parts",
-)
+_LATER = ("parl_remote._program.client", "parl_remote._messages.parts")
 _QUIET_MS = 250
 
 
@@ -172,7 +167,7 @@ def _kill_group(pid: int) -> None:
 
 def _become_actor(listening: socket.socket, parent: int) -> NoReturn:
     """Run an actor in the forked child."""
-    from parl_remote._actor.process import run_actor  # 18 ms; imported before the first fork, see `_WARM`
+    from parl_remote._actor.process import run_actor  # imported before the first fork, see `_WARM`
 
     try:
         os.setpgid(0, 0)
@@ -216,15 +211,11 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
 
 def _tell_place(directory: str) -> None:
     """Determine, once for all actors, the directory of values of `put`."""
-    from parl_remote._data import object_memory  # 1.5 ms that a node would spend before it forks the zygote
-
     object_memory.look_in(directory)
 
 
 def _expect_elsewhere() -> None:
     """Record, once for all actors, that the modules imported so far need no check, which would copy 2 MB in each."""
-    from parl_remote._data import ownership  # imported by then, see `_WARM`
-
     ownership.expect_elsewhere()
 
 
@@ -304,7 +295,7 @@ class ZygoteProcess:
             self._control.send(json.dumps(command).encode())
 
 
-ActorSource: TypeAlias = "ZygoteProcess | Spawner"
+ActorSource: TypeAlias = ZygoteProcess | Spawner
 
 
 def start_zygote(directory: str | Path, preload: tuple[str, ...] = (), *, clear: bool = False) -> ActorSource:
@@ -318,8 +309,6 @@ def start_zygote(directory: str | Path, preload: tuple[str, ...] = (), *, clear:
         clear: Whether the zygote removes the directory when this process is gone.
     """
     if is_portable():
-        from parl_remote._portable.spawner import Spawner  # 2 ms, and psutil
-
         return Spawner(directory, preload, clear=clear)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
