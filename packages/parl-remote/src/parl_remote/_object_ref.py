@@ -152,6 +152,7 @@ class ObjectRef(serialize.Reference, Generic[T]):
         self._memory: Memory | None = None  # of a large one
         self._source: object_memory.Source | None = None
         self._companions: tuple[object, ...] = ()  # handles and references within the value
+        serialize.stand_in(ObjectRef, _DirectArgument)  # here: calls look for references once there is one
 
     @property
     def is_here(self) -> bool:
@@ -316,8 +317,6 @@ def put(value: T) -> ObjectRef[T]:
     _known[ref.id] = ref
     return ref
 
-
-serialize.stand_in(ObjectRef, _DirectArgument)
 
 # The references of this process, so that one that returns finds the memory that is already mapped.
 _known: weakref.WeakValueDictionary[str, ObjectRef[Any]] = weakref.WeakValueDictionary()
