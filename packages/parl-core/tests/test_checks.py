@@ -82,5 +82,6 @@ def test_the_first_method_that_is_there_is_taken() -> None:
             return method == "forward"
 
     assert first_method(Model(), ("value", "forward"), "DQN") == "forward"
-    with pytest.raises(ModelContractError, match="`PPO`'s model needs to implement `policy` method; Model does not"):
-        first_method(Model(), ("policy",), "PPO")
+    said = "`DDPG`'s model needs to implement `get_actor_params` method; Model does not: define it in that class"
+    with pytest.raises(ModelContractError, match=f"{said}$"):
+        first_method(Model(), ("get_actor_params",), "DDPG")

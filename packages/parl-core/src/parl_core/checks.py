@@ -168,8 +168,7 @@ def first_method(model: _Implements, methods: Sequence[str], algo: str, team: st
     wanted = " or ".join(f"`{method}`" for method in methods)
     raise ModelContractError(
         f"`{algo}`'s model needs to implement {wanted} method; {type(model).__name__} does not: "
-        f"add `def {methods[0]}(self, obs)` to the class"
-        + (f", or make a model by {for_team_of(team)}" if team else "")
+        "define it in that class" + (f", or make a model by {for_team_of(team)}" if team else "")
     )
 
 
