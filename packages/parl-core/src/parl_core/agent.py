@@ -54,6 +54,12 @@ class Agent:
     simulators, are passed to the model as they are (those of another framework by DLPack), except that floats become
     those of the model's dtype, and the results are tensors, too.
 
+        agent = parl.Agent(parl.algorithms.DQN(parl.networks.QNetwork(act_dim=2)), seed=0)
+        obs = np.zeros((32, 4), np.float32)
+        action = agent.sample(obs, epsilon=0.1)  # [32]; agent.predict(obs[0]) is one action
+        loss = agent.learn(obs, action, np.ones(32), obs, np.zeros(32))
+        agent.save("dqn.ckpt")
+
     Args:
         algorithm: the algorithm to act and learn with.
         gpu_id: an argument of PARL 1.x, without effect; pass `device=` to the algorithm instead.

@@ -257,6 +257,23 @@ class Algorithm:
     A new algorithm is a subclass with `learn` and `predict`, and `sample` where exploring differs from `predict`.
     Calling `super().__init__(model)` moves the model to the device; without the call it stays where it is.
 
+        class Imitation(parl.Algorithm):
+            def __init__(self, model, lr):
+                super().__init__(model)
+                self.optimizer = parl.optim.Adam(model, lr=lr)
+
+            def predict(self, obs):
+                return self.model.policy(obs).argmax(-1)
+
+            def learn(self, obs, action):
+                logits = self.model.policy(obs)
+                loss = parl.layers.mean(parl.layers.softmax_with_cross_entropy(logits, action.reshape([-1, 1])))
+                self.optimizer.minimize(loss)
+                return loss
+
+        agent = parl.Agent(Imitation(parl.networks.ActorCritic(act_dim=2), lr=1e-3))
+        loss = agent.learn(np.zeros((32, 4), np.float32), np.ones(32, np.int64))
+
     Args:
         model: the network to train.
         hyperparas: PARL 1.x's dictionary of settings, kept as `self.hyperparas`; new code uses arguments.

@@ -46,6 +46,18 @@ class Model:
     `copy.deepcopy(model)` duplicates a model, also before lazily shaped layers (`parl.layers.fc(size=...)`) have
     processed their first batch: the original and its duplicate start from equal weights in this case, too.
 
+        class QNetwork(parl.Model):
+            def __init__(self, act_dim):
+                self.hidden = parl.layers.fc(size=64, act="relu")
+                self.out = parl.layers.fc(size=act_dim)
+
+            def value(self, obs):
+                return self.out(self.hidden(obs))
+
+        agent = parl.Agent(parl.algorithms.DQN(QNetwork(act_dim=2)))
+        action = agent.predict(np.zeros(4, np.float32))
+        weights = agent.alg.model.get_weights()  # name -> array
+
     Args:
         model_id: the name of this instance; default: a new name, unique per instance.
     """

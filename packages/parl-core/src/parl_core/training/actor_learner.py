@@ -271,6 +271,14 @@ def train_actor_learner(
 ) -> Ended:
     """Train an agent on the experience of actors until the budget is used up or a callback stops it.
 
+        def make_agent():
+            return parl.Agent(parl.algorithms.IMPALA(parl.networks.ActorCritic(act_dim=2), sample_batch_steps=20))
+
+        agent = make_agent()
+        settings = training.ActorLearnerSettings(total_steps=800, n_actors=2, envs_per_group=2, n_steps=20)
+        with training.open_actors() as actors:  # of this process; open_actors("remote") makes them elsewhere
+            ended = training.train_actor_learner(agent, make_agent, "CartPole-v1", settings, actors=actors, seed=0)
+
     Args:
         agent: learns; `parl.Agent` around IMPALA, A2C, A3C or PPO.
         make_agent: makes an agent of the same kind in each actor; its weights are replaced by the learner's. With

@@ -426,6 +426,11 @@ def train_off_policy(
 ) -> Ended:
     """Train an agent on replayed experience until the budget is used up or a callback stops it.
 
+        agent = parl.Agent(parl.algorithms.DQN(parl.networks.QNetwork(act_dim=2)), seed=0)
+        settings = training.OffPolicySettings(total_steps=600, memory_size=600, learning_starts=100)
+        with training.make_vector_env("CartPole-v1", num_envs=1) as envs:
+            ended = training.train_off_policy(agent, envs, settings, seed=0)
+
     Args:
         agent: acts and learns; `parl.Agent` around DQN, DDPG, TD3, SAC or OAC is one.
         envs: a vector environment, such as that of `make_vector_env`; the caller closes it.

@@ -488,6 +488,11 @@ def train_on_policy(
 ) -> Ended:
     """Train an agent on the experience of its own policy until the budget is used up or a callback stops it.
 
+        agent = parl.Agent(parl.algorithms.PPO(parl.networks.ActorCritic(act_dim=2)), seed=0)
+        settings = training.OnPolicySettings(total_steps=1_024, n_steps=128, lr=1e-3)
+        with training.make_vector_env("CartPole-v1", num_envs=4) as envs:
+            ended = training.train_on_policy(agent, envs, settings, seed=0)
+
     Args:
         agent: acts and learns; `parl.Agent` around PPO, A2C or PolicyGradient is one.
         envs: a vector environment, such as that of `make_vector_env`; the caller closes it.
