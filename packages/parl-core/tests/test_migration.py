@@ -397,7 +397,7 @@ def test_what_is_gone_is_named_with_what_took_its_place() -> None:
     one = program(
         """\
         import parl
-        from paddle import fluid
+        from paddle.fluid import layers
         from parl.remote.master import Master
         from parl.utils.utils import to_str
         from parl.utils import isnotebook
@@ -412,6 +412,51 @@ def test_what_is_gone_is_named_with_what_took_its_place() -> None:
     assert len(messages) == len(words)
     assert all(word in message for word, message in zip(words, messages, strict=True))
     assert rewrite([one]) == {}
+
+
+@pytest.mark.parametrize(
+    ("imported", "fluid"),
+    [
+        ("from paddle import fluid", "fluid"),
+        ("import paddle.fluid as fluid", "fluid"),
+        ("from paddle import fluid as f", "f"),
+        ("import paddle.fluid", "paddle.fluid"),
+    ],
+)
+def test_static_programs_of_fluid_become_those_of_paddle(imported: str, fluid: str) -> None:
+    one = program(
+        f"""\
+        {imported}
+        import parl
+
+        class Agent(parl.Agent):
+            def build_program(self):
+                self.program = {fluid}.Program()
+                with {fluid}.program_guard(self.program, {fluid}.default_startup_program()):
+                    {fluid}.optimizer.Adam(1e-3, epsilon=1e-3)
+                    {fluid}.layers.fc(1, size=2)
+                    {fluid}.dygraph.guard()
+        """
+    )
+    (new,) = rewrite([one]).values()
+    assert new == dedent(
+        f"""\
+        import paddle
+        import parl
+
+        class Agent(parl.Agent):
+            def build_program(self):
+                self.program = paddle.static.Program()
+                with paddle.static.program_guard(self.program, paddle.static.default_startup_program()):
+                    {fluid}.optimizer.Adam(1e-3, epsilon=1e-3)
+                    {fluid}.layers.fc(1, size=2)
+                    {fluid}.dygraph.guard()
+        """
+    )
+    by_hand = [(one.line, one.message) for one in report([one])[one.path] if not one.mechanical]
+    assert [line for line, _ in by_hand] == [8, 9, 10]
+    words = ["fluid.optimizer.Adam is gone: use paddle.optimizer", "fluid.layers.fc is gone: parl.layers", "table"]
+    assert all(word in message for word, (_, message) in zip(words, by_hand, strict=True))
 
 
 def test_the_state_of_a_worker_is_told_once_whichever_way_a_program_names_it() -> None:

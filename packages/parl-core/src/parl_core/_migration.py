@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 _CLUSTER = "a part of the cluster's own processes; tests of programs use parl_remote.testing.LoopbackCluster"
+_NOW_STATIC = "paddle.fluid is gone: what is left of it is in paddle and paddle.static"
 _FLUID = "write the update eagerly, or see the table for static programs in docs/how-to/migrate.md"
 
 REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
@@ -155,6 +156,22 @@ _GONE_OF_GYM: Mapping[str, str] = MappingProxyType(
         "wrappers.Monitor": "use gymnasium.wrappers.RecordVideo for videos, RecordEpisodeStatistics for returns",
     }
 )
+
+_STATIC: Mapping[str, str] = MappingProxyType(
+    {
+        f"paddle.fluid.{name}": f"paddle.static.{name}"
+        for name in ("Executor", "Program", "default_main_program", "default_startup_program", "program_guard")
+    }
+)
+"""Names of programs of static graphs that paddle has kept in another module."""
+
+_GONE_OF_FLUID: Mapping[str, str] = MappingProxyType(
+    {
+        "layers": "parl.layers has layers of the same names",
+        "optimizer": "use paddle.optimizer in build_program, parl.optim with eager code",
+    }
+)
+"""Modules of `paddle.fluid`, with what to use instead of what is in them."""
 
 _NAMED_LAYERS = ("batch_norm", "conv2d", "conv_2d", "create_parameter", "data", "embedding", "fc", "layer_norm")
 _WITHOUT_EFFECT = ("in_place", "is_distributed", "is_sparse", "numeric_stable_mode", "use_cudnn")
@@ -340,17 +357,24 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            self._module(alias, alias.name)
+            if alias.name != "paddle.fluid":
+                self._module(alias, alias.name)
             top = alias.name.partition(".")[0]
             self._modules[alias.asname or top] = alias.name if alias.asname else top
             if top == "gym":
                 name = "gymnasium" + alias.name.removeprefix("gym")
                 new = f"{name} as {alias.asname}" if alias.asname else "gymnasium as gym"
                 self._change(alias, "gym is now Gymnasium", new)
+            if alias.name == "paddle.fluid":
+                self._change(alias, _NOW_STATIC, "paddle")
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
         if node.level or not module:
+            return
+        if [f"{module}.{alias.name}" for alias in node.names] == ["paddle.fluid"] and node.end_lineno == node.lineno:
+            self._modules[node.names[0].asname or "fluid"] = "paddle.fluid"
+            self._change(node, _NOW_STATIC, "import paddle")
             return
         gone = self._module(node, module)
         if module.partition(".")[0] == "gym" and not any(_gone_of_gym(f"{module}.{name.name}") for name in node.names):
@@ -372,6 +396,9 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         path = self._path(node)
+        if path is not None and path.startswith("paddle.fluid."):
+            self._of_fluid(node, path)
+            return  # what stands in front of the dot is a part of this name
         if path is not None:
             self._name(node, path)
         elif node.attr in RENAMED_METHODS and self._is_of_parl:
@@ -469,6 +496,15 @@ class _Reader(ast.NodeVisitor):
         if instead is not None:
             self.findings.append(Finding(node.lineno, f"{path} is gone: {instead}"))
 
+    def _of_fluid(self, node: ast.Attribute, path: str) -> None:
+        """Replace a name of `paddle.fluid` by that of `paddle.static`, or report it."""
+        new = _STATIC.get(path)
+        if new is not None and node.end_lineno == node.lineno:
+            self._change(node, f"{path} is now {new}", new)
+        else:
+            instead = _GONE_OF_FLUID.get(path.split(".")[2], _FLUID)
+            self.findings.append(Finding(node.lineno, f"{path} is gone: {instead}"))
+
     def _rate_of_a2c(self, call: ast.Call) -> None:
         """Rename the learning rate of `A2C.learn`; report it where the algorithm is one that another file makes."""
         words = {word.arg: word for word in call.keywords}
@@ -532,7 +568,7 @@ class _Reader(ast.NodeVisitor):
             start = len(line[:start].rstrip().removesuffix(b","))
         self._change_part(argument.lineno, start, end, message, "")
 
-    def _change(self, node: ast.alias, message: str, text: str) -> None:
+    def _change(self, node: ast.alias | ast.stmt | ast.expr, message: str, text: str) -> None:
         self._change_part(node.lineno, node.col_offset, node.end_col_offset or 0, message, text)
 
     def _change_part(self, line: int, start: int, end: int, message: str, text: str) -> None:
