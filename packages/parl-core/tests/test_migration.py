@@ -589,6 +589,8 @@ def test_what_algorithms_returned_otherwise_on_paddle_is_found_by_its_line() -> 
                 critic_loss = self.alg.learn(obs_n, act_n, target_q)
                 critic_loss = agent.learn(agents)
 
+        value, action, log_prob, entropy = Agent(ppo).sample(obs)
+        value, action, log_prob, entropy = parl.algorithms.PPO(model).sample(obs)
         td3 = parl.algorithms.TD3(model)
         loss = td3.learn(obs)
         """
@@ -598,7 +600,8 @@ def test_what_algorithms_returned_otherwise_on_paddle_is_found_by_its_line() -> 
         (6, "PPO.sample"),
         (10, "CQL.learn"),
         (12, "TD3.learn"),
-        (18, "TD3.learn"),
+        (18, "PPO.sample"),
+        (20, "TD3.learn"),
     ]
 
 

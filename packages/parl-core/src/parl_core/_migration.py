@@ -193,7 +193,7 @@ _GONE_OF_LAYERS: Mapping[str, str] = MappingProxyType(
 )
 """Arguments of layers of fluid that `parl.layers` does not have, with what to do without them."""
 
-_OF_AN_ALGORITHM = re.compile(r"(.*\.)?(alg|algorithm)\.learn")
+_OF_AN_ALGORITHM = re.compile(r"(.*\.)?(alg|algorithm)\.(learn|sample)")
 _A2C_RATE = "A2C.learn takes its learning rate as learning_rate: learn(..., learning_rate=...)"
 _LEARNED = re.compile(r"loss|cost|^kl$|^entropy$")  # names of single numbers that `learn` returns
 
@@ -732,16 +732,25 @@ def _gone_of_gym(path: str) -> str | None:
 
 def _of_paddle(value: ast.expr, names: Sequence[str], origin: str | None) -> Iterator[str]:
     """Yield expressions for results that differed on paddle, found by the class or by the names of programs of 2.x."""
-    if _is_call_of(value, "sample") and len(names) == len(("probs", "logits")) and names[0].startswith("prob"):
+    is_pair = len(names) == len(("probs", "logits")) and names[0].startswith("prob")
+    if is_pair and _samples(value, origin, "IMPALA"):
         yield "IMPALA.sample returns actions and logits, not probabilities: remove the line that draws actions"
-    if _is_call_of(value, "sample") and len(names) == len(("value", "action", "logp", "entropy")):
-        yield "PPO.sample returns actions without the extra leading axis that they had on paddle: remove the [0]"
+    if len(names) == len(("value", "action", "logp", "entropy")) and _samples(value, origin, "PPO"):
+        yield "PPO.sample returns actions without the extra leading axis that paddle had: remove a [0] behind them"
     is_four = _is_call_of(value, "learn") and len(names) == len(("critic", "mse", "actor", "min_q"))
     if is_four and (_last(origin) == "CQL" or "min_q" in names[3]):
         yield "CQL.learn returns critic_loss, actor_loss"
     by_name = names == ["critic_loss"] and origin is None and _of_an_algorithm_of_batches(value)
     if _is_call_of(value, "learn") and len(names) == 1 and (_last(origin) == "TD3" or by_name):
         yield "TD3.learn returns critic_loss, actor_loss; actor_loss is None where the actor took no step"
+
+
+def _samples(call: ast.expr, origin: str | None, algorithm: str) -> bool:
+    """Return whether a call is `sample` of an algorithm of this name, or of one that another file makes."""
+    if not isinstance(call, ast.Call) or not _is_call_of(call, "sample"):
+        return False
+    unknown = origin is None and _OF_AN_ALGORITHM.fullmatch(ast.unparse(call.func)) is not None
+    return unknown or _last(origin) == algorithm
 
 
 def _of_an_algorithm_of_batches(call: ast.expr) -> bool:
