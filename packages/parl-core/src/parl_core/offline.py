@@ -52,6 +52,15 @@ D4RL_NAMES = {
 class OfflineDataset:
     """`n` transitions; episodes lie one after the other, each in the order of its steps.
 
+        columns = {
+            "obs": np.zeros((100, 4), np.float32),
+            "action": np.zeros(100, np.int64),
+            "reward": np.ones(100),
+            "next_obs": np.zeros((100, 4), np.float32),
+            "terminal": np.arange(100) % 20 == 19,
+        }
+        dataset = OfflineDataset.from_arrays(columns)
+
     Attributes:
         obs: `[n, *obs]`.
         action: as agents choose them: `[n]` int64 counted from 0 for discrete actions, `[n, *act]` float32 for

@@ -44,6 +44,10 @@ def constant(value: float) -> Schedule:
 def linear(start: float, end: float, steps: float, *, begin: float = 0) -> Schedule:
     """Return a schedule that goes in a straight line from `start` to `end` and stays there.
 
+        from parl_core.schedules import linear
+
+        settings = training.OnPolicySettings(total_steps=100_000, lr=linear(3e-4, 0.0, 100_000))
+
     Args:
         start: value up to step `begin`.
         end: value from step `begin + steps` on.

@@ -388,6 +388,12 @@ def standard_callbacks(
 
     Logs are TensorBoard's, CSV tables and JSON lines.
 
+        agent = parl.Agent(parl.algorithms.PPO(parl.networks.ActorCritic(act_dim=2)), seed=0)
+        settings = training.OnPolicySettings(total_steps=1_024, n_steps=128)
+        with training.Run("cartpole") as run, training.make_vector_env("CartPole-v1", num_envs=4) as envs:
+            callbacks = training.standard_callbacks(run, agent, goal=475.0)
+            training.train_on_policy(agent, envs, settings, callbacks=callbacks, seed=0)
+
     Args:
         run: the run whose folder takes all files.
         agent: its best weights are kept in `best.ckpt` and restored at the end; the latest are in `last.ckpt`.
