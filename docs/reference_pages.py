@@ -10,6 +10,7 @@ with a link. The facade `parl` describes all its names itself, because they are 
 """
 
 import ast
+import posixpath
 import re
 import sys
 from collections import defaultdict
@@ -35,6 +36,10 @@ _ABOUT = {
     "parl_paddle": "the PaddlePaddle backend",
     "parl_evokit": "evolution strategies",
 }
+_DOCS = Path(__file__).parent
+_WITH_PROGRAMS = ("tutorials", "how-to", "reference/algorithms", "reference/evokit")  # in the order of their links
+_MOST_PROGRAMS = 4
+_BLOCK = re.compile(r"^( *)```python.*?^\1```$", re.MULTILINE | re.DOTALL)
 _TOGETHER = re.compile(r"^( +)((?:\*{0,2}\w+, )+\*{0,2}\w+): (.*(?:\n\1 +.*)*)", re.MULTILINE)
 
 
@@ -181,11 +186,37 @@ def _text(module: str) -> str:
             described.append(name)
         else:
             linked.append(f"| [](){{#{path}}}[`{name}`][{_homes()[target.path]}] | {_first_sentence(target)} |")
+    if programs := _programs_with(module):
+        lines += [f"Programs that use it: {' · '.join(programs)}", ""]
     if linked:
         lines += ["| name | |", "| --- | --- |", *linked, ""]
     for name in described:
         lines += [f"::: {module}.{name}", ""]
     return "\n".join(lines)
+
+
+@cache
+def _programs() -> dict[str, tuple[str, str]]:
+    """Return the title and the Python code of each page that has code, by its path."""
+    found = {}
+    for folder in _WITH_PROGRAMS:
+        for file in sorted((_DOCS / folder).rglob("*.md")):
+            text = file.read_text(encoding="utf-8")
+            if not file.name.endswith(".cn.md") and (code := "\n".join(one[0] for one in _BLOCK.finditer(text))):
+                title = text.partition("\n")[0].removeprefix("# ")
+                found[file.relative_to(_DOCS).as_posix()] = title, code
+    return found
+
+
+def _programs_with(module: str) -> list[str]:
+    """Return links to the pages whose programs use most of a module's names; every page uses the facade."""
+    if module == "parl":
+        return []
+    names = "|".join(map(re.escape, _modules()[module]))
+    used = re.compile(rf"\b(?:parl\w*|training)\.(?:\w+\.)*({names})\b|from parl[\w.]* import [^\n]*?\b({names})\b")
+    uses = {page: len({*used.findall(code)}) for page, (_, code) in _programs().items()}
+    most = sorted((page for page in uses if uses[page]), key=lambda page: -uses[page])[:_MOST_PROGRAMS]
+    return [f"[{_programs()[page][0]}]({posixpath.relpath(page, posixpath.dirname(_page(module)))})" for page in most]
 
 
 def _module_line(module: griffe.Object) -> str:
