@@ -1,6 +1,7 @@
 // What the tests run of evokit_client.cpp: one command a behaviour. See test_reference_clients.py.
 #include <atomic>
 #include <chrono>
+#include <clocale>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -238,6 +239,7 @@ int speed(char **given) {
 }  // namespace
 
 int main(int argc, char **argv) {
+    std::setlocale(LC_ALL, ""); // as services do
     struct Command {
         const char *name;
         int arguments;

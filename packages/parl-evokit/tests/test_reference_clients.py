@@ -240,6 +240,32 @@ def test_a_hundred_thousand_samples_have_the_parameters_of_python(
     assert found == [str(number) for number in wanted]
 
 
+def test_a_service_may_be_in_a_locale_whose_numbers_have_commas(cpp: Command, tmp_path: Path) -> None:
+    tool = shutil.which("localedef")
+    if tool is None:
+        pytest.skip("there is no localedef, which makes such a locale")
+    source = tmp_path / "source"
+    source.write_text('LC_NUMERIC\ndecimal_point ","\nthousands_sep ""\ngrouping -1\nEND LC_NUMERIC\n')
+    command = [tool, "-c", "-i", str(source), "-f", "UTF-8", str(tmp_path / "commas")]
+    subprocess.run(command, capture_output=True, timeout=240, check=False)  # it exits with 1 after its warnings
+    if not (tmp_path / "commas" / "LC_NUMERIC").exists():
+        pytest.skip("there are no character maps to make a locale of")
+    es = agent()
+    es.save(tmp_path / "model")
+    new = es.clone().draw(50)
+    wanted = sums(es._ready("test")[0].sampler.perturb_many(np.array([info.noise_key for info in new])))
+    done = subprocess.run(
+        [*cpp, "parameters", tmp_path / "model", QUANTILES],
+        input="".join(f"{info.noise_key}\n" for info in new),
+        env={**os.environ, "LOCPATH": str(tmp_path), "LC_ALL": "commas"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [str(number) for number in wanted]
+
+
 @pytest.mark.parametrize("kind", ["ARS", "PGPE", "SNES", "CEM", "BASIC_ES"])
 def test_models_of_other_algorithms_are_perturbed_alike(
     cpp: Command, javascript: Command, tmp_path: Path, kind: str

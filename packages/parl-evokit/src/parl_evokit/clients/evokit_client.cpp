@@ -18,9 +18,11 @@
 #include <cstring>
 #include <ctime>
 #include <limits>
+#include <locale>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -702,15 +704,20 @@ void find_layers(Model &model, const std::string &built_in) {
     if (!model.layers.empty()) model.layers.back().activation = last;
 }
 
+// A number of the configuration. `strtod` would end at the point where the locale of the process has commas.
+double number_of(const std::string &text) {
+    if (text == "inf" || text == "-inf") return std::numeric_limits<double>::infinity() * (text[0] == '-' ? -1 : 1);
+    std::istringstream digits(text);
+    digits.imbue(std::locale::classic());
+    double number = 0;
+    if (!(digits >> number) || !digits.eof()) throw Failure("the configuration in solver.json has a bad number: " + text);
+    return number;
+}
+
 Doubles setting_numbers(const Settings &settings, const std::string &name) {
     Doubles found;
-    const std::string text = setting(settings, name, "");
-    for (const char *at = text.c_str(); *at;) {
-        char *end;
-        found.push_back(std::strtod(at, &end));
-        if (end == at) throw Failure("the configuration has " + name + ": " + text);
-        at = end;
-    }
+    std::istringstream words(setting(settings, name, ""));
+    for (std::string word; words >> word;) found.push_back(number_of(word));
     return found;
 }
 
@@ -847,8 +854,8 @@ std::shared_ptr<const Model> read_model(const std::string &path, const std::vect
     const std::string algorithm = setting(config, "solver.type", "BASIC_ES"), guard = "solver.guard.";
     const std::string sampling = "solver.sampling.gaussian_sampling.";
     const State state(file_at(directory.number, "solver.npz"), path + "/solver.npz");
-    auto share = [&](const char *name) { return std::strtod(setting(config, guard + name, "0").c_str(), nullptr); };
-    model->std = std::strtod(setting(config, sampling + "std", "1").c_str(), nullptr);
+    auto share = [&](const char *name) { return number_of(setting(config, guard + name, "0")); };
+    model->std = number_of(setting(config, sampling + "std", "1"));
     const bool in_pairs = algorithm != "CMA_ES" && algorithm != "SEP_CMA_ES" && algorithm != "LM_MA_ES" && algorithm != "GA";
     model->mirrored = in_pairs && setting(config, sampling + "mirrored", "true") != "false";
     model->control_share = share("control_share"), model->holdout_share = share("holdout_share");
