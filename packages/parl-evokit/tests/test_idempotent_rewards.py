@@ -118,6 +118,24 @@ def test_a_use_is_forgotten_only_when_its_model_is_too_old_to_count(tmp_path: Pa
     assert len(list((tmp_path / "warehouse" / "model_iter_id-5").glob("used-*.npy"))) == 2
 
 
+def test_a_use_that_was_forgotten_counts_no_second_time_where_max_age_is_raised(tmp_path: Path) -> None:
+    agent = agent_of(tmp_path, max_age=1)
+    rounds = []
+    for _ in range(4):
+        rounds.append(serve(agent, tmp_path / "log"))
+        deliver(tmp_path / "log", rounds[-1])
+        agent.update_from_log(tmp_path / "log")
+    patient = agent_of(tmp_path, max_age=8)
+    for _ in range(3):  # also once the solver has been saved with the new setting
+        for tokens in rounds:
+            deliver(tmp_path / "log", tokens)
+        deliver(tmp_path / "log", new := serve(patient, tmp_path / "log"))
+        report, _ = patient.update_from_log(tmp_path / "log")
+        assert report.used + report.control == len(new)
+        assert (report.set_aside.too_old, report.set_aside.used) == (60, 20)
+        patient = agent_of(tmp_path, max_age=8)
+
+
 def test_rewards_for_what_was_not_issued_are_refused_counted_and_reported(tmp_path: Path) -> None:
     agent = agent_of(tmp_path, only_tokens=True)
     tokens = serve(agent, tmp_path / "log")

@@ -90,10 +90,15 @@ class UsedSamples:
 
     Args:
         batches: The used samples of each update.
+        oldest: Number of the oldest model of which all used samples are known; 0 if none has been forgotten.
+
+    Attributes:
+        oldest: As above.
     """
 
-    def __init__(self, batches: Iterable[_Batch] = ()) -> None:
+    def __init__(self, batches: Iterable[_Batch] = (), oldest: int = 0) -> None:
         self._batches = tuple(batches)
+        self.oldest = oldest
 
     def __len__(self) -> int:
         return sum(stop - start for batch in self._batches for start, stop in batch.ranges.values())
@@ -146,7 +151,7 @@ class UsedSamples:
             size += len(part)
         if parts:
             kept.append(_Batch(update, ranges, np.concatenate(parts)))
-        return UsedSamples(kept)
+        return UsedSamples(kept, max(self.oldest, oldest))
 
     def write(self, directory: Path) -> dict[str, dict[str, list[int]]]:
         """Write new files into a directory, and remove files that are no longer needed.
@@ -167,8 +172,13 @@ class UsedSamples:
         return {batch.name: {str(model): list(rows) for model, rows in batch.ranges.items()} for batch in self._batches}
 
     @classmethod
-    def read(cls, directory: Path, ranges: Mapping[str, Mapping[str, Any]]) -> "UsedSamples":
+    def read(cls, directory: Path, ranges: Mapping[str, Mapping[str, Any]], oldest: int) -> "UsedSamples":
         """Return the samples that `write` wrote.
+
+        Args:
+            directory: The directory.
+            ranges: The ranges that `write` returned.
+            oldest: As for the constructor.
 
         Raises:
             SolverError: A file is missing, or does not match `ranges`.
@@ -185,7 +195,7 @@ class UsedSamples:
             if keys.dtype != np.uint64 or not rows or max(last for _, last in rows.values()) != len(keys):
                 raise SolverError(f"{path} does not hold the keys of {dict(models)}")
             batches.append(_Batch(update, rows, keys))
-        return cls(batches)
+        return cls(batches, oldest)
 
 
 def _size(keys: NDArray[np.uint64]) -> int:
@@ -254,6 +264,7 @@ def write(
         "ledger": dict(progress.ledger),
         "missing": dict(progress.missing),
         "used": used,
+        "oldest": progress.used.oldest,
         "now_us": progress.now_us,
         "since_us": progress.since_us,
         "history": _summary_of(history),
@@ -297,7 +308,7 @@ def read(directory: Path, strategy: Strategy) -> Progress:
     return Progress(
         ledger,
         _waiting(directory / WAITING if WAITING in summary["files"] else None),
-        UsedSamples.read(directory, summary.get("used", {})),
+        UsedSamples.read(directory, summary.get("used", {}), int(summary.get("oldest", 0))),
         {str(segment): int(model) for segment, model in summary.get("missing", {}).items()},
         int(summary.get("now_us", 0)),
         int(summary.get("since_us", 0)),

@@ -413,13 +413,18 @@ class ESAgent:
     def _fresh(self, contents: LogContents) -> tuple[Samples, SetAsideCounts]:
         """Return the samples of a log that may count, and the number of the others.
 
-        Those that an earlier update has used may not, nor are they waited for.
+        Those that an earlier update has used, or may have used and forgotten, may not, nor are they waited for.
         """
         strategy, _ = self._ready("update")
         samples, aside, used = contents.samples, SetAsideCounts(), self._progress.used
         if strategy.config.solver.update.only_tokens:
             aside.untrusted = int(np.count_nonzero(~samples.tokens))
             samples = samples.where(samples.tokens) if aside.untrusted else samples
+        if used.oldest > self.model_iter_id - strategy.max_age:  # `max_age` has been raised since
+            trusted = None if strategy.guard.trusted is None else strategy.guard.trusted[0]
+            known = [(some.models >= used.oldest) | (some.models == trusted) for some in (samples, contents.waiting)]
+            aside.too_old = int(np.count_nonzero(~known[0]))
+            samples, contents.waiting = samples.where(known[0]), contents.waiting.where(known[1])
         older = np.flatnonzero(samples.models < self.model_iter_id)
         again = older[used.has(samples.where(older))]
         if len(again):
