@@ -247,6 +247,17 @@ def test_the_metrics_tell_of_the_last_update_and_of_all(agent: AsyncESAgent, tmp
     assert 'evokit_mean_reward{arm="noise"}' in lines
 
 
+def test_report_and_metrics_tell_of_damaged_segments(agent: AsyncESAgent, tmp_path: Path) -> None:
+    clone = agent.clone()
+    with LogWriter(tmp_path / "log") as log:
+        for number in range(6):
+            log.reward(clone.add_noise(), float(number))
+    (tmp_path / "log" / "bad.evl").write_bytes(bytes(range(256)) * 20)
+    report, _ = agent.update_from_log(tmp_path / "log")
+    assert report.quarantined == ("bad.evl",)
+    assert "evokit_quarantined_segments_total 1\n" in evokit("metrics", "--model_dir", tmp_path / "warehouse").output
+
+
 def test_prometheus_client_has_the_same_metrics(agent: AsyncESAgent, tmp_path: Path) -> None:
     client = pytest.importorskip("prometheus_client", reason="metrics in a process need prometheus_client")
     registry = client.CollectorRegistry()

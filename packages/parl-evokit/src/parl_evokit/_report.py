@@ -71,6 +71,7 @@ class UpdateReport:
         parameters: The new parameters `[n]`, read-only.
         rolled_back: Reason for the return to the trusted model instead of an update; empty if there was none.
         refused: Numbers of tokens that were refused before this update, by reason.
+        quarantined: Names of the log's damaged files, which are moved aside unless they are still written to.
         timed_out: Number of samples that count with a default because their reward did not arrive in time.
         stale_rule: The rule for samples of older models, such as IMPORTANCE (`config.StaleKind`); empty without any.
         effective: Equivalent number of samples of equal weight, (sum of weights)^2 / sum of squares.
@@ -97,6 +98,7 @@ class UpdateReport:
     rolled_back: str = ""
     rejected: str = ""
     refused: dict[str, int] = field(default_factory=dict)
+    quarantined: tuple[str, ...] = ()
     timed_out: int = 0
     stale_rule: str = ""
     effective: float = 0.0

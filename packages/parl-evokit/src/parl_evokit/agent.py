@@ -391,7 +391,13 @@ class ESAgent:
         model_iter_id, max_age = self.model_iter_id, strategy.max_age
         samples, aside = self._fresh(contents)
         samples, timed_out = self._timed_out(contents, samples, now_us, since_us)
-        report = self._tell(samples, aside, refusals(contents.refused), timed_out)
+        report = self._tell(
+            samples,
+            aside,
+            refused=refusals(contents.refused),
+            quarantined=tuple(segment.path.name for segment in contents.quarantined),
+            timed_out=timed_out,
+        )
         contents.expire(report.model_iter_id, max_age)
         counted = np.isfinite(samples.rewards) & (samples.models <= model_iter_id)
         keys, models = samples.keys[counted], samples.models[counted]
@@ -465,21 +471,16 @@ class ESAgent:
         censored = replace(censored, rewards=np.full(len(censored), default, np.float32))
         return Samples.concatenated([samples, censored]), len(censored)
 
-    def _tell(
-        self, samples: Samples, aside: SetAsideCounts, refused: Mapping[str, int] | None = None, timed_out: int = 0
-    ) -> UpdateReport:
+    def _tell(self, samples: Samples, aside: SetAsideCounts, **of_log: Any) -> UpdateReport:
         """Update from samples.
 
         Args:
             samples: In columns.
             aside: Of those that could not be used.
-            refused: Tokens that were refused before.
-            timed_out: The number of samples that count without a reward of their own.
+            of_log: Attributes of the report that the log decides.
         """
         strategy, _ = self._ready("update")
-        report = strategy.tell_samples(samples, aside)
-        report.refused.update(refused or {})
-        report = replace(report, timed_out=timed_out) if timed_out else report
+        report = replace(strategy.tell_samples(samples, aside), **of_log)
         self._note(report)
         self._bind()
         return report

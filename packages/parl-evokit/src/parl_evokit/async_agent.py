@@ -17,7 +17,7 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -254,18 +254,16 @@ class AsyncESAgent(ESAgent):
 
         return restore
 
-    def _tell(
-        self, samples: Samples, aside: SetAsideCounts, refused: Mapping[str, int] | None = None, timed_out: int = 0
-    ) -> UpdateReport:
+    def _tell(self, samples: Samples, aside: SetAsideCounts, **of_log: Any) -> UpdateReport:
         trusted = self._ready("update")[0].guard.trusted
         there = np.array([*self.warehouse.models(), self.model_iter_id, *(trusted or ())[:1]], np.int64)
         gone = ~np.isin(samples.models, there)
         if not gone.any():
-            return super()._tell(samples, aside, refused, timed_out)
+            return super()._tell(samples, aside, **of_log)
         orphans = int(np.count_nonzero(gone))
         aside.orphan += orphans
         try:
-            report = super()._tell(samples.where(~gone), aside, refused, timed_out)
+            report = super()._tell(samples.where(~gone), aside, **of_log)
         except NothingToUpdate as error:
             raise NothingToUpdate(
                 f"{error}; {orphans} samples are of models that were removed", error.report

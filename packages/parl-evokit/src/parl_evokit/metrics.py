@@ -63,6 +63,7 @@ def _values(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
             _count(found["refused_tokens_total"], f'reason="{reason}"', count)
         _count(found["timed_out_total"], "", line.get("timed_out", 0))
         _count(found["rollbacks_total"], "", bool(line.get("rolled_back")))
+        _count(found["quarantined_segments_total"], "", len(line.get("quarantined", ())))
     if lines:
         last = lines[-1]
         found["model_iter_id"][""] = last["model_iter_id"]
@@ -138,7 +139,6 @@ class Metrics:
         self._series["last_update_timestamp_seconds"].set_to_current_time()
         if contents is not None:
             self._series["waiting_samples"].set(contents.pending)
-            self._series["quarantined_segments_total"].inc(len(contents.quarantined))
 
 
 def page(model_dir: Path, now: float, stale_after_s: float) -> str:
