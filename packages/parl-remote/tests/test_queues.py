@@ -104,6 +104,18 @@ def test_actors_share_a_queue_that_was_passed_to_them() -> None:
 
 
 @pytest.mark.usefixtures("shared_cluster")
+def test_handles_of_one_queue_are_equal_and_have_the_same_hash(anywhere: str) -> None:
+    shared: Queue[Any] = Queue()
+    shared.put(shared)
+    back = shared.get()
+    other: Queue[Any] = Queue()
+    assert back is not shared
+    assert back == shared
+    assert {back, shared} == {shared}
+    assert other != shared
+    assert shared != shared._actor
+
+
 def test_any_number_of_getters_may_wait_and_a_put_is_still_heard() -> None:
     shared: Queue[int] = Queue()
     got: list[int] = []

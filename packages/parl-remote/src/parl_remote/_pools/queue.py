@@ -168,8 +168,8 @@ class Queue(Generic[Item]):
     """A queue that programs and actors share: first in, first out, with `put` and `get` as in `queue.Queue`.
 
     A handle of the queue can be an argument of any call, so actors can add and take items. An item is any value that a
-    call accepts, including handles and `parl.put` references. The queue lives until its last handle is gone. Without a
-    connection, the constructor starts a private cluster.
+    call accepts, including handles and `parl.put` references. Handles of one queue are equal and have the same hash.
+    The queue lives until its last handle is gone. Without a connection, the constructor starts a private cluster.
 
     If a process is killed while it receives an item, the item is lost. If the queue's own process or node is lost, all
     its items are lost, and calls raise `ActorLost`. The queue keeps the items of a handle's last `get` in memory until
@@ -369,6 +369,12 @@ class Queue(Generic[Item]):
             except QueueClosed:
                 return
             yield item
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Queue) and bool(other._actor == self._actor)
+
+    def __hash__(self) -> int:
+        return hash(self._actor)
 
     def __reduce__(self) -> tuple[Callable[[Any], Queue[Any]], tuple[Any]]:
         return _of, (self._actor,)
