@@ -20,7 +20,7 @@ import pytest
 
 import parl_remote
 from parl_remote import RemoteCallError, SerializationError
-from parl_remote._data.answers import describe
+from parl_remote._data.answers import both, describe
 
 
 class Peculiar(Exception):
@@ -154,6 +154,76 @@ def test_an_exception_whose_own_code_fails_does_not_end_the_actor(
     with pytest.raises(expected):
         raiser.throw(make_error)
     assert raiser.count() == 1
+
+
+HIDDEN = ("__name__", "__qualname__", "__module__", "__mro__", "__dict__")
+
+
+def hiding(*names: str) -> type[Exception]:
+    """A class of exceptions whose metaclass raises for attributes of the class."""
+
+    class Hiding(type):
+        def __getattribute__(cls, name: str) -> Any:
+            if name in names:
+                raise LookupError("it is hidden")
+            return super().__getattribute__(name)
+
+    return Hiding("Shy", (Exception,), {"__module__": "a_module"})
+
+
+@parl_remote.remote_class
+class Shy:
+    """Raises exceptions of such classes wherever its code may raise."""
+
+    def __init__(self, names: tuple[str, ...], in_constructor: bool = False) -> None:
+        self.kind = hiding(*names)
+        if in_constructor:
+            raise self.kind("first")
+
+    def throw(self) -> None:
+        raise self.kind("no name")
+
+    def throw_below_another(self) -> None:
+        raise ValueError("named") from self.kind("no name")
+
+    def unpicklable(self) -> Any:
+        kind = self.kind
+
+        class Refuses:
+            def __reduce__(self) -> Any:
+                raise kind("no pickle")
+
+        return Refuses()
+
+    def __parl_save__(self) -> None:
+        raise self.kind("no state")
+
+    def __parl_load__(self, state: object) -> None:
+        """Do nothing: there is no state."""
+
+
+@pytest.mark.parametrize("names", [*((name,) for name in HIDDEN), HIDDEN])
+def test_a_metaclass_that_hides_attributes_does_not_end_the_actor(shared_cluster: None, names: tuple[str, ...]) -> None:
+    shy = Shy(names)
+    with pytest.raises(RemoteCallError, match=r"a_module\.Shy in the actor: no name"):
+        shy.throw()
+    with pytest.raises(ValueError, match="named"):
+        shy.throw_below_another()
+    with pytest.raises(RemoteCallError, match="Shy: no pickle"):
+        shy.unpicklable()
+    with pytest.raises(RemoteCallError, match="first"):
+        Shy(names, in_constructor=True)
+    with pytest.raises(RemoteCallError, match="no name"):
+        shy.throw()
+
+
+@pytest.mark.parametrize("name", [*HIDDEN, "__doc__"])
+def test_an_exception_of_such_a_class_is_raised_as_itself_or_as_a_remote_call_error(name: str) -> None:
+    failure = describe(hiding(name)("no name"), "Shy.throw")
+    assert failure.type_name == "a_module.Shy"
+    assert failure.text == "no name"
+    error = both(hiding(name)("no name"), RemoteCallError("", method="Shy.throw", remote_traceback="", type_name=""))
+    assert str(error) == "no name"
 
 
 def test_the_text_of_an_exception_with_many_values_is_short() -> None:

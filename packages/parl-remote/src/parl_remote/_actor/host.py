@@ -26,11 +26,11 @@ from parl_remote import _current
 from parl_remote._actor.reports import CallMeter, ExitReport
 from parl_remote._actor.state import ActorEvent, ActorMachine, ActorState
 from parl_remote._data import serialize
-from parl_remote._data.answers import describe, slots_of
+from parl_remote._data.answers import describe, slots_of, traceback_of
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import BY_NAME, HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote._streams import can_stream, of_part, open_stream, stream_method
-from parl_remote._system.texts import described
+from parl_remote._system.texts import class_name_of, described
 from parl_remote._transport import Buffer
 from parl_remote.errors import DeathKind, RemoteProtocolError, SerializationError
 
@@ -536,8 +536,12 @@ class ActorHost:
             references: list[object] = []
             frames = pack(Kind.STATE, 0, 0, 0, serialize.dumps(state, references))
             self._state_references = references
-        except Exception:
-            _log.exception("%s.__parl_save__() failed; the state that it saved before is kept", self._class_name)
+        except Exception as error:
+            _log.error(
+                "%s.__parl_save__() failed; the state that it saved before is kept\n%s",
+                self._class_name,
+                traceback_of(error),
+            )
         else:
             self.on_state(frames)
 
@@ -553,7 +557,7 @@ class ActorHost:
             if stream_method(name) is not None and isinstance(value, tuple):
                 what, value = f"what a generator of {self._class_name} yielded", of_part(value)
             raise SerializationError(
-                f"{what} (a {type(value).__name__}) cannot be sent back: {serialize.inside(value, 'it')}"
+                f"{what} (a {class_name_of(type(value))}) cannot be sent back: {serialize.inside(value, 'it')}"
                 f"{described(error)}. "
                 f"{_advice(value)}",
                 what=what,

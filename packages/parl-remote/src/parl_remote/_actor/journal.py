@@ -33,6 +33,7 @@ from parl_remote._actor.loop_runner import construct_on, new_loop
 from parl_remote._data import serialize
 from parl_remote._data.answers import Failure, rebuild
 from parl_remote._links.call_messages import Flag, Kind, header_of, pack, payload_of
+from parl_remote._system.texts import class_name_of
 from parl_remote._transport import Buffer
 from parl_remote.errors import RemoteError
 
@@ -139,7 +140,7 @@ class _Writer:
         try:
             outcome = outcome_of(reply, took_s)
         except Exception as error:  # of the user's own pickling: the call goes on
-            outcome = Outcome(digest=f"unknown: {type(error).__name__}", took_s=took_s)
+            outcome = Outcome(digest=f"unknown: {class_name_of(type(error))}", took_s=took_s)
         self._write({"ended": number, "error": outcome.error, "digest": outcome.digest, "took": outcome.took_s}, [])
 
     def _write(self, entry: dict[str, Any], frames: Sequence[Any]) -> None:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Protocol
 from parl_remote._links.call_messages import Kind, header_of, pack, payload_of
 from parl_remote._records import Record, record
 from parl_remote._system.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
-from parl_remote._system.texts import text_of
+from parl_remote._system.texts import class_name_of, text_of
 from parl_remote.errors import ChannelClosed, DeathKind, RemoteProtocolError, ResultTimeout
 
 if TYPE_CHECKING:
@@ -266,8 +266,8 @@ def _read(page: bytes, offset: int, size_limit: int) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    lines = text_of(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    lines, name = text_of(error).strip().splitlines(), class_name_of(type(error))
+    return f"{name}: {lines[0]}" if lines else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,7 +452,7 @@ class RecordingMeter(CallMeter):
     def failed(self, began: float, error: BaseException) -> None:
         """Record the end of a call that raised, and write its line with the type of the error."""
         self._before.failed(began, error)
-        self._note(began, type(error).__name__)
+        self._note(began, class_name_of(type(error)))
 
     def constructed(self, began: float) -> None:
         """Record the end of the constructor, and write its line."""

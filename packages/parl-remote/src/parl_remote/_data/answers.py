@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from parl_remote._data import serialize
 from parl_remote._links.call_messages import Flag, Kind, header_of, payload_of
-from parl_remote._system.texts import cut, described, is_heavy, text_of
+from parl_remote._system.texts import class_name_of, cut, described, full_class_name_of, is_heavy, text_of
 from parl_remote.errors import (
     RemoteAttributeError,
     RemoteCallError,
@@ -38,6 +38,7 @@ __all__ = [
     "read_answer",
     "rebuild",
     "slots_of",
+    "traceback_of",
     "unraised",
     "unreadable",
 ]
@@ -81,13 +82,13 @@ def describe(error: BaseException, method: str, references: list[object] | None 
             error.add_note(_READ_ONLY)
         return Failure(
             method=method,
-            type_name=_name(type(error)),
+            type_name=full_class_name_of(type(error)),
             text=text_of(error),
-            traceback=_traceback(error),
+            traceback=traceback_of(error),
             pickled=_pickled(error, references),
         )
     except BaseException as failure:  # whatever the code of its class raises, SystemExit too
-        text = f"(it could not be described: {type(failure).__name__})"
+        text = f"(it could not be described: {class_name_of(type(failure))})"
         return Failure(method, "an exception", text, "", ())
 
 
@@ -105,7 +106,7 @@ def rebuild(failure: Failure, where: str = "actor") -> BaseException:
         error = serialize.loads(failure.pickled[0], failure.pickled[1:])
         error = _put_together(error)
     except Exception as reason:  # its class is unknown here
-        remote.add_note(f"(the exception itself could not be rebuilt here: {type(reason).__name__}: {reason})")
+        remote.add_note(f"(the exception itself could not be rebuilt here: {described(reason)})")
         return remote
     if not isinstance(error, BaseException):
         return remote
@@ -148,11 +149,11 @@ def _class_of_both(kind: type[BaseException]) -> type[BaseException]:
     known = _both.get(kind)
     if known is None:
         base = _RemoteAttributeErrorMixin if issubclass(kind, AttributeError) else _RemoteErrorMixin
-        namespace: dict[str, Any] = {name: getattr(kind, name) for name in _OWN if hasattr(kind, name)}
-        for name in ("__module__", "__qualname__", "__doc__"):
-            namespace[name] = getattr(kind, name)
-        namespace |= {"__slots__": (), "__reduce_ex__": _reduce_both, "_parl_kind": kind}
         try:
+            namespace: dict[str, Any] = {name: getattr(kind, name) for name in _OWN if hasattr(kind, name)}
+            for name in ("__module__", "__qualname__", "__doc__"):
+                namespace[name] = getattr(kind, name)
+            namespace |= {"__slots__": (), "__reduce_ex__": _reduce_both, "_parl_kind": kind}
             metaclass: Any = type(kind)
             known = metaclass(kind.__name__, (base, kind), namespace)
         except Exception:  # it is final, or its metaclass is in the way
@@ -316,7 +317,7 @@ def _text_in_place_of(value: object) -> str:
     try:
         return cut(repr(value))
     except BaseException:
-        return f"<{type(value).__name__}>"
+        return f"<{class_name_of(type(value))}>"
 
 
 def _put_together(parts: object) -> object:
@@ -346,12 +347,8 @@ def _pickled(error: BaseException, references: list[object] | None) -> tuple[byt
     return ()
 
 
-def _name(kind: type[BaseException]) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _traceback(error: BaseException) -> str:
-    """Return the traceback from the user's first frame on."""
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of an exception as text, from the user's first frame on; never raises."""
     try:
         trace = error.__traceback__
         while trace is not None and _is_ours(trace.tb_frame.f_globals.get("__package__")):
@@ -360,7 +357,7 @@ def _traceback(error: BaseException) -> str:
             return "".join(_short_lines(error, trace))
         return "".join(map(cut, traceback.format_exception(type(error), error, trace)))
     except BaseException:
-        return f"{_name(type(error))}: {text_of(error)}\n"
+        return f"{full_class_name_of(type(error))}: {text_of(error)}\n"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -380,7 +377,7 @@ def _short_lines(error: BaseException, trace: TracebackType | None) -> list[str]
             lines.append("\nThe exception above led to this one:\n\n")
         lines.append("Traceback (most recent call last):\n")
         lines += traceback.format_tb(trace if one is error else one.__traceback__)
-        lines.append(f"{_name(type(one))}: {text_of(one)}\n")
+        lines.append(f"{full_class_name_of(type(one))}: {text_of(one)}\n")
     return lines
 
 

@@ -32,7 +32,7 @@ from typing import Any
 
 from parl_remote._data.ownership import new_unshared_modules
 from parl_remote._data.tensors import OUT_OF_BAND_BYTES, Reducers, reducers
-from parl_remote._system.texts import described
+from parl_remote._system.texts import class_name_of, described
 from parl_remote._transport import Buffer
 from parl_remote.errors import SerializationError
 
@@ -390,14 +390,14 @@ def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[
         try:
             dumps(value)
         except Exception:
-            return f"argument {shown} (a {type(value).__name__})", inside(value, name)
+            return f"argument {shown} (a {class_name_of(type(value))})", inside(value, name)
     return "the arguments together", ""
 
 
 def unreadable(what: str, where: str, error: BaseException) -> SerializationError:
     """Return the error for a value that cannot be unpickled at its receiver."""
     hint = ""
-    if type(error).__name__ == "AuthenticationError":
+    if class_name_of(type(error)) == "AuthenticationError":
         hint = (
             ". A proxy of a multiprocessing manager is for the actors and workers that the program made after its "
             "key was set; an actor, or a parl.Queue, can be sent to any"
@@ -702,7 +702,7 @@ def _kind_of(value: object) -> str:
 
 
 def _type_of(value: object) -> str:
-    return f"a {type(value).__name__}"
+    return f"a {class_name_of(type(value))}"
 
 
 # Marks of modules whose names mean nothing in another process. It only grows, like cloudpickle's own registry,

@@ -25,7 +25,7 @@ from parl_remote._data import serialize
 from parl_remote._data.answers import describe
 from parl_remote._data.class_spec import culprit_of
 from parl_remote._streams import can_stream, open_stream
-from parl_remote._system.texts import described
+from parl_remote._system.texts import class_name_of, described
 from parl_remote._transport import Buffer
 from parl_remote.errors import SerializationError
 
@@ -387,7 +387,7 @@ def _without_unsendable(
                 value.close()  # it will not be awaited
                 advice = f". Send a function that runs it: lambda: asyncio.run({name}(...))"
             error = SerializationError(
-                f"{what} (a {type(value).__name__}) cannot be sent back: {described(reason)}{advice}",
+                f"{what} (a {class_name_of(type(value))}) cannot be sent back: {described(reason)}{advice}",
                 what=what,
             )
             error.__cause__ = reason

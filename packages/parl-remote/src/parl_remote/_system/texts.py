@@ -13,7 +13,17 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-__all__ = ["cut", "described", "in_seconds", "is_heavy", "text_of", "visible", "visible_output"]
+__all__ = [
+    "class_name_of",
+    "cut",
+    "described",
+    "full_class_name_of",
+    "in_seconds",
+    "is_heavy",
+    "text_of",
+    "visible",
+    "visible_output",
+]
 
 _MOST_TEXT = 10_000  # characters: what an exception says is read by people, its data travels with the exception
 _HEAVY = 100_000  # characters or bytes among the arguments of an exception, from which on its text is not made whole
@@ -76,8 +86,22 @@ def text_of(error: BaseException) -> str:
 
 def described(error: BaseException) -> str:
     """Return the type of an exception and its text, if it has one; never raises."""
-    text = text_of(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    text, name = text_of(error), class_name_of(type(error))
+    return f"{name}: {text}" if text else name
+
+
+_NAME, _QUALNAME, _MODULE = (vars(type)[name].__get__ for name in ("__name__", "__qualname__", "__module__"))
+
+
+def class_name_of(kind: type) -> str:
+    """Return the name of a class, even if its metaclass hides it."""
+    return str(_NAME(kind))
+
+
+def full_class_name_of(kind: type) -> str:
+    """Return the qualified name of a class, with its module unless it is built in, even if its metaclass hides it."""
+    module = _MODULE(kind)
+    return str(_QUALNAME(kind)) if module == "builtins" else f"{module}.{_QUALNAME(kind)}"
 
 
 class _Brief(reprlib.Repr):
