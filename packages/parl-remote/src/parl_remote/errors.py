@@ -99,7 +99,9 @@ class DeathKind(Enum):
     NODE_LOST: its node no longer answers, so the cause is unknown. CLIENT_GONE: the program that owned it ended or
     lost its connection. STOPPED: the program disconnected, or the cluster was stopped. CONSTRUCTOR: `__init__` raised.
     IMPORT: its class could not be loaded in the actor. KILLED_BY_USER: `parl.kill`, `xparl kill` or similar. DRAINED:
-    its node was drained. RELEASED: no handle of it was left.
+    its node was drained. RELEASED: no handle of it was left. UNREACHABLE: this process could not connect to it, or its
+    connection ended, because a process of the way has no descriptors or memory left; an actor that another process has
+    made lives on, and a later call tries to connect again.
     """
 
     EXIT = "exit"
@@ -114,6 +116,7 @@ class DeathKind(Enum):
     KILLED_BY_USER = "killed_by_user"
     DRAINED = "drained"
     RELEASED = "released"
+    UNREACHABLE = "unreachable"
 
     @property
     def is_loss(self) -> bool:
@@ -208,6 +211,7 @@ _WHAT_HAPPENED = {
     DeathKind.KILLED_BY_USER: "it was destroyed by its owner",
     DeathKind.DRAINED: "its node was drained",
     DeathKind.RELEASED: "it had no holders any more",
+    DeathKind.UNREACHABLE: "the connection to it failed",
 }
 
 
@@ -301,11 +305,19 @@ class ActorError(RemoteError):
     """Base class of errors of an actor or its calls."""
 
 
-_FROM_OUTSIDE = (DeathKind.NODE_LOST, DeathKind.DRAINED, DeathKind.KILLED_BY_USER, DeathKind.STOPPED)
+_FROM_OUTSIDE = (
+    DeathKind.NODE_LOST,
+    DeathKind.DRAINED,
+    DeathKind.KILLED_BY_USER,
+    DeathKind.STOPPED,
+    DeathKind.UNREACHABLE,
+)
 
 
 class ActorLost(ActorError, LostActor):
     """The actor has ended; its pending calls and all later calls raise this error.
+
+    If the kind of its cause is UNREACHABLE, only the connection to it has ended, see `DeathKind`.
 
     Args:
         cause: The cause of its end; or the whole message, for code that raises this error itself.
@@ -335,7 +347,8 @@ class ActorLost(ActorError, LostActor):
         message = ""
         if isinstance(cause, str):
             message, cause = cause, DeathCause(DeathKind.EXIT, detail=cause)
-        lines = [f"{class_name} is lost: {cause.describe()}{note and f'; {note}'}"]
+        event = "cannot be reached" if cause.kind is DeathKind.UNREACHABLE else "is lost"
+        lines = [f"{class_name} {event}: {cause.describe()}{note and f'; {note}'}"]
         if cause.kind in (DeathKind.MEMORY, DeathKind.OUT_OF_MEMORY) and cause.memory:
             lines.append(f"its memory, in seconds before the end: {cause.describe_memory()}")
         if cause.log_tail:

@@ -41,14 +41,14 @@ from parl_remote._program.known_actors import (
     DeferredDisconnects,
     OwnActors,
     Releaser,
+    Unreached,
     find_named,
     kill_named,
     send_close,
 )
 from parl_remote._program.log_forwarding import LogForwarder
 from parl_remote._program.master_client import MasterClient
-from parl_remote._program.object_transfer import NodeObjects, ObjectTransfers
-from parl_remote._program.outbox import Outbox
+from parl_remote._program.outbox import CallPath, Outbox
 from parl_remote._program.restarts import NoRestart, Restarts, SupervisorLink
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.interrupts import interruptible, uninterrupted
@@ -305,10 +305,11 @@ class Client(ConnectionDisplay):
         record.outbox = outbox
         if record.cause is not None:  # it ended before it had one
             outbox.end(record.unsent)
+        self._reconnect_if_refused(record)
         return ActorRef(
             spec,
             outbox,
-            let_go=lambda: self._let_go(record, connection),
+            let_go=lambda: self._let_go(record, record.connection if record.is_borrowed else connection),
             destroy=lambda: self._destroy(record),
             attributes=record.names,
             place=place,
@@ -334,10 +335,22 @@ class Client(ConnectionDisplay):
             on_names=record.names.set,
             objects=lambda: self._objects_on(record.node_id),
             ended=record.await_end,
-            refused=record.cannot_be_reached,
+            refused=partial(self._refused, record),
             closed=lambda: self._await_news(record),
             shares_memory=record.node_id in self._workers.sharing,
         )
+
+    def _refused(self, record: ActorRecord, shortage: str) -> None:
+        """Record that the actor, or a process between, had to end a connection."""
+        record.refuse(shortage)
+        self._reconnect_if_refused(record)
+
+    def _reconnect_if_refused(self, record: ActorRecord) -> None:
+        """Have the next call connect again if the connection was refused; called once the record has its outbox."""
+        outbox = record.outbox
+        if record.refusal is not None and not record.has_ended and outbox is not None:
+            outbox.lost()
+            outbox.made(Unreached(self._borrowing, record))
 
     def _await_news(self, record: ActorRecord) -> None:
         """Fail the calls that met an actor's loss even if no news of it comes."""
@@ -548,7 +561,7 @@ def _restarting_reference(client: Client, recipe: CreationRequest, made: Created
 def _following_reference(
     client: Client,
     record: ActorRecord,
-    path: Connection | None,
+    path: CallPath | None,
     spec: ClassSpec,
     place: ActorPlace,
 ) -> ActorRef:
@@ -585,6 +598,7 @@ def _following_reference(
         give_up=lambda _: None,
     )
     ref, note = _reference_to(client, restarts, outbox, spec, made, None)
+    client._reconnect_if_refused(record)
     if record.cause is not None:
         restarts.lost(record, record.cause)()
     return ref

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from parl_remote._current import FoundActor
+from parl_remote._data.calls import Call
 from parl_remote._data.class_spec import read_description
+from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import Kind, pack
 from parl_remote._links.loop import Loop
 from parl_remote._messages import LeaseGranted, Message
@@ -29,9 +32,10 @@ from parl_remote._messages.parts import ActorFound, ActorReached, ActorWatched, 
 from parl_remote._program.actor_ref import ActorPlace, AttributeNames
 from parl_remote._program.connection import Connection
 from parl_remote._program.master_client import MasterClient
-from parl_remote._program.outbox import Outbox
+from parl_remote._program.outbox import CallPath, OpenPath, Outbox
 from parl_remote._program.worker_clients import WorkerClients
-from parl_remote._system.interrupts import Condition
+from parl_remote._system.interrupts import Condition, Event
+from parl_remote._system.shortage import is_shortage, shortage_of
 from parl_remote._transport import Channel
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
@@ -56,6 +60,7 @@ __all__ = [
     "OwnActors",
     "Releaser",
     "RestartPolicy",
+    "Unreached",
     "find_named",
     "granted_at",
     "kill_named",
@@ -99,6 +104,8 @@ class ActorRecord:
         restarts: Restarts it when it is lost; None for an actor that is not restarted.
         outbox: The outbox of calls to it, which ends with it unless it is restarted; None before there is one.
         cause: The cause of its end; None while it runs. `end` sets it.
+        refusal: The cause for which this process has no connection to it, although it runs; None while it has one.
+        place: The address that a borrowed actor was reached at; None before.
     """
 
     def __init__(
@@ -127,7 +134,9 @@ class ActorRecord:
         self._note = ""
         self._comes_back = False
         self.cause: DeathCause | None = None
-        self._news = Condition()
+        self.refusal: DeathCause | None = None
+        self.place: ActorPlace | None = None
+        self._ended = Event()
         self._stays_unknown = False
 
     @property
@@ -155,9 +164,16 @@ class ActorRecord:
             if self.restarts is None and self.outbox is not None:
                 self.outbox.end(self.unsent)
 
-    def cannot_be_reached(self, reason: str) -> None:
-        """Record that this process has no connection to the actor, which keeps running."""
-        self.end(DeathCause(DeathKind.NODE_LOST, detail=f"it cannot be reached from here: {reason}"))
+    def refuse(self, shortage: str) -> None:
+        """Record that the connection to the actor ended, or was not made, for a shortage of the system.
+
+        An own actor ends with the connection of its owner.
+        """
+        cause = DeathCause(DeathKind.UNREACHABLE, detail=shortage)
+        if self.is_borrowed:
+            self.refusal = cause
+        else:
+            self.end(cause)
 
     def lose(self, cause: DeathCause) -> None:
         """Record that the actor ended unexpectedly, and restart it if possible."""
@@ -183,14 +199,16 @@ class ActorRecord:
 
     def end_without_news(self) -> None:
         """Fail the calls that met the actor's loss, because no news of its end has come in time."""
+        if self.outbox is None or self.outbox.path is not None:
+            return  # it was only the connection, and there is another one
         if self.restarts is not None:
             self.restarts.connection_closed(self)
-        elif self.outbox is not None:
+        else:
             self.outbox.end(self.unsent)
 
     def error(self, running: str) -> ActorLost | NotConnected:
         """Return the error for a call that will not be answered; see `Connection`."""
-        if not self.forked and not self._stays_unknown:  # many calls may fail together, and one wait is for all
+        if not (self.forked or self.refusal or self._stays_unknown):  # many may fail together; one wait is for all
             self._stays_unknown = not self.await_end()
         return self._error_of(running)
 
@@ -200,7 +218,7 @@ class ActorRecord:
                 f"the parent of this process has made this call of {self.class_name}, and gets the answer; call it "
                 "again here"
             )
-        cause = self.cause or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)
+        cause = self.cause or self.refusal or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)
         told = dataclasses.replace(cause, last_call=running or cause.last_call)
         return ActorLost(told, class_name=self.class_name, note=self._note, is_restarting=self._comes_back)
 
@@ -223,7 +241,7 @@ class CreatedActor(NamedTuple):
     """A newly made actor, the connection to it (None if it has ended already), and its address for others."""
 
     record: ActorRecord
-    path: Connection | None
+    path: CallPath | None
     place: ActorPlace
 
 
@@ -274,6 +292,39 @@ class DeferredDisconnects:
         record.hang_up()
 
 
+class Unreached(OpenPath):
+    """The path to a borrowed actor that lives and could not take a connection: each call tries again to connect.
+
+    Args:
+        borrowing: Connects to it.
+        record: The actor.
+    """
+
+    def __init__(self, borrowing: Borrowing, record: ActorRecord) -> None:
+        self._borrowing = borrowing
+        self._record = record
+        self._lock = threading.RLock()  # a signal handler may call the actor while this thread is in here
+
+    def send(self, call: Call, future: RemoteFuture[Any]) -> bool:  # noqa: ARG002  # the outbox keeps the call
+        """Connect, and leave the call to the connection; see `CallPath.send`."""
+        outbox, place = self.outbox, self._record.place
+        assert outbox is not None  # it hands the call over
+        assert place is not None  # see `Borrowing.reach`
+        with self._lock:
+            if outbox.path is self:
+                connection = self._borrowing.connect(place, self._record)
+                if connection is None:
+                    future._settle(None, self._record.unsent())
+                    return True
+                outbox.lost()
+                outbox.made(connection)
+        raise ChannelClosed("there is a connection by now")
+
+    def names_changed(self) -> bool:
+        """Return False: what this process knows is all that it can know."""
+        return False
+
+
 class Borrowing:
     """The borrowed actors of one client.
 
@@ -304,12 +355,24 @@ class Borrowing:
         self._timeout_s = timeout_s
         self.records: dict[str, ActorRecord] = {}
 
-    def reach(self, place: ActorPlace, record: ActorRecord) -> Connection | None:
-        """Connect to an actor and hold it. Return None if it has ended; the record then has the cause.
+    def reach(self, place: ActorPlace, record: ActorRecord) -> CallPath | None:
+        """Connect to an actor, hold it and return the connection.
 
         Must not run in the client's own loop, which reads the worker's answer.
+
+        Returns:
+            None if the actor has ended; the record then has the cause. A path that connects later if a shortage of the
+            system was in the way.
         """
+        record.place = place
+        connection = self.connect(place, record)
+        return Unreached(self, record) if record.refusal is not None else connection
+
+    def connect(self, place: ActorPlace, record: ActorRecord) -> Connection | None:
+        """Connect as `reach` does; return None if the actor has ended or cannot be reached."""
         is_watched = False
+        record.hang_up()
+        record.refusal = None
         try:
             granted = granted_at(place)
             answer = self._workers.ask(granted, lambda n: WatchActor(n, place.lease_id), self._timeout_s)
@@ -325,11 +388,15 @@ class Borrowing:
             if isinstance(record.channel, UnixChannel):  # else its worker sees it
                 self._workers.tell(place.node_id, ActorReached(place.lease_id))
         except (RemoteError, OSError) as error:
+            if is_shortage(error):
+                record.refuse(shortage_of(error))
             if (opened := record.connection) is not None:
                 opened.look()  # the actor may have told why, or
-            if is_watched:
+            if record.refusal is None and is_watched:
                 record.await_end()  # its worker may be telling this moment
-            record.cannot_be_reached(str(error))
+            if record.refusal is None:
+                detail = f"it cannot be reached from here: {error}"
+                record.end(DeathCause(DeathKind.NODE_LOST, detail=detail))
             record.hang_up()
             return None
         return connection
