@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import contextlib
 import gc
@@ -65,12 +66,24 @@ class Victim:
             time.sleep(600)
         return pid
 
+    def hang_at_the_end(self, how: str) -> None:
+        actor_process._CHILDREN_S = actor_process._USERS_CODE_S = 0.1
+        if how == "exit handler":
+            atexit.register(self.sleep)
+        else:
+            self.last = HangsWhenDropped()
+
     def start_a_process(self) -> int:
         actor_process._CHILDREN_S = 0.1
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
         child.start()
         assert child.pid is not None
         return child.pid
+
+
+class HangsWhenDropped:
+    def __del__(self) -> None:
+        time.sleep(600)
 
 
 def zygote_of(actor: int) -> int:
@@ -236,6 +249,19 @@ def test_an_actor_that_is_released_does_not_wait_long_for_a_child(
     del victim
     assert Victim().process() != child  # its slot is free
     await_end([child])
+
+
+@pytest.mark.parametrize("how", ["exit handler", "deleter"])
+def test_an_actor_whose_last_steps_hang_is_ended_and_frees_its_slot(
+    connect: Callable[..., None], await_end: Callable[..., float], how: str
+) -> None:
+    connect(cpu_num=1)
+    victim = Victim()
+    pid = victim.process()
+    victim.hang_at_the_end(how)
+    del victim
+    assert Victim().process() != pid
+    await_end([pid])
 
 
 def test_missing_resources_are_reported_with_what_was_asked_and_what_there_is(connect: Callable[..., None]) -> None:
@@ -408,8 +434,6 @@ def test_actors_finish_what_was_sent_and_run_their_exit_handlers_when_the_progra
     @parl_remote.remote_class(wait=False)
     class Tidy:
         def __init__(self, path: str) -> None:
-            import atexit
-
             self.path = path
             atexit.register(self.sign, "exit")
 

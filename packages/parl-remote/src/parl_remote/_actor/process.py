@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import json
 import logging
 import math
@@ -752,22 +753,34 @@ def _refuse_worker(listening: Listening, error: BaseException) -> int:
     return 0
 
 
-_CHILDREN_S = 5.0  # for children to end what they do; others may wait for this actor's resources
+# Others may wait for this actor's resources. A drained actor has ten seconds as well.
+_CHILDREN_S = 5.0  # for children to end what they do
+_USERS_CODE_S = 5.0  # after that, for exit handlers, `__del__` and whatever else of the user's runs at the end
 
 
-def _limit_children() -> None:
-    """Kill the children that `multiprocessing` waits for when this process ends, unless they end in time."""
+def _limit_end(report: Callable[[], None]) -> None:
+    """End this process although its children or the user's code do not end in time.
+
+    Args:
+        report: Reports that the end is regular.
+    """
+
     process = sys.modules.get("multiprocessing.process")
     children = [] if process is None else process.active_children()
 
-    def kill() -> None:
+    def end() -> None:
         time.sleep(_CHILDREN_S)
-        for child in children:
+        for child in children:  # `multiprocessing` waits for them
             child.kill()
+        time.sleep(_USERS_CODE_S)
+        with contextlib.suppress(Exception):
+            _log.error("the process is ended, because its exit handlers take too long; they are here:")
+            faulthandler.dump_traceback(2)
+        report()
+        os._exit(0)
 
-    if children:
-        with contextlib.suppress(RuntimeError):  # no thread can be had
-            start_daemon(kill, "parl-children")
+    with contextlib.suppress(RuntimeError):  # no thread can be had
+        start_daemon(end, "parl-end")
 
 
 def run_actor(listening: Listening, parent: int) -> None:
@@ -796,12 +809,12 @@ def run_actor(listening: Listening, parent: int) -> None:
             raise
         _current.when_ending(process.send_exit_report)
         process.run()
+        _limit_end(process.send_exit_report)
         close_streams()
         host.drop_instance()
         client = _current.clear()
         if client is not None:
             client.close()  # and with it the actors that this one has made
-        _limit_children()
         atexit._run_exitfuncs()
         flush_output()  # before the report: a process that has sent it may be killed at once
         process.send_exit_report()
