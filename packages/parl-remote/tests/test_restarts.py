@@ -345,6 +345,30 @@ def test_killing_it_while_it_is_made_again_is_final(connect: Callable[..., None]
     assert with_options(Counter, lease_timeout_s=PATIENCE_S)().add() == 1
 
 
+def test_killing_it_while_it_waits_for_resources_is_final(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    counter: Any = with_options(Counter, name="waits")()
+    pid = counter.pid()
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        other = threads.submit(with_options(Counter, lease_timeout_s=PATIENCE_S))
+        waits_for_the_slot()
+        kill(counter, pid)
+        taker = other.result(PATIENCE_S)  # its request was first
+    parl_remote.kill("waits")
+    with pytest.raises(ActorLost, match="it was being made again, and then it was destroyed: by"):
+        submit(counter.add).result(PATIENCE_S)
+    assert taker.add() == 1
+    del taker, other
+    assert with_options(Counter, name="waits", lease_timeout_s=PATIENCE_S)().add() == 1
+
+
+def waits_for_the_slot() -> None:
+    """Wait until a request is in the master's queue."""
+    client: Any = _current.client()
+    while not client._status().waiting:
+        pass
+
+
 def test_killing_it_before_its_process_is_there_is_final(
     connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

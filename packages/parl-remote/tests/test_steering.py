@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -370,13 +371,34 @@ def test_a_kill_between_two_attempts_to_restart_an_actor_ends_the_next_one(by_na
     assert lease(state, "d", actor_name="boss"), "it is not restarted, so its name is free"
 
 
-def test_a_kill_between_two_attempts_fails_if_there_is_no_other_attempt() -> None:
+@pytest.mark.parametrize("waits_already", [True, False])
+def test_a_kill_ends_an_attempt_to_restart_an_actor_that_waits_for_resources(waits_already: bool) -> None:
+    state = cluster("n", cpu=1)
+    held = lease(state, actor_name="boss", max_restarts=-1)
+    state.lease_ended("n", held, KILLED)
+    assert lease(state, "d")
+    attempt = partial(ask, state, actor_name="boss", max_restarts=-1, restarts=1, replaces=held)
+    if waits_already:
+        assert attempt() == []
+    out = state.kill_requested("d", KillActor(4, "boss", "it hangs"))
+    if not waits_already:
+        assert out == []
+        out = attempt()
+    (refused,) = to_client(out, LeaseRefused)
+    assert (refused.code, refused.reason) == (RefusalCode.KILLED, "by d.py (process 7), it hangs")
+    (killed,) = to_client(state.lease_released("c", held), ActorKilled, "d")
+    assert (killed.request_id, killed.death.lease_id, killed.death.cause) == (4, held, KILLED)
+    assert ask(state, "d", actor_name="boss") == [], "its name is free, and nothing of it waits"
+    assert len(state.tables.queue) == 1
+
+
+def test_a_kill_between_two_attempts_is_answered_if_there_is_no_other_attempt() -> None:
     state = cluster("n")
     held = lease(state, actor_name="boss", max_restarts=1)
     state.lease_ended("n", held, KILLED)
     assert state.kill_requested("d", KillActor(4, "boss")) == []
-    (failed,) = to_client(state.lease_released("c", held), Failed, "d")
-    assert failed.request_id == 4
+    (killed,) = to_client(state.lease_released("c", held), ActorKilled, "d")
+    assert (killed.request_id, killed.death.lease_id) == (4, held)
 
 
 def test_a_kill_is_answered_also_when_the_node_is_lost_or_the_owner_let_go() -> None:

@@ -95,7 +95,7 @@ class ClusterState:
         self.tables = tables = ClusterTables(liveness_limit_s, epoch=epoch, started=started, history=history, past=past)
         self.view = ClusterView(tables, cluster_id=cluster_id, started=started)
         self._grants = LeaseGrants(tables, new_lease_id, nodes_may_join=nodes_may_join)
-        self._ends = LeaseEnds(tables)
+        self._ends = LeaseEnds(tables, self._grants.refuse_restart)
         self._nodes = KnownNodes(tables, self._ends, patience_s=_LIMITS_TO_COME_BACK * liveness_limit_s)
         self._nodes.restore(past.nodes, started)
         self._clients = KnownClients(tables, self._grants, self._ends, grace_s=client_grace_s)
@@ -247,7 +247,7 @@ class ClusterState:
         Raises:
             RemoteError: There is no such actor.
         """
-        return self._ends.kill(client_id, asked)
+        return self._settled(self._ends.kill(client_id, asked))
 
     def drain_requested(self, client_id: str, asked: DrainNode, now: float) -> list[Instruction]:
         """Drain a node, so that it leaves.

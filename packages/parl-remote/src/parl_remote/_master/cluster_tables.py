@@ -381,6 +381,25 @@ class ClusterTables:
         holder = self.names.get(text)
         return self._latest(text if holder is None else holder.lease_id) in self._coming_back
 
+    def lost_record(self, text: str) -> DeathRecord | None:
+        """Return the death record of the actor with that name or lease if it is being restarted, else None."""
+        holder = self.names.get(text)
+        lease_id = self._latest(text if holder is None else holder.lease_id)
+        client_id = self._coming_back.get(lease_id)
+        if client_id is None:
+            return None
+        unknown = DeathRecord(
+            lease_id=lease_id,
+            class_name="",
+            name="" if holder is None else text,
+            client_id=client_id,
+            owner=self.owner_of(client_id),
+            node_id="",
+            restarts=0,
+            cause=DeathCause(DeathKind.EXIT, detail="its record is no longer kept"),
+        )
+        return next(iter(self.deaths.latest(1, lease_id=lease_id)), unknown)
+
     def will_not_come_back(self, client_id: str, lease_id: str | None = None) -> bool:
         """Record that a client does not restart an actor, or any of its actors; return whether it was going to."""
         given_up = [old for old, whose in self._coming_back.items() if whose == client_id and lease_id in {None, old}]

@@ -33,7 +33,7 @@ from parl_remote._messages import (
     RefusalCode,
 )
 from parl_remote._messages.leases import FUNCTION_WORKER
-from parl_remote._messages.overview import ActorKilled, EndActor, KillActor
+from parl_remote._messages.overview import ActorKilled, DeathRecord, EndActor, KillActor
 from parl_remote._messages.parts import ActorFound, FindActor
 from parl_remote.errors import DeathCause, DeathKind, RemoteError, RemoteProtocolError
 
@@ -80,6 +80,22 @@ class LeaseGrants:
             return []
         self._tables.names.give_up(client_id, waiting.request)
         return [ToClient(client_id, LeaseRefused(request_id, RefusalCode.CANCELLED, "the request was cancelled"))]
+
+    def refuse_restart(self, lost_lease_id: str, killed: str) -> list[Instruction]:
+        """Refuse the request that waits to restart a lost actor.
+
+        Args:
+            lost_lease_id: The lease of that actor.
+            killed: By whom it was killed, and the reason.
+        """
+        out: list[Instruction] = []
+        for waiting in self._tables.queue:
+            if waiting.request.replaces == lost_lease_id:
+                self._tables.queue.remove(waiting.key)
+                self._tables.names.give_up(waiting.client_id, waiting.request)
+                refused = LeaseRefused(waiting.request.request_id, RefusalCode.KILLED, killed)
+                out.append(ToClient(waiting.client_id, refused))
+        return out
 
     def given_up(self, client_id: str) -> None:
         """Withdraw all requests of a client that is gone."""
@@ -261,13 +277,16 @@ class LeaseEnds:
 
     Args:
         tables: The master's tables.
+        refuse_restart: See `LeaseGrants.refuse_restart`.
     """
 
-    def __init__(self, tables: ClusterTables) -> None:
+    def __init__(self, tables: ClusterTables, refuse_restart: Callable[[str, str], list[Instruction]]) -> None:
         self._tables = tables
+        self._refuse_restart = refuse_restart
         self._leaving: dict[str, Lease] = {}  # free already; their workers have yet to report how their actors ended
         self._kills: dict[str, list[tuple[str, int]]] = {}  # by lease: clients to notify of its end
-        self._early_kills: list[tuple[str, KillActor]] = []  # of actors that are being restarted, but have no lease now
+        # Of actors that are being restarted but have no lease now, with the records of their loss.
+        self._early_kills: list[tuple[str, KillActor, DeathRecord]] = []
 
     def revoke(self, lease_id: str, reason: str) -> list[Instruction]:
         """End a lease that its client no longer needs."""
@@ -298,32 +317,41 @@ class LeaseEnds:
         return self.lose(lease_id, cause) if lease is not None and lease.node.node_id == node_id else []
 
     def kill(self, client_id: str, asked: KillActor) -> list[Instruction]:
-        """End an actor, or the next attempt to restart it; the answer follows when it has ended.
+        """End an actor, or its restart; the answer follows when it has ended.
 
         Raises:
             RemoteError: There is no such actor.
         """
-
         lease = self._tables.called(asked.actor)
-        if lease is None and self._tables.is_coming_back(asked.actor):
-            self._early_kills.append((client_id, asked))
-            return []
-        if lease is None:
+        if lease is not None:
+            return self._kill(lease, client_id, asked)
+        lost = self._tables.lost_record(asked.actor)
+        if lost is None:
             raise RemoteError(f"there is no actor {asked.actor!r}; `xparl list` shows those that there are")
+        self._early_kills.append((client_id, asked, lost))
+        return []
+
+    def _kill(self, lease: Lease, client_id: str, asked: KillActor) -> list[Instruction]:
         self._kills.setdefault(lease.lease_id, []).append((client_id, asked.request_id))
-        detail = f"by {self._tables.owner_of(client_id)}" + (f", {asked.reason}" if asked.reason else "")
-        lease.ending = EndActor(lease.lease_id, DeathKind.KILLED_BY_USER, detail)
+        lease.ending = EndActor(lease.lease_id, DeathKind.KILLED_BY_USER, self._by(client_id, asked))
         return [ToNode(lease.node.node_id, lease.ending)]
 
+    def _by(self, client_id: str, asked: KillActor) -> str:
+        return f"by {self._tables.owner_of(client_id)}" + (f", {asked.reason}" if asked.reason else "")
+
     def settle(self) -> list[Instruction]:
-        """End the actors to be killed whose restarts have begun; fail the kills of those that do not come back."""
+        """End the restarts of actors to be killed: those that wait for resources, and those that have begun."""
         out: list[Instruction] = []
         early, self._early_kills = self._early_kills, []
-        for client_id, asked in early:
-            try:
-                out += self.kill(client_id, asked)
-            except RemoteError as error:
-                out.append(ToClient(client_id, Failed(asked.request_id, str(error))))
+        for client_id, asked, lost in early:
+            lease = self._tables.called(lost.lease_id)
+            if lease is not None:
+                out += self._kill(lease, client_id, asked)
+            elif self._tables.is_coming_back(lost.lease_id):
+                self._early_kills.append((client_id, asked, lost))
+                out += self._refuse_restart(lost.lease_id, self._by(client_id, asked))
+            else:
+                out.append(ToClient(client_id, ActorKilled(asked.request_id, lost)))
         return out
 
     def _answer_kills(self, lease: Lease, cause: DeathCause) -> list[Instruction]:

@@ -48,6 +48,7 @@ class RefusalCode(Enum):
     STOPPING = "stopping"
     DUPLICATE = "duplicate"
     NAME_TAKEN = "name_taken"
+    KILLED = "killed"
 
 
 @record

@@ -51,9 +51,11 @@ from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Channel
 from parl_remote.errors import (
     CONNECTION_CLOSED,
+    ActorLost,
     ChannelClosed,
     ClusterUnreachable,
     DeathCause,
+    DeathKind,
     NameTaken,
     NoResources,
     NotConnected,
@@ -460,6 +462,8 @@ def _refusal(message: LeaseRefused, address: str) -> RemoteError:
         return ClusterUnreachable(message.reason, address=address)
     if message.code is RefusalCode.NAME_TAKEN:
         return NameTaken(message.reason)
+    if message.code is RefusalCode.KILLED:
+        return ActorLost(DeathCause(DeathKind.KILLED_BY_USER, detail=message.reason))
     may_pass = message.code is RefusalCode.TIMEOUT
     return NoResources(message.reason, asked=message.asked, available=message.available, may_pass=may_pass)
 
