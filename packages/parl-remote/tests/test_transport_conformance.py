@@ -238,6 +238,27 @@ def test_what_post_has_kept_arrives_as_it_was_when_it_was_frozen(
     assert wire.received(peer, len(sent) + 1) == [*sent, [b"the next one"]]
 
 
+def test_what_post_has_kept_whole_can_be_withdrawn(wire: Wire, request: pytest.FixtureRequest) -> None:
+    kind = request.node.callspec.params["wire"]
+    if kind == "memory":
+        pytest.skip("it keeps nothing")
+    channel, peer = wire.connect()
+    data = bytes(1_000 if kind == "zmq" else 5_000_000)
+    count = 1
+    while channel.post([data]):
+        count += 1
+    if kind != "zmq":  # it keeps the whole message
+        assert not channel.withdraw([data]), "a part of it is on its way"
+    unwanted: list[Buffer] = [b"unwanted", b"", bytearray(100)]
+    assert not channel.post(unwanted)
+    assert channel.withdraw(unwanted)
+    assert not channel.post([b"the next one"])
+    while not channel.flush():
+        wire.poll()
+    assert wire.received(peer, count + 1) == [*[[data]] * count, [b"the next one"]]
+    assert not channel.withdraw([b"the next one"])
+
+
 def test_receive_gives_up_after_its_timeout_and_works_again(wire: Wire) -> None:
     channel, peer = wire.connect()
     with pytest.raises(ResultTimeout, match=r"within 0\.01 s"):

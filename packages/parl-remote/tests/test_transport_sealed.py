@@ -423,15 +423,3 @@ def test_a_call_of_which_a_part_was_sent_is_given_back_as_it_was_made(line: Line
     assert given_back.sum() == len(array)
     assert call.frozen() is call
     assert not future._settled
-
-
-def test_a_call_without_memory_for_its_copy_is_not_sent_in_part(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Call) -> Call:
-        raise MemoryError
-
-    monkeypatch.setattr(Call, "frozen", refuse)
-    with pytest.raises(MemoryError):
-        line.submit(np.ones(5_000_000, np.uint8))
-    monkeypatch.undo()
-    with pytest.raises(ChannelClosed):
-        line.connection.channel.send([b"nothing can follow"])

@@ -90,8 +90,26 @@ class Outbox:
         self.is_full = False
         self._lock = threading.Lock()  # keeps the order when both flush
 
+    def add(self, reply: list[Buffer], *, leaves_now: bool = False) -> None:
+        """Buffer a reply; copy it unless a flush comes before the object can change it, or flush it if it must."""
+        try:
+            self.held.append(reply if leaves_now or len(reply) == 1 else [*map(copied, reply)])
+        except MemoryError:
+            self.held.append(reply)
+            self.flush()
+
     def flush(self) -> None:
-        """Write the buffered replies, or let a thread write them when the caller reads them."""
+        """Write the buffered replies, or let a thread write them when the caller reads them.
+
+        Without memory for those that the caller does not read now, it waits until the caller reads them.
+        """
+        while True:
+            with contextlib.suppress(MemoryError):
+                return self._flush()
+            self.wait()
+            time.sleep(_HOLD_S)
+
+    def _flush(self) -> None:
         with self._lock:
             if self.is_full:
                 if self.held:  # the last one may be memory that the object is about to change
@@ -102,8 +120,7 @@ class Outbox:
                     return
                 self.is_full = True
                 self.is_full = not self._is_soon_taken()
-                if self.is_full:
-                    self._channel.freeze()  # the object may change it from now on
+                self._freeze()
             except ChannelClosed:
                 self._drop()
         if not self.is_full:
@@ -117,10 +134,13 @@ class Outbox:
     def _post(self) -> bool:
         """Pass the buffered replies to the channel; return whether the caller has read them."""
         held = self.held
-        if not held:
+        count = len(held)
+        if not count:
             return True
-        first = held.popleft()
-        return self._channel.post(first, [held.popleft() for _ in range(len(held))] if held else ())
+        is_read = self._channel.post(held[0], [held[at] for at in range(1, count)] if count > 1 else ())
+        for _ in range(count):  # not before: there may be no memory to send them
+            held.popleft()
+        return is_read
 
     def _is_soon_taken(self) -> bool:
         """Wait a moment for a caller that is about to read, because that costs less than a thread."""
@@ -131,6 +151,19 @@ class Outbox:
                 return True
         return False
 
+    def _freeze(self) -> None:
+        """Copy the rest of the reply that was written last, which the object may change from now on.
+
+        Without memory for a copy, the rest is written first.
+        """
+        while self.is_full:
+            try:
+                self._channel.freeze()
+                return
+            except MemoryError:
+                self._channel.wait_writable(_LOOK_AGAIN_S)
+                self.is_full = not self._channel.flush()
+
     def _write_rest(self) -> None:
         """Write until the caller has read everything or is gone; its owner detects the latter."""
         while self.is_full:
@@ -139,8 +172,7 @@ class Outbox:
                 try:
                     if self._channel.flush():
                         self.is_full = not self._post()
-                        if self.is_full:
-                            self._channel.freeze()
+                        self._freeze()
                 except ChannelClosed:
                     self._drop()
         self._on_caught_up()
@@ -250,7 +282,7 @@ class _Caller:
             except (OSError, MemoryError) as error:  # it goes through the socket, whole
                 if not is_shortage(error):
                     raise
-        self.outbox.held.append(reply if leaves_now or len(reply) == 1 else [*map(copied, reply)])
+        self.outbox.add(reply, leaves_now=leaves_now)
 
     def release(self) -> None:
         """Release the references that the caller had or was about to get."""
@@ -539,7 +571,7 @@ class ActorProcess:
         owner = self._owner
         if owner is not None and owner.channel.fileno() in self._callers:
             # Not through shared memory, which cannot be opened once this process has died.
-            owner.outbox.held.append([*map(copied, frames)])
+            owner.outbox.add(frames)
             if len(self._callers) > _OWNER_AND_WORKER or self._serving is not None:
                 owner.outbox.flush()
                 owner.outbox.wait()  # what this process still has is lost with it

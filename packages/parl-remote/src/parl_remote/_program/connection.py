@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of
 from parl_remote._links.loop import Loop, WritableSource
 from parl_remote._program.answer_reader import UNSENT, AnswerReader
 from parl_remote._program.outbox import Outbox
+from parl_remote._system.interrupts import interruptible
 from parl_remote._transport import Buffer, Channel
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
@@ -102,6 +104,7 @@ class Connection(AnswerReader):
         self._is_writing = False  # from the background
         self._end_writing: Callable[[], None] | None = None
         self._unsent: tuple[Call, RemoteFuture[Any]] | None = None  # the one that the channel has the rest of
+        self._is_unfrozen = False  # there is no memory for a copy of that call: the thread that sends it waits
         self._delivery: Delivery | None = None  # of values to the actor's node, ahead of calls that refer to them
         self._notices: deque[list[Buffer]] = deque()  # messages without an answer, for when the channel takes them
         self.is_read_out = threading.Event()
@@ -128,6 +131,7 @@ class Connection(AnswerReader):
         Raises:
             ChannelClosed: The actor is gone, and the call did not reach it.
             ClusterUnreachable: A value that the call refers to cannot be transferred to the actor's node.
+            MemoryError: The actor does not take the call now, and there is no memory to keep it.
         """
         if self._sending._is_owned():  # type: ignore[attr-defined]  # not in its stub
             self._is_full = True  # a finalizer or handler calls in the middle of a send; it leaves after that
@@ -143,42 +147,87 @@ class Connection(AnswerReader):
             return False
         else:
             frames = pack(kind, flags, index, call_id, payload)
-        with self._sending:
-            if self._is_lost:
-                raise ChannelClosed("the connection to the actor is closed")
-            former = future._carrier
-            future._call_id = call_id
-            self._pending[call_id] = _weak(future)
-            future._carrier = self
+        try:
+            with self._sending:
+                if self._is_lost:
+                    raise ChannelClosed("the connection to the actor is closed")
+                if self._is_unfrozen:  # since this thread looked above
+                    return False
+                former = future._carrier
+                future._call_id = call_id
+                self._pending[call_id] = _weak(future)
+                future._carrier = self
+                try:
+                    if not self._channel.post(frames):
+                        self._is_full = True
+                        self._keep(call, future, frames)
+                except BaseException:
+                    self._pending.pop(call_id, None)  # answers to earlier calls may still be there to be read
+                    future._carrier = former
+                    raise
+        finally:
+            if self._is_full:
+                self._write_soon()
+        if self._is_unfrozen:
             try:
-                if not self._channel.post(frames):
-                    self._is_full = True
-                    self._keep(call, future, frames)
-            except BaseException:
-                self._pending.pop(call_id, None)  # answers to earlier calls may still be there to be read
+                self._await_sent(call, future, frames)
+            except ChannelClosed:
                 future._carrier = former
                 raise
-        if self._is_full:
-            self._write_soon()
         if self._watched and self._channel.pending():  # read ahead while sending; nothing else would wake the loop
             self._watch_soon()
         return True
 
     def _keep(self, call: Call, future: RemoteFuture[Any], frames: list[Buffer]) -> None:
-        """Freeze a call that the channel has the rest of, in one copy for both: the actor may be lost before it has it
-        whole.
+        """Freeze a call that the channel has the rest of, or forget it if there is no memory for that.
+
+        Raises:
+            MemoryError: It is forgotten. A call of which a part has left is kept, to be awaited with `_await_sent`.
         """
         try:
-            frozen = call.frozen()
+            self._freeze(call, future, frames)
+        except MemoryError:
+            if self._channel.withdraw(frames):
+                raise
+            self._unsent = call, future
+            self._is_unfrozen = True
+
+    def _freeze(self, call: Call, future: RemoteFuture[Any], frames: list[Buffer]) -> None:
+        """Freeze a call in one copy for the channel and for the case that the actor is lost before it has it whole."""
+        frozen = call.frozen()
+        if frozen is not call:
             if self._shares_memory:  # most of it is there
                 self._channel.freeze()
-            elif frozen is not call:
+            else:
                 buffers = frozen.payload[1:]
                 self._channel.freeze([*frames[: len(frames) - len(buffers)], *buffers])
-        except MemoryError:
-            self._channel.close()  # nothing can follow half a call
-            raise
         self._unsent = frozen, future
+        self._is_unfrozen = False
+
+    def _await_sent(self, call: Call, future: RemoteFuture[Any], frames: list[Buffer]) -> None:
+        """Wait until a call has left, or there is memory for it: its caller may change its arguments from then on.
+
+        Raises:
+            ChannelClosed: The actor was lost before it had the call.
+        """
+        try:
+            while True:
+                with self._sending, contextlib.suppress(MemoryError):
+                    if self._unsent is None or self._unsent[1] is not future:
+                        return
+                    if self._is_lost:
+                        self._unsent, self._is_unfrozen = None, False
+                        raise ChannelClosed("the connection to the actor is closed")
+                    self._freeze(call, future, frames)
+                    return
+                with interruptible:
+                    time.sleep(_FULL_POLL_S)
+                self.write()
+                self.look()
+        except BaseException:
+            if self._is_unfrozen:  # a handler has raised, and nothing can follow half a call
+                self._channel.close()
+            raise
 
     def is_sending_here(self) -> bool:
         """Return whether this thread is within `send`, interrupted by a signal handler or a finalizer."""
@@ -216,7 +265,7 @@ class Connection(AnswerReader):
             try:
                 is_full = not self._channel.flush()
                 if not is_full:
-                    self._unsent = None
+                    self._unsent, self._is_unfrozen = None, False
                 while self._notices and not is_full:
                     is_full = not self._channel.post(self._notices.popleft())
             except ChannelClosed:
@@ -435,7 +484,11 @@ class Connection(AnswerReader):
         """Fail all pending calls, and refuse later ones: the actor will not answer any more."""
         with self._sending:  # what another thread is sending either counts as sent, or meets the loss
             self._is_lost = True
-            unsent, self._unsent = self._unsent, None
+            if self._is_unfrozen and self._unsent is not None:  # the thread that sends it sees that
+                self._pending.pop(self._unsent[1]._call_id, None)
+                unsent = None
+            else:
+                unsent, self._unsent = self._unsent, None
             if unsent is not None and self._pending.pop(unsent[1]._call_id, None) is None:
                 unsent = None  # it was cancelled
         pending = self._pending

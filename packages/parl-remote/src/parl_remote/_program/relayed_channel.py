@@ -110,6 +110,15 @@ class RelayedChannel:
             else:
                 self._link.freeze(frames)
 
+    def withdraw(self, frames: Sequence[Buffer]) -> bool:
+        """Forget a message of which nothing has been sent; see `Channel.withdraw`."""
+        with self._sending:
+            if self._unsent:
+                return bool(self._unsent.pop())
+            is_forgotten = self._link.withdraw(frames)
+            self._sent -= size_of(frames) if is_forgotten else 0
+            return is_forgotten
+
     def flush(self) -> bool:
         """Send the rest of posted messages; see `Channel.flush`."""
         with self._sending:

@@ -125,7 +125,14 @@ class Channel(Pollable, Protocol):
             frames: A copy of its frames; by default the part that is still here is copied.
 
         Raises:
-            ChannelClosed: There is no memory for a copy; the connection has ended.
+            MemoryError: There is no memory for a copy; what is kept still refers to the frames.
+        """
+
+    def withdraw(self, frames: Sequence[Buffer]) -> bool:
+        """Forget the message that `post` took last, unless a part of it has been sent; return whether it is forgotten.
+
+        Args:
+            frames: Its frames.
         """
 
     def flush(self) -> bool:

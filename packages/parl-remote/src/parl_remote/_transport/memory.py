@@ -137,6 +137,10 @@ class InboxChannel(ABC):
         """Do nothing: nothing is kept."""
         del frames
 
+    def withdraw(self, frames: Sequence[Buffer]) -> bool:  # noqa: ARG002  # as the interface has it
+        """Return False: it is sent."""
+        return False
+
     def flush(self) -> bool:
         """Return True: nothing is kept."""
         return True

@@ -17,6 +17,7 @@ The kernel notices peers that vanish: it probes silent connections and gives up 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
@@ -37,6 +38,7 @@ from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteProtocol
 __all__ = ["Handover", "Opener", "SealedChannel", "SealedListener", "Sealer", "can_seal"]
 
 _RECORD = 2**18  # plain bytes: some 15 us of work, so that one end seals while the other opens
+_SMALL_RECORD = 2**11  # where there is no memory for a larger one
 _TAG = 16
 _LENGTH = struct.Struct("<I")
 _NONCE = struct.Struct("<4xQ")
@@ -108,23 +110,43 @@ class Sealer(_RecordStream):
         cipher, nonce = self._next()
         return length, cipher.encrypt(nonce, plain, length)
 
-    def first(self, parts: Sequence[Buffer]) -> tuple[list[Buffer], int]:
+    def first(self, parts: Sequence[Buffer], most: int = _RECORD) -> tuple[list[Buffer], int]:
         """Return the first record of a message, a long one in two pieces, and the number of plain bytes in it.
 
         Args:
             parts: The bytes of the message.
+            most: The maximum number of plain bytes.
+
+        Raises:
+            MemoryError: There is no memory for it; nothing has changed.
         """
+        before = self.state()
+        try:
+            return self._first(parts, most)
+        except MemoryError:
+            self.restore(before)
+            raise
+
+    def state(self) -> tuple[bytes, _Cipher, int]:
+        """Return the state for `restore`."""
+        return self.key, self._cipher, self.number
+
+    def restore(self, state: tuple[bytes, _Cipher, int]) -> None:
+        """Return to a state since which no record has left this process."""
+        self.key, self._cipher, self.number = state
+
+    def _first(self, parts: Sequence[Buffer], most: int) -> tuple[list[Buffer], int]:
         held = count = 0
-        if len(parts) == 1 and len(parts[0]) <= _RECORD:  # as most messages are
+        if len(parts) == 1 and len(parts[0]) <= most:  # as most messages are
             return [self.seal(parts[0])], len(parts[0])
         for part in parts:
-            if held + len(part) > _RECORD:
+            if held + len(part) > most:
                 break
             held += len(part)
             count += 1
         if held:
             return [self.seal(parts[0] if count == 1 else b"".join(parts[:count]))], held
-        return [*self._sealed(memoryview(parts[count])[:_RECORD])], _RECORD
+        return [*self._sealed(memoryview(parts[count])[:most])], most
 
     def records(self, parts: Sequence[Buffer]) -> Iterator[list[Buffer]]:
         """Yield the records of one message after the other; see `first`."""
@@ -294,6 +316,8 @@ class SealedChannel(UnixChannel):
         self._sealer = Sealer(state.send_key, state.sent)
         self._record: list[Buffer] = []  # the rest of the record that is being written
         self._plain = 0  # how many bytes of the message it has
+        self._record_bytes = 0  # how many it had itself at first
+        self._before = self._sealer.state()
 
     @classmethod
     def open(
@@ -337,11 +361,15 @@ class SealedChannel(UnixChannel):
                 self._socket, OUT, max(0.0, 1000 * (deadline - time.monotonic()))
             ):
                 raise ResultTimeout(f"the peer received nothing for {timeout_s} s")
-            complete = False
+            complete, is_begun = False, False
             try:
                 for record in self._sealer.records(stream(frames)):
+                    is_begun = True
                     self._write(record, deadline)
                 complete = True
+            except MemoryError:
+                complete = not is_begun
+                raise
             except OSError as error:
                 if is_raised_by_handler(error):
                     raise
@@ -358,12 +386,15 @@ class SealedChannel(UnixChannel):
             return self._write_or_keep(stream(frames, *more))
 
     def _rest_of(self, parts: list[Buffer]) -> list[Buffer]:
-        """Seal and write one record after the other without waiting; return the rest, with the record begun last."""
+        """Seal and write one record after the other without waiting; return the rest, with the record begun last.
+
+        Without memory for the next record it takes nothing for now, as if the socket were full.
+        """
         complete = False
         try:
             while parts:
-                if not self._record:
-                    self._record, self._plain = self._sealer.first(parts)
+                if not self._record and not self._seal_first(parts):
+                    break
                 self._record = super()._rest_of(self._record)
                 if self._record:
                     break
@@ -373,6 +404,28 @@ class SealedChannel(UnixChannel):
             if not complete:  # see `send`
                 self._hang_up()
         return parts
+
+    def _seal_first(self, parts: list[Buffer]) -> bool:
+        """Seal the next record; return False if there is no memory even for a small one."""
+        for most in (_RECORD, _SMALL_RECORD):
+            with contextlib.suppress(MemoryError):
+                self._before = self._sealer.state()
+                self._record, self._plain = self._sealer.first(parts, most)
+                self._record_bytes = sum(map(len, self._record))
+                return True
+        return False
+
+    def withdraw(self, frames: Sequence[Buffer]) -> bool:
+        """Forget a message of which nothing has been sent; see `Channel.withdraw`."""
+        with self._send_lock:
+            has_record = len(self._unsent) == 1 and bool(self._record)
+            if has_record and sum(map(len, self._record)) < self._record_bytes:
+                return False
+            is_forgotten = super().withdraw(frames)
+            if is_forgotten and has_record:
+                self._record = []
+                self._sealer.restore(self._before)
+            return is_forgotten
 
     def _write(self, rest: list[Buffer], deadline: float | None) -> None:
         while True:

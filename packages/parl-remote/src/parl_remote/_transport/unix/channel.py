@@ -31,6 +31,7 @@ from parl_remote._transport.unix.sockets import (
     connect_to,
     peer_pid,
     send_with_descriptor,
+    size_in_stream,
     stream,
     unread_bytes,
     widen,
@@ -163,11 +164,15 @@ class UnixChannel:
                 parts = stream(frames)
                 self._unsent[-1] = after(parts, sum(map(len, parts)) - sum(map(len, kept)))
                 return
-            try:
-                self._unsent[-1] = [copied(part) for part in kept]
-            except MemoryError as error:
-                self._hang_up()  # the peer must not get what is written into it later
-                raise ChannelClosed("there is no memory for the rest of a message; the connection is closed") from error
+            self._unsent[-1] = [copied(part) for part in kept]
+
+    def withdraw(self, frames: Sequence[Buffer]) -> bool:
+        """Forget a message of which nothing has been sent; see `Channel.withdraw`."""
+        with self._send_lock:
+            if not self._unsent or sum(map(len, self._unsent[-1])) < size_in_stream(frames):
+                return False
+            self._unsent.pop()
+        return True
 
     def wait_writable(self, timeout_s: float) -> None:
         """Wait until the peer takes more, is gone, or the time has passed, without reading."""

@@ -60,6 +60,7 @@ __all__ = [
     "peer_pid",
     "private_directory",
     "send_with_descriptor",
+    "size_in_stream",
     "stream",
     "sweep_directories",
     "unread_bytes",
@@ -334,6 +335,11 @@ def stream(*messages: Sequence[Buffer]) -> list[Buffer]:
             raise LocalProtocolError("a message needs a frame")
         parts += (struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames)), *frames)
     return [b"".join(parts)] if sum(map(len, parts)) < JOIN_BELOW else parts
+
+
+def size_in_stream(frames: Sequence[Buffer]) -> int:
+    """Return the number of bytes that a message has in the stream."""
+    return 4 + 8 * len(frames) + sum(map(len, frames))
 
 
 def after(parts: Sequence[Buffer], sent: int) -> list[Buffer]:

@@ -172,6 +172,11 @@ class ZmqChannel:
             if self._unsent:
                 self._unsent[-1] = [*(map(copied, self._unsent[-1]) if frames is None else frames)]
 
+    def withdraw(self, frames: Sequence[Buffer]) -> bool:  # noqa: ARG002  # what is kept is kept whole
+        """Forget a message of which nothing has been sent; see `Channel.withdraw`."""
+        with self._posting:
+            return bool(self._unsent) and bool(self._unsent.pop())
+
     def flush(self) -> bool:
         """Send the rest of posted messages; see `Channel.flush`."""
         with self._posting:

@@ -1,0 +1,311 @@
+"""Calls and answers that cannot leave at once and that there is no memory to copy: see `Channel.freeze`."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from parl_remote._actor import process
+from parl_remote._actor.process import Outbox as Answers
+from parl_remote._data import serialize
+from parl_remote._data.calls import Call
+from parl_remote._future import RemoteFuture
+from parl_remote._links.call_messages import HEADER_BYTES, Kind
+from parl_remote._links.loop import Loop
+from parl_remote._program.connection import Connection
+from parl_remote._program.outbox import OpenPath, Outbox
+from parl_remote._transport import copied
+from parl_remote._transport.sealed import Handover, SealedChannel, Sealer, can_seal
+from parl_remote._transport.unix import UnixChannel
+from parl_remote.errors import ChannelClosed
+
+KEY, OTHER_KEY = bytes(range(32)), bytes(32)
+DEADLINE_S = 60.0
+SIZE = 5_000_000
+
+
+class Narrow:
+    """A socket that takes a limited number of bytes."""
+
+    def __init__(self, wide: socket.socket) -> None:
+        self._wide = wide
+        self.takes = 2**62
+
+    def sendmsg(self, parts: Sequence[Any], extra: Any = (), flags: int = 0) -> int:
+        if not self.takes:
+            raise BlockingIOError
+        sent = self._wide.sendmsg([memoryview(part)[: self.takes] for part in parts[:1]], extra, flags)
+        self.takes -= sent
+        return sent
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        return self.sendmsg([data], (), flags)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wide, name)
+
+
+class Line:
+    """An outbox of calls whose connection leads through a narrow socket to an actor's end, which a thread reads."""
+
+    def __init__(self, is_sealed: bool) -> None:
+        ours, theirs = socket.socketpair()
+        self.narrow = cast("Any", Narrow(ours))
+        channel: UnixChannel
+        if is_sealed:
+            channel = SealedChannel(self.narrow, Handover(KEY, 0, OTHER_KEY, 0))
+            self.end: UnixChannel = SealedChannel(theirs, Handover(OTHER_KEY, 0, KEY, 0))
+        else:
+            channel, self.end = UnixChannel(self.narrow), UnixChannel(theirs)
+        self.loop = Loop()
+        self.connection = Connection(
+            channel,
+            background=lambda: self.loop,
+            lost=lambda _: AssertionError("the call did not reach the actor"),
+            on_names=lambda _: None,
+        )
+        self.outbox = Outbox(self.connection)
+        self.arrays: list[np.ndarray] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(ChannelClosed):
+            while (frames := self.end.receive(DEADLINE_S))[0][0] == Kind.CALL:
+                (array,) = serialize.loads(frames[0][HEADER_BYTES:], frames[1:])
+                self.arrays.append(array)
+
+    def submit(self, array: np.ndarray) -> RemoteFuture[Any]:
+        return self.outbox.submit(Call(int(Kind.CALL), 0, 0, serialize.dumps((array,)), "take"))
+
+    def received(self) -> list[np.ndarray]:
+        """What the actor has got, once it has all that was sent."""
+        while self.connection.is_full():
+            self.connection.write()
+        self.connection.channel.send([b"the end"])
+        self._reader.join(DEADLINE_S)
+        return self.arrays
+
+    def close(self) -> None:
+        self.connection.channel.close()
+        self._reader.join(DEADLINE_S)
+        self.end.close()
+        self.loop.close()
+
+
+@pytest.fixture(params=["plain", "sealed"])
+def line(request: pytest.FixtureRequest) -> Iterator[Line]:
+    if request.param == "sealed" and not can_seal():
+        pytest.skip("needs cryptography")
+    one = Line(is_sealed=request.param == "sealed")
+    yield one
+    one.close()
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, times: int, then: Callable[[], object] = bool) -> None:
+    """Have no memory for copies of calls so many times; `then` is called the last time."""
+    freeze, left = Call.frozen, [times]
+
+    def frozen(call: Call) -> Call:
+        if left[0] > 0 and freeze(call) is not call:
+            left[0] -= 1
+            if not left[0]:
+                then()
+            raise MemoryError("no memory for a copy")
+        return freeze(call)
+
+    monkeypatch.setattr(Call, "frozen", frozen)
+
+
+def ones() -> np.ndarray:
+    return np.ones(SIZE, np.uint8)
+
+
+def test_a_call_of_which_nothing_has_left_fails_and_the_next_one_is_sent(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line.narrow.takes = 0
+    short_of_memory(monkeypatch, 1)
+    with pytest.raises(MemoryError, match="no memory for a copy"):
+        line.submit(ones())
+    assert not line.connection._pending
+    line.narrow.takes = 2**62
+    line.submit(ones() * 2)
+    (array,) = line.received()
+    assert array.sum() == 2 * SIZE
+
+
+def test_a_call_that_would_follow_another_one_fails(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    line.narrow.takes = 100_000
+    line.submit(ones())
+    assert line.connection.is_full()
+    short_of_memory(monkeypatch, 1)
+    with pytest.raises(MemoryError):
+        line.submit(ones() * 2)
+    line.submit(ones() * 3)
+    line.narrow.takes = 2**62
+    assert [array.sum() for array in line.received()] == [SIZE, 3 * SIZE]
+
+
+def test_a_call_of_which_a_part_has_left_is_waited_for(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    line.narrow.takes = 400_000
+    short_of_memory(monkeypatch, 2**62)
+    monkeypatch.setattr(line.connection, "look", lambda: setattr(line.narrow, "takes", 2**62))
+    array = ones()
+    line.submit(array)
+    assert not line.connection.is_full(), "nothing here refers to the array any more"
+    array[:] = 0
+    (arrived,) = line.received()
+    assert arrived.sum() == SIZE
+
+
+def test_a_call_that_is_waited_for_is_copied_once_there_is_memory(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    line.narrow.takes = 400_000
+    short_of_memory(monkeypatch, 3)
+    array = ones()
+    line.submit(array)
+    assert line.connection.is_full()
+    array[:] = 0
+    line.narrow.takes = 2**62
+    (arrived,) = line.received()
+    assert arrived.sum() == SIZE
+
+
+class Another(OpenPath):
+    """The path to the actor that was made again."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+    def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
+        self.calls.append(call)
+        return True
+
+    def names_changed(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("is_short_until_the_end", [True, False])
+def test_a_call_that_is_waited_for_when_the_actor_is_lost_goes_to_the_next_one_or_fails(
+    line: Line, monkeypatch: pytest.MonkeyPatch, is_short_until_the_end: bool
+) -> None:
+    line.narrow.takes = 400_000
+    short_of_memory(monkeypatch, 3 + is_short_until_the_end)
+    rounds: Iterator[Callable[[], object]] = iter([bool, line.connection.lose])
+    monkeypatch.setattr(line.connection, "look", lambda: next(rounds)())
+    if is_short_until_the_end:
+        with pytest.raises(MemoryError):
+            line.submit(ones())
+        return
+    future = line.submit(ones())
+    another = Another()
+    line.outbox.made(another)
+    (call,) = another.calls
+    (array,) = serialize.loads(call.payload[0], call.payload[1:])
+    assert array.sum() == SIZE
+    assert not future._settled
+
+
+def test_ctrl_c_while_a_call_is_waited_for_ends_the_connection(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    line.narrow.takes = 400_000
+    short_of_memory(monkeypatch, 2**62)
+    monkeypatch.setattr(line.connection, "look", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        line.submit(ones())
+    assert line.connection.channel.fileno() < 0, "the rest may change, so that the actor must not get it"
+
+
+@pytest.mark.parametrize("is_short_of_small_ones", [False, True])
+@pytest.mark.parametrize("line", ["sealed"], indirect=True)
+def test_without_memory_for_a_record_a_call_leaves_in_small_ones_or_later(
+    line: Line, monkeypatch: pytest.MonkeyPatch, is_short_of_small_ones: bool
+) -> None:
+    sealed, short = Sealer._first, [True]
+
+    def first(sealer: Sealer, parts: Any, most: int) -> Any:
+        made = sealed(sealer, parts, most)
+        if short[0] and (most > 2**12 or is_short_of_small_ones):
+            raise MemoryError
+        return made
+
+    monkeypatch.setattr(Sealer, "_first", first)
+    line.submit(ones())
+    while line.connection.is_full() and not is_short_of_small_ones:
+        line.connection.write()
+    short[0] = False
+    assert [array.sum() for array in line.received()] == [SIZE]
+
+
+# -- answers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def answers() -> Iterator[tuple[Answers, UnixChannel, UnixChannel]]:
+    ours, theirs = map(UnixChannel, socket.socketpair())
+    yield Answers(ours, lambda: None), ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def test_an_answer_that_is_half_written_is_waited_for(
+    answers: tuple[Answers, UnixChannel, UnixChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, ours, theirs = answers
+    got: list[Any] = []
+    tries: list[int] = []
+
+    def freeze() -> None:
+        if not tries:  # from now on the caller reads
+            threading.Thread(target=lambda: got.append(theirs.receive(DEADLINE_S)), daemon=True).start()
+        tries.append(1)
+        raise MemoryError
+
+    monkeypatch.setattr(ours, "freeze", freeze)
+    array = ones()
+    outbox.add([b"head", array.data], leaves_now=True)
+    outbox.flush()
+    outbox.wait()
+    array[:] = 0
+    while not got:
+        pass
+    assert np.frombuffer(got[0][1], np.uint8).sum() == SIZE
+
+
+def test_answers_behind_it_wait_if_there_is_no_memory_for_them(
+    answers: tuple[Answers, UnixChannel, UnixChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, _, theirs = answers
+    first, second, third = ones(), ones() * 2, ones() * 3
+    outbox.add([b"head", first.data])
+    outbox.flush()
+    assert outbox.is_full
+    got: list[Any] = []
+
+    def short(frame: Any) -> Any:
+        if len(frame) < SIZE:
+            return copied(frame)
+        if not got:
+            got.append(None)
+            threading.Thread(target=lambda: got.extend(theirs.receive(DEADLINE_S) for _ in range(3))).start()
+        raise MemoryError
+
+    monkeypatch.setattr(process, "copied", short)
+    monkeypatch.setattr(outbox._channel, "freeze", lambda: short(first.data))
+    outbox.add([b"head", second.data])
+    outbox.add([b"head", third.data], leaves_now=True)
+    outbox.flush()
+    outbox.wait()
+    for array in (first, second, third):
+        array[:] = 0
+    while len(got) < 4:
+        pass
+    assert [np.frombuffer(frames[1], np.uint8).sum() for frames in got[1:]] == [SIZE, 2 * SIZE, 3 * SIZE]
