@@ -17,6 +17,7 @@ import logging
 import selectors
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -222,8 +223,13 @@ class WritableSource:
         self._poller.close()
 
 
+_readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[int]] = weakref.WeakKeyDictionary()
+
+
 class EventLoopReader:
     """Reads a connection in an asyncio event loop, while tasks of that loop await futures.
+
+    It reads once in a turn of the loop, whatever asks for it.
 
     Attributes:
         is_closed: Whether it has been closed.
@@ -237,19 +243,34 @@ class EventLoopReader:
         self._poller.register(descriptor, IN)
         self._read = read
         self._is_reading = False
+        self._is_due = False
+        self._reading = _readers.setdefault(loop, set())  # the ids of those that read in this loop
         self.is_closed = False
 
     def resume(self) -> None:
         """Read whenever something arrives, unless this is closed; called in the loop's thread."""
         if not self._is_reading and not self.is_closed:
-            self.loop.add_reader(self._poller.fileno(), self._read)
+            self.loop.add_reader(self._poller.fileno(), self._on_readable)
             self._is_reading = True
+            self._reading.add(id(self))
+
+    def read_soon(self) -> None:
+        """Read in the next turn of the loop, also if nothing arrives; called in the loop's thread."""
+        if not self._is_due:
+            self._is_due = True
+            self.loop.call_soon(self._read_due)
+
+    @property
+    def sharers(self) -> int:
+        """The number of connections that read in this loop, 1 or more."""
+        return max(1, len(self._reading))
 
     def pause(self) -> None:
         """Do not read until `resume`; called in the loop's thread."""
         if self._is_reading:
             self.loop.remove_reader(self._poller.fileno())
             self._is_reading = False
+            self._reading.discard(id(self))
 
     def close(self, then: Callable[[], None] = lambda: None) -> None:
         """Stop reading for good; callable from any thread.
@@ -259,6 +280,14 @@ class EventLoopReader:
         """
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._close, then)
+
+    def _on_readable(self) -> None:
+        if not self._is_due:
+            self._read()
+
+    def _read_due(self) -> None:
+        self._is_due = False
+        self._read()
 
     def _close(self, then: Callable[[], None]) -> None:
         self.pause()

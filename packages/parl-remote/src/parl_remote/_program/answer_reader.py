@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UNSENT", "AnswerReader"]
 
-_TURN_S = 0.005  # how long an event loop reads before its tasks have their turn
+_TURN_S = 0.005  # how long an event loop reads, all connections together, before its tasks have their turn
 _TEND_S = 0.05  # a look takes the interpreter from the thread that makes calls, which mostly reads the answers itself
 _TEND_AGAIN_S = 0.01  # after a look that found something
 _TEND_SOON_S = 0.001  # after one that found many bytes
@@ -279,7 +279,7 @@ class AnswerReader(ABC):
                 return
             event_loop.resume()
             if self.has_read_ahead():
-                event_loop.loop.call_soon(self._read_in_event_loop)
+                event_loop.read_soon()
 
     @uninterrupted
     def _read_in_event_loop(self) -> None:
@@ -294,11 +294,13 @@ class AnswerReader(ABC):
             self._resume(event_loop)  # it has just left
             return
         self._reader = get_ident()
-        until = time.monotonic() + _TURN_S
+        until = time.monotonic() + _TURN_S / event_loop.sharers
         is_more = True
         try:
-            while (self._arrived or self._awaited) and time.monotonic() < until:
+            while self._arrived or self._awaited:
                 self._take(0.0, one=True)
+                if time.monotonic() >= until:
+                    break
         except ResultTimeout:
             is_more = False
         except (ChannelClosed, RemoteProtocolError):
@@ -310,7 +312,7 @@ class AnswerReader(ABC):
             self._reader = 0
             self._release_reading()
         if is_more and (self._arrived or self._awaited):
-            event_loop.loop.call_soon(self._read_in_event_loop)
+            event_loop.read_soon()
         if self._followers:
             self._hand_over()
 
