@@ -437,22 +437,20 @@ class RemoteFuture(concurrent.futures.Future[T]):
     def _awaited(self, *, cancels: bool) -> Generator[Any, None, T]:
         """Implement `await`; `cancels` is whether the call is cancelled together with the task that awaits it."""
         while not self._settled:
-            # A program that awaits has imported it.
-            from asyncio import CancelledError, get_running_loop, shield, wrap_future
+            import asyncio  # a program that awaits has imported it
 
-            carrier, loop = self._carrier, get_running_loop()
+            carrier, loop = self._carrier, asyncio.get_running_loop()
             if carrier is None:
-                wrapped = wrap_future(self)
-                yield from (wrapped if cancels else shield(wrapped)).__await__()
+                wrapped = asyncio.wrap_future(self)
+                yield from (wrapped if cancels else asyncio.shield(wrapped)).__await__()
                 break
             waiting = _Awaiting(loop)
             self._block(waiting)
             try:
-                with uninterrupted:
-                    carrier.await_in(loop, self)
+                carrier.await_in(loop, self)
                 if not self._settled and self._carrier is carrier:  # looked at after `waiting` can be seen
                     yield from waiting.news
-            except CancelledError:
+            except asyncio.CancelledError:
                 if cancels:
                     self.cancel()
                 raise

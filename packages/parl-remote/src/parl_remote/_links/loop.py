@@ -232,6 +232,7 @@ class EventLoopReader:
     It reads once in a turn of the loop, whatever asks for it.
 
     Attributes:
+        is_reading: Whether it reads whenever something arrives.
         is_closed: Whether it has been closed.
     """
 
@@ -242,16 +243,16 @@ class EventLoopReader:
         self._poller = new_poller()
         self._poller.register(descriptor, IN)
         self._read = read
-        self._is_reading = False
+        self.is_reading = False
         self._is_due = False
         self._reading = _readers.setdefault(loop, set())  # the ids of those that read in this loop
         self.is_closed = False
 
     def resume(self) -> None:
         """Read whenever something arrives, unless this is closed; called in the loop's thread."""
-        if not self._is_reading and not self.is_closed:
+        if not self.is_reading and not self.is_closed:
             self.loop.add_reader(self._poller.fileno(), self._on_readable)
-            self._is_reading = True
+            self.is_reading = True
             self._reading.add(id(self))
 
     def read_soon(self) -> None:
@@ -267,9 +268,9 @@ class EventLoopReader:
 
     def pause(self) -> None:
         """Do not read until `resume`; called in the loop's thread."""
-        if self._is_reading:
+        if self.is_reading:
             self.loop.remove_reader(self._poller.fileno())
-            self._is_reading = False
+            self.is_reading = False
             self._reading.discard(id(self))
 
     def close(self, then: Callable[[], None] = lambda: None) -> None:

@@ -247,6 +247,19 @@ class AnswerReader(ABC):
     def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:
         """Read answers in the thread of the event loop until the future is settled, or else in the background."""
         event_loop = self._event_loop
+        if event_loop is None or not event_loop.is_reading or event_loop.loop is not loop or self._reader:
+            self._begin_in(loop, future)
+            return
+        self._awaited.add(future)  # the loop reads already, as for most of many
+        if future._settled:
+            self._awaited.discard(future)
+        if self.has_read_ahead():
+            event_loop.read_soon()
+
+    @uninterrupted
+    def _begin_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:
+        """Have an event loop read for a future, if it can."""
+        event_loop = self._event_loop
         if event_loop is None and not self._is_lost:
             with contextlib.suppress(OSError, ValueError, NotImplementedError):  # closed, or a loop that cannot do it
                 reader = EventLoopReader(loop, self._channel.fileno(), self._read_in_event_loop)
@@ -258,7 +271,7 @@ class AnswerReader(ABC):
             event_loop = self._event_loop
         elif event_loop is not None and event_loop.loop is not loop and event_loop.loop.is_closed():
             self._event_loop = None
-            return self.await_in(loop, future)
+            return self._begin_in(loop, future)
         if event_loop is None or event_loop.loop is not loop:
             return self.watch(future)
         self._awaited.add(future)

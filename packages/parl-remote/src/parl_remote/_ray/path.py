@@ -33,6 +33,7 @@ from parl_remote._links.call_messages import pack
 from parl_remote._object_ref import ObjectRef
 from parl_remote._program.actor_ref import ActorRef, AttributeNames
 from parl_remote._program.outbox import OpenPath
+from parl_remote._system.interrupts import uninterrupted
 from parl_remote._transport import Buffer, allocate
 from parl_remote.errors import ActorLost, DeathCause, DeathKind, RemoteError
 
@@ -293,6 +294,7 @@ class RayPath(OpenPath):
             later = self._client.in_background
             result.future().add_done_callback(lambda _: later(lambda: self._take(future, result)))
 
+    @uninterrupted
     def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:  # noqa: ARG002
         """Settle the future in the background."""
         self.watch(future)
