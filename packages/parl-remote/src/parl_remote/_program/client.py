@@ -48,6 +48,7 @@ from parl_remote._program.known_actors import (
 )
 from parl_remote._program.log_forwarding import LogForwarder
 from parl_remote._program.master_client import MasterClient
+from parl_remote._program.object_transfer import NodeObjects, ObjectTransfers
 from parl_remote._program.outbox import CallPath, Outbox
 from parl_remote._program.restarts import NoRestart, Restarts, SupervisorLink
 from parl_remote._program.worker_clients import WorkerClients
@@ -360,7 +361,6 @@ class Client(ConnectionDisplay):
         """Return the transfers of `put` values to a worker that shares no memory with this process."""
         with self._lock:
             if self._objects is None:
-                # Only between hosts: with values of `put` known, each call looks for them among its arguments.
                 self._objects = ObjectTransfers(self._workers.reconnect, self._loop.call_soon)
             return self._objects.at(node_id)
 

@@ -34,7 +34,7 @@ from parl_remote._program.connection import Connection
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.outbox import CallPath, OpenPath, Outbox
 from parl_remote._program.worker_clients import WorkerClients
-from parl_remote._system.interrupts import Condition, Event
+from parl_remote._system.interrupts import Condition
 from parl_remote._system.shortage import is_shortage, shortage_of
 from parl_remote._transport import Channel
 from parl_remote._transport.unix import UnixChannel
@@ -136,7 +136,7 @@ class ActorRecord:
         self.cause: DeathCause | None = None
         self.refusal: DeathCause | None = None
         self.place: ActorPlace | None = None
-        self._ended = Event()
+        self._news = Condition()
         self._stays_unknown = False
 
     @property
