@@ -147,6 +147,7 @@ class Connection(AnswerReader):
             return False
         else:
             frames = pack(kind, flags, index, call_id, payload)
+        is_kept = True
         try:
             with self._sending:
                 if self._is_lost:
@@ -160,7 +161,7 @@ class Connection(AnswerReader):
                 try:
                     if not self._channel.post(frames):
                         self._is_full = True
-                        self._keep(call, future, frames)
+                        is_kept = self._keep(call, future, frames)
                 except BaseException:
                     self._pending.pop(call_id, None)  # answers to earlier calls may still be there to be read
                     future._carrier = former
@@ -168,7 +169,7 @@ class Connection(AnswerReader):
         finally:
             if self._is_full:
                 self._write_soon()
-        if self._is_unfrozen:
+        if not is_kept:
             try:
                 self._await_sent(call, future, frames)
             except ChannelClosed:
@@ -178,11 +179,14 @@ class Connection(AnswerReader):
             self._watch_soon()
         return True
 
-    def _keep(self, call: Call, future: RemoteFuture[Any], frames: list[Buffer]) -> None:
+    def _keep(self, call: Call, future: RemoteFuture[Any], frames: list[Buffer]) -> bool:
         """Freeze a call that the channel has the rest of, or forget it if there is no memory for that.
 
+        Returns:
+            False if there is no memory and a part of it has left, so that the caller has to `_await_sent`.
+
         Raises:
-            MemoryError: It is forgotten. A call of which a part has left is kept, to be awaited with `_await_sent`.
+            MemoryError: It is forgotten.
         """
         try:
             self._freeze(call, future, frames)
@@ -191,6 +195,8 @@ class Connection(AnswerReader):
                 raise
             self._unsent = call, future
             self._is_unfrozen = True
+            return False
+        return True
 
     def _freeze(self, call: Call, future: RemoteFuture[Any], frames: list[Buffer]) -> None:
         """Freeze a call in one copy for the channel and for the case that the actor is lost before it has it whole."""
