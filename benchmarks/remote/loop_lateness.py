@@ -10,11 +10,13 @@ round's ticker: the median over rounds for ours, for plain asyncio, and of the d
 
 import argparse
 import asyncio
+import itertools
 import os
 import signal
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any
 
 import machine
@@ -45,18 +47,19 @@ async def worst_turn(make: Callable[[], list[Awaitable[object]]]) -> float:
     """Return the most CPU time, in milliseconds, between two turns of a ticker while what is made is gathered."""
     loop = asyncio.get_running_loop()
     awaited = make()  # the program's own work, which a program can spread
-    worst, before = 0.0, time.process_time()
+    turns = [time.process_time()]
 
     def tick() -> None:
-        nonlocal worst, before, timer
-        now = time.process_time()
-        worst, before = max(worst, now - before), now
-        timer = loop.call_later(_TICK_S, tick)
+        turns.append(time.process_time())
+        if not is_over:
+            loop.call_later(_TICK_S, tick)
 
-    timer = loop.call_later(_TICK_S, tick)
+    is_over = False
+    loop.call_later(_TICK_S, tick)
     await asyncio.gather(*awaited, return_exceptions=True)
-    timer.cancel()
-    return 1000 * max(worst, time.process_time() - before)
+    is_over = True
+    turns.append(time.process_time())
+    return 1000 * max(later - earlier for earlier, later in itertools.pairwise(turns))
 
 
 class Waiting:
@@ -114,8 +117,8 @@ async def measure(rounds: int) -> None:
     for name, (work, used, count) in ROWS.items():
         pairs = []
         for _ in range(rounds + 1):
-            theirs = await worst_turn(lambda count=count: plain(count))
-            ours = await worst_turn(lambda work=work, used=used, count=count: work(actors[:used], count))
+            theirs = await worst_turn(partial(plain, count))
+            ours = await worst_turn(partial(work, actors[:used], count))
             pairs.append((ours, theirs))
         of_ours, of_theirs = zip(*pairs[1:], strict=True)  # the first round warms up
         difference = statistics.median(one - other for one, other in pairs[1:])
