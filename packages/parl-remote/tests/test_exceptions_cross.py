@@ -168,7 +168,8 @@ def hiding(*names: str) -> type[Exception]:
                 raise LookupError("it is hidden")
             return super().__getattribute__(name)
 
-    return Hiding("Shy", (Exception,), {"__module__": "a_module"})
+    made: Any = Hiding("Shy", (Exception,), {"__module__": "a_module"})
+    return made
 
 
 @parl_remote.remote_class
