@@ -151,6 +151,32 @@ def test_tensors_of_floats_become_those_of_the_model(name: str, way: str, wide: 
         np.testing.assert_array_equal(array, weights[part], err_msg=part)
 
 
+def numbers_of(result: Any) -> list[Any]:
+    parts = result.values() if isinstance(result, dict) else result if isinstance(result, tuple) else [result]
+    return [number for part in parts if part is not None for number in np.ravel(part)]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool"])
+@pytest.mark.parametrize("way", ["algorithm.learn", "agent.learn"])
+@pytest.mark.parametrize("name", [*CHOICES, *NUMBERS, *ON_POLICY])
+def test_tensors_of_whole_numbers_and_flags_are_taken_like_arrays(name: str, way: str, dtype: str) -> None:
+    agent = learner(name)
+    kind: Any = Fragment if name == "IMPALA" else Rollout if name in ON_POLICY else Transitions
+    given = columns(name)
+    for column in given.keys() & {"reward", "terminal", "done", "value", "return_", "log_prob", "advantage"}:
+        given[column] = (np.arange(8) % 3 == 0).astype(np.float32)
+    found: list[Any] = []
+    for one in (copy.deepcopy(agent), agent):
+        tensors = {column: one.alg._exact_tensor(array) for column, array in given.items()}
+        with one.drawing_from(1):
+            found.append((one.alg._read(WAYS[way](one, kind(**tensors))), one.get_weights()))
+        given = {name: part.astype(dtype)[:, None] if part.ndim == 1 else part for name, part in given.items()}
+    (result, weights), (result_whole, weights_whole) = found
+    np.testing.assert_allclose(numbers_of(result_whole), numbers_of(result), rtol=1e-5)
+    for part, array in weights_whole.items():
+        np.testing.assert_allclose(array, weights[part], rtol=1e-5, atol=1e-8, err_msg=part)
+
+
 @pytest.mark.parametrize("name", ["TD3", "IQL"])
 def test_a_copy_that_has_not_learned_learns_with_its_own_model(name: str) -> None:
     agent = learner(name)

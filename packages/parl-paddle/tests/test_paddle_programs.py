@@ -189,6 +189,20 @@ def test_a_learning_rate_can_be_fed() -> None:
         assert np.array_equal(before["head.bias"], agent.get_weights()["head.bias"]) != moves
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_a_program_takes_whole_numbers_and_flags(dtype: str) -> None:
+    algorithm, method, inputs, _ = _dqn(DQN)
+    whole = {name: (NUMBERS[0] > 0.0).astype(dtype) for name in ("reward", "terminal")}
+    agent = Builder(algorithm, method, inputs | whole)
+    twin = _dqn(DQN)[0]
+    twin.set_state(algorithm.get_state())
+    tensors = [paddle.to_tensor(array.astype("float32")) for array in whole.values()]
+    expected = float(
+        twin.learn(*map(paddle.to_tensor, (OBS, ACTION)), tensors[0], paddle.to_tensor(NEXT_OBS), tensors[1])
+    )
+    np.testing.assert_allclose(agent.step()[0], expected, rtol=1e-5)
+
+
 def test_sync_target_reaches_the_program() -> None:
     algorithm, method, inputs, _ = _dqn(DQN)
     agent = Builder(algorithm, method, inputs)

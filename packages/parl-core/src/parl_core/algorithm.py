@@ -751,8 +751,15 @@ class Algorithm:
         """
         action = batch.action
         if type(action) is not np.ndarray and holds_tensors(action):
-            return self._fitted(batch)
+            return self._with_choices(self._fitted(batch).map(self._tensor))
         return self.check_batch(batch)
+
+    def _with_choices(self, batch: Any) -> Any:
+        """Return a batch of tensors with discrete actions as losses take them."""
+        if not self.CHOOSES:
+            return batch
+        choices = self._choices_of(batch.action)
+        return batch if choices is batch.action else batch.made(**{**batch.__dict__, "action": choices})
 
     def _fitted(self, batch: Any) -> Any:
         """Return a batch of arrays or tensors with all columns that losses need; at the first one, look at the model.

@@ -295,10 +295,15 @@ def _numbers(name: str, column: Any) -> Any:
     elif len(shape) != 1:
         raise ValueError(f"{name} must have shape [n] or [n, 1], got {tuple(shape)}")
     if not isinstance(column, np.ndarray):
-        return column
+        return _as_floats(column)
     if column.dtype.kind not in "fiub":
         raise ValueError(f"{name} must hold numbers, got dtype {column.dtype}")
     return column if column.dtype.kind == "f" else column.astype(np.float32)
+
+
+def _as_floats(tensor: Any) -> Any:
+    """Return a tensor of whole numbers or flags as one of floats; frameworks compute with both in different ways."""
+    return tensor if "float" in str(tensor.dtype) else tensor * 1.0
 
 
 def _check_range(name: str, column: NDArray[Any], given: NDArray[Any], limit: tuple[float, str]) -> None:
@@ -571,7 +576,7 @@ class Columns:
             return self.kind(**columns), given
         for name in self.kind.NUMBERS:
             if columns.get(name) is not None:
-                columns[name] = columns[name].reshape([-1])
+                columns[name] = _as_floats(columns[name].reshape([-1]))
         return self.kind.made(**columns), given
 
     def as_called(self, error: ValueError, args: tuple[Any, ...]) -> ValueError:
@@ -621,12 +626,7 @@ def learns_from(
             except ValueError as error:
                 raise columns.as_called(error, args) from error.__cause__
             self._settle_threads()
-            if self.CHOOSES:
-                action = batch.action
-                choices = self._choices_of(action)
-                if choices is not action:
-                    batch = batch.made(**{**batch.__dict__, "action": choices})
-            return learn(self, batch, *settings, **kwargs)
+            return learn(self, self._with_choices(batch), *settings, **kwargs)
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         positional = columns.signature
