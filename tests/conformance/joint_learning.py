@@ -57,6 +57,23 @@ def _dqn(backend: Backend, weights: Weights) -> Learner:
     )
 
 
+def _frozen_at_first(backend: Backend, weights: Weights) -> Learner:
+    """The first layer is frozen in the first update and trained in the later ones."""
+    agent, learned = _dqn(backend, weights)
+    layer = next(iter(agent.alg.model.parameters()))
+    freezing = iter((True, False, False))
+
+    def update(batch: Batch) -> None:
+        frozen = next(freezing)
+        if backend.name == "torch":
+            layer.requires_grad = not frozen
+        else:
+            layer.stop_gradient = frozen
+        learned(batch)
+
+    return agent, update
+
+
 def _policy_gradient(backend: Backend, weights: Weights) -> Learner:
     model = probabilities(backend)
     model.set_weights(weights, portable=True)
@@ -144,6 +161,7 @@ def _actor_critic(backend: Backend, weights: Weights, name: str, **settings: Any
 
 CASES: Mapping[str, tuple[Callable[[Backend, Weights], Learner], dict[str, tuple[int, ...]]]] = {
     "DQN": (_dqn, Q_SHAPES),
+    "DQN, frozen at first": (_frozen_at_first, Q_SHAPES),
     "DDPG": (_ddpg, DETERMINISTIC_SHAPES),
     "PolicyGradient": (_policy_gradient, Q_SHAPES),
     "PolicyGradient, a rollout": (_policy_gradient_rollout, Q_SHAPES),

@@ -115,6 +115,30 @@ def test_compiled_offline_q_agrees_with_the_reference() -> None:
     CompiledOfflineQ().test_three_updates_agree_with_the_reference(FLOAT32, heads=1, double=True, extras=True)
 
 
+@needs_a_compiler
+@pytest.mark.slow
+def test_compiled_updates_leave_frozen_parameters_out_until_they_are_trained_again() -> None:
+    found = []
+    rng = np.random.default_rng(4)
+    obs, next_obs = rng.normal(size=(2, 8, 3)).astype(np.float32)
+    batch = obs, rng.integers(2, size=8), np.ones(8, np.float32), next_obs, np.zeros(8, np.float32)
+    for compiles in (True, False):
+        torch.manual_seed(1)
+        algorithm = DQN(QNetwork(2, (8,)), lr=0.01, device="cpu", compile=compiles)
+        agent = Agent(algorithm)
+        agent.predict(obs)
+        layer = next(algorithm.model.parameters())
+        for frozen, updates in ((True, 2), (False, 10), (True, 2)):
+            layer.requires_grad_(not frozen)
+            before = layer.detach().clone()
+            for _ in range(updates):
+                agent.learn(*batch)
+            assert torch.equal(before, layer) == frozen
+        found.append(agent.get_weights())
+    for name, array in found[0].items():
+        np.testing.assert_allclose(array, found[1][name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 def test_without_a_compiler_it_warns_once_and_learns_as_without(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ The step itself is still the fused kernel, which is faster than compiled code. O
 (`mode="reduce-overhead"`), so that an update consists of a few launches.
 """
 
+import operator
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,12 +19,14 @@ from parl_core import logger
 from parl_core.contracts.batches import Batch
 from parl_core.errors import HyperparameterError
 
-__all__ = ["CompiledGradients", "require_compiler"]
+__all__ = ["CompiledGradients", "gradients_of", "require_compiler"]
 
 Loss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
-# With each shape of batch: the first compiles, and once in a while the next one, too. Later calls do not tell the
-# compiler to follow gradients, which costs a tenth of a small update.
+_is_trained = operator.attrgetter("requires_grad")
+
+# With each shape of batch and each set of frozen parameters: the first compiles, and once in a while the next one, too.
+# Later calls do not tell the compiler to follow gradients, which costs a tenth of a small update.
 _CALLS_THAT_COMPILE = 8
 
 
@@ -45,6 +48,13 @@ def require_compiler() -> bool:
     return True
 
 
+def gradients_of(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the gradient of a loss by each parameter; None for frozen ones and those without influence on the loss."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    found = list(torch.autograd.grad(loss, trained, allow_unused=True))
+    return [found.pop(0) if parameter.requires_grad else None for parameter in parameters]
+
+
 class CompiledGradients:
     """Losses and the gradients of the first of them, compiled at the first call.
 
@@ -57,11 +67,11 @@ class CompiledGradients:
         self._captures = parameters[0].is_cuda
         self._like = parameters[0]
         self._calls: dict[Any, int] = {}
-        leaves = list(parameters)
+        self._leaves = leaves = list(parameters)
 
-        def figures_and_gradients(*batch: Any) -> tuple[Tensor, dict[str, Tensor], tuple[Tensor | None, ...]]:
+        def figures_and_gradients(*batch: Any) -> tuple[Tensor, dict[str, Tensor], list[Tensor | None]]:
             loss, figures = losses(*batch)
-            gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+            gradients = gradients_of(loss, leaves)
             return loss.detach(), {name: figure.detach() for name, figure in figures.items()}, gradients
 
         # The compiler keeps what it has compiled, up to a limit, with the code object, which all closures share.
@@ -69,19 +79,19 @@ class CompiledGradients:
         figures_and_gradients.__code__ = code.replace(co_name=getattr(losses, "__name__", code.co_name))
         self._run = torch.compile(figures_and_gradients, mode="reduce-overhead" if self._captures else "default")
 
-    def __call__(self, *batch: Any) -> tuple[Tensor, dict[str, Tensor], tuple[Tensor | None, ...]]:
-        """Return loss and figures, detached, and the gradients; None for parameters without influence on the loss."""
+    def __call__(self, *batch: Any) -> tuple[Tensor, dict[str, Tensor], list[Tensor | None]]:
+        """Return loss and figures, detached, and the result of `gradients_of`."""
         # Numbers that change, as schedules do, must not be constants of the graph: each new one would compile again.
         batch = tuple(self._like.new_full((), part) if isinstance(part, float) else part for part in batch)
-        shapes = tuple(_shapes(part) for part in batch)
-        calls = self._calls.get(shapes, 0)
+        case = tuple(map(_shapes, batch)), tuple(map(_is_trained, self._leaves))
+        calls = self._calls.get(case, 0)
         if calls >= _CALLS_THAT_COMPILE:
             return self._called(batch)
-        self._calls[shapes] = calls + 1
+        self._calls[case] = calls + 1
         with _settings().patch(trace_autograd_ops=True):
             return self._called(batch)
 
-    def _called(self, batch: tuple[Any, ...]) -> tuple[Tensor, dict[str, Tensor], tuple[Tensor | None, ...]]:
+    def _called(self, batch: tuple[Any, ...]) -> tuple[Tensor, dict[str, Tensor], list[Tensor | None]]:
         if not self._captures:
             return self._run(*batch)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped

@@ -67,9 +67,15 @@ class SharedGradients:
         self.at_backward = not any(hasattr(parameter, _REDUCED) for parameter in parameters)
         if self.at_backward:
             # It is made when the first loss has been computed, from weights that must not change before its gradients.
+            # It leaves frozen parameters out for ever, which may be trained later.
+            frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+            for parameter in frozen:
+                parameter.requires_grad_(True)
             self._parallel = nn.parallel.DistributedDataParallel(
                 _Loss(parameters), find_unused_parameters=True, init_sync=False
             )
+            for parameter in frozen:
+                parameter.requires_grad_(False)
             for parameter in parameters:
                 setattr(parameter, _REDUCED, True)
 

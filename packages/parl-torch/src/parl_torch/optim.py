@@ -17,7 +17,7 @@ from parl_core._small_networks import has_hooks
 from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
 from parl_torch._chains import Plan
-from parl_torch._compiled import CompiledGradients, Loss
+from parl_torch._compiled import CompiledGradients, Loss, gradients_of
 from parl_torch._graphs import TORCH
 from parl_torch._tensors import to_array
 from parl_torch.data_parallel import SharedGradients, learners
@@ -88,7 +88,7 @@ class Adam(contract.Optimizer):
             self._list_parameters()
         rate = self._rate(lr)
         if self._shared is not None and not self._shared.at_backward:
-            gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            gradients = gradients_of(loss, self._parameters)
             self._shared.average(gradients)
             return self._step(gradients, rate)
         if self._shared is not None:
