@@ -239,7 +239,8 @@ class Batch:
         """Describe the position of the first number that would spoil a loss; None if there is none."""
         for name, column in self.named().items():
             for leaf, array in leaves(name, column, _host).items():
-                largest = np.inf if name == "behaviour_logits" else _LARGEST  # -inf is of an action never taken
+                # -inf is of an action never taken. As a number of Python, it would become one of float16: infinite.
+                largest = np.float32(np.inf if name == "behaviour_logits" else _LARGEST)
                 strange = ~(np.abs(array) <= largest) if array.dtype.kind == "f" else np.zeros(1, np.bool_)
                 if strange.any():
                     at = tuple(int(i) for i in np.argwhere(strange)[0])
