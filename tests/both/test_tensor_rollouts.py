@@ -146,3 +146,12 @@ def test_what_a_rollout_of_tensors_cannot_hold_is_refused_in_words() -> None:
     with_memory = parl.Agent(parl.algorithms.PPO(model, device="cpu"))
     with pytest.raises(HyperparameterError, match="memory"):
         RolloutCollector(with_memory, AsTensors(make_vector_env(Broken, 2), with_memory.alg), 5)
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC"])
+def test_the_loop_with_a_replay_memory_refuses_tensors_in_words(name: str) -> None:
+    network: Any = parl.networks.QNetwork(2) if name == "DQN" else parl.networks.SquashedActorCritic(1)
+    agent = parl.Agent(getattr(parl.algorithms, name)(network, device="cpu"))
+    envs: Any = make_vector_env("CartPole-v1" if name == "DQN" else "Pendulum-v1", 2)
+    with pytest.raises(HyperparameterError, match="replay memories keep arrays, and VectorEnv gives tensors"):
+        training.train_off_policy(agent, AsTensors(envs, agent.alg), training.OffPolicySettings(total_steps=10))

@@ -27,7 +27,7 @@ import numpy as np
 from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward
 from numpy.typing import NDArray
 
-from parl_core._nested import GOAL_KEYS, Observations, map_nested, rows_of
+from parl_core._nested import GOAL_KEYS, Observations, holds_tensors, map_nested, rows_of
 from parl_core.algorithm import Algorithm
 from parl_core.checks import check_fraction, check_int, check_non_negative
 from parl_core.contracts.actions import ActionKind, mask_of
@@ -147,7 +147,8 @@ class TransitionCollector:
         seed: the environments' seeds are derived from it; None takes them from the system.
 
     Raises:
-        HyperparameterError: the agent's actions do not suit the environment's action space.
+        HyperparameterError: the agent's actions do not suit the environment's action space, or the environments give
+            tensors.
         ModelContractError: the agent's model has another number of outputs than the space has actions.
     """
 
@@ -167,6 +168,11 @@ class TransitionCollector:
         self._acting = Acting(agent, self._envs.num_envs)
         self._watch = RewardWatch(agent) if has_agents(self._envs.single_observation_space) else None
         self._obs = first_reset(self._envs, seed)
+        if holds_tensors(self._obs):
+            raise HyperparameterError(
+                f"replay memories keep arrays, and {type(envs.unwrapped).__name__} gives tensors: wrap it so that it "
+                "gives arrays, or use an algorithm of train_on_policy, such as PPO, which takes tensors as they are"
+            )
         self._raw = self._obs if self._normalized is None else self._normalized.raw_obs
         try_out(agent, self._obs, envs.single_action_space, self._into_space)
 
