@@ -317,6 +317,37 @@ def test_a_task_learns_of_an_end_that_came_while_another_was_reading(monkeypatch
     background.stop()
 
 
+def test_an_answer_that_no_task_awaits_is_read_after_an_event_loop_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    background = Loop()
+    near, far = (UnixChannel(end) for end in socket.socketpair())
+    connection = Connection(near, background=lambda: background, lost=lambda _: AssertionError(), on_names=print)
+    take = connection._take
+
+    def take_beside_the_background(timeout_s: float | None, *, one: bool = False) -> None:
+        threads.submit(background.run_once, 0.0).result()
+        take(timeout_s, one=one)
+
+    async def main() -> RemoteFuture[Any]:
+        watched, awaited = (connection.submit(Call(Kind.CALL, 0, 0)) for _ in range(2))
+        watched.add_done_callback(lambda _: None)
+        background.run_once(0.0)
+        monkeypatch.setattr(connection, "_take", take_beside_the_background)
+        far.send(pack(Kind.RESULT, 0, 0, awaited._call_id))
+        await asyncio.wait_for(future_of(awaited), PATIENCE_S)
+        monkeypatch.undo()
+        return watched
+
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        watched = asyncio.run(main())
+    far.send(pack(Kind.RESULT, 0, 0, watched._call_id))
+    for _ in range(2):
+        background.run_once(0.0)
+    assert watched._settled
+    connection.hang_up()
+    far.close()
+    background.close()
+
+
 def test_awaiting_a_call_on_a_connection_that_is_just_closed_tells_of_its_end() -> None:
     background = Loop()
     near, far = (UnixChannel(end) for end in socket.socketpair())
