@@ -117,7 +117,7 @@ class ActorOptions:
             TypeError: One has an unknown name, or a value of the wrong type.
             ValueError: One is out of its range.
         """
-        return cls().changed(given)
+        return _DEFAULTS.changed(given)
 
     def changed(self, given: Mapping[str, Any]) -> ActorOptions:
         """Return a copy with some options changed, None to what they are by default; raise what `of` raises."""
@@ -232,3 +232,6 @@ def _checked_labels(labels: object) -> Mapping[str, float]:
     checked = {name: check_number(f"label {name!r}", amount) for name, amount in labels.items()}
     Resources(labels={name: round(amount, 3) for name, amount in checked.items()})  # refuses names that have a meaning
     return checked
+
+
+_DEFAULTS = ActorOptions()

@@ -700,7 +700,10 @@ def shared_workers(client: _current.ActorMaker, options: ActorOptions) -> Worker
     with _shared.lock:
         if _shared.client is not client:
             _shared.client, _shared.kinds = client, {}
-        return _shared.kinds.setdefault(repr(options), Workers(client, options))
+        kind = repr(options)
+        if kind not in _shared.kinds:
+            _shared.kinds[kind] = Workers(client, options)
+        return _shared.kinds[kind]
 
 
 def own_workers(client: _current.ActorMaker, options: ActorOptions, initializer: Any) -> Workers:
