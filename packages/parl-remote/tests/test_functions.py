@@ -603,6 +603,34 @@ class TestMap:
                 second.write("later")
         assert list(results) == ["later", ""]
 
+    def test_results_that_are_closed_as_they_arrive_end(
+        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        results: Any = parl_remote.map(square, range(4), chunksize=4)
+
+        class ClosedMeanwhile(list[int]):
+            def __len__(self) -> int:
+                results.close()  # as another thread
+                return super().__len__()
+
+        part = results._reader.job.part
+        monkeypatch.setattr(results._reader.job, "part", lambda *limits: (ClosedMeanwhile(part(*limits)[0]), {}))
+        assert list(results) == []
+
+    def test_a_loop_over_results_that_have_arrived_runs_no_python_code(self, shared_cluster: None) -> None:
+        results = parl_remote.map(square, range(1000), chunksize=1000)
+        assert iter(results) is results
+        assert next(results) == 0
+        called: list[str] = []
+        sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+        try:
+            rest = list(itertools.islice(results, 999))
+        finally:
+            sys.setprofile(None)
+        assert rest == [square(number) for number in range(1, 1000)]
+        assert called == []
+        assert list(results) == []
+
     def test_an_error_keeps_no_results_after_it(self, shared_cluster: None) -> None:
         with Executor(1) as executor:
             results = executor.map(result_or_error, range(2), chunksize=2)
@@ -621,7 +649,7 @@ class TestMap:
         for make in (parl_remote.map, Executor(2).map):
             results: Any = make(square, itertools.count(), chunksize=1, buffersize=8)
             assert next(results) == 0
-            job = results._job
+            job = results._reader.job
             lock, ended = job.workers.lock, weakref.ref(job)
             del job
             held, dropped = threading.Event(), threading.Event()

@@ -20,10 +20,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures._base import RUNNING
-from itertools import repeat
+from functools import partial
+from itertools import chain, repeat
 from math import inf
 from operator import length_hint
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from parl_remote._data.answers import Failure, rebuild, unreadable
 from parl_remote._functions.worker import CallForm, Code, Outcome, UnreadableResult, unpack
@@ -522,11 +523,8 @@ def late(timeout_s: float | None) -> ResultTimeout:
     return ResultTimeout(f"a result was not there within {timeout_s} s")
 
 
-class Results(ResultIterator[R]):
-    """An iterator over the results of a map, in the items' order; `close` cancels the items that have not begun.
-
-    If a signal handler raises an exception, for example at Ctrl-C, no result is lost: the next request continues.
-    Several threads may request results; each result goes to one of them. It belongs to the process that called.
+class _Reader:
+    """Makes the results of a map ready for its iterator, part by part.
 
     Args:
         job: The map.
@@ -537,17 +535,13 @@ class Results(ResultIterator[R]):
     """
 
     def __init__(
-        self,
-        job: Items,
-        timeout_s: float | None,
-        deadline: float | None,
-        tick: Callable[[int], None],
-        *,
-        goes_on: bool,
+        self, job: Items, timeout_s: float | None, deadline: float | None, tick: Callable[[int], None], goes_on: bool
     ) -> None:
-        self._job = job
+        self.job = job
+        self.deadline = deadline
+        self.has_begun = False
+        self.is_over = False
         self._timeout_s = timeout_s
-        self._deadline = deadline
         self._tick = tick
         self._goes_on = goes_on
         self._pid = os.getpid()
@@ -557,52 +551,49 @@ class Results(ResultIterator[R]):
         self._ready: Iterator[Any] = iter(())  # takes those that need no other step out of the list
         self._steps: repeat[Any] = repeat(None, 0)  # as many as it has not taken
         self._turn = threading.RLock()  # of the thread that makes results ready
-        self._has_begun = False
-        self._is_over = False
+        self._next: dict[str, Iterator[Any] | None] = {}  # "step": what comes in place of a fetch; None for the end
 
-    def __next__(self) -> R:
-        while True:
-            for value in self._ready:  # no call after this: what a handler raises comes before it, or after the return
-                result: R = value
-                return result
-            self._fetch()
+    def steps(self) -> Iterator[Iterator[Any]]:
+        """Return what a `chain` runs through: in turns an iterator that fetches, and one over what it has made ready.
+
+        No part of it is Python code, in which a signal handler might raise and thereby end the chain.
+        """
+        return iter(partial(self._next.pop, "step", map(_Reader._fetch, repeat(self))), None)
 
     @uninterrupted
-    def _fetch(self) -> None:
-        """Make the next results ready, raise the error of the next item, or end the iterator."""
-        self._check_process()
+    def _fetch(self) -> NoReturn:
+        """Raise `StopIteration` when the next step can be taken, or else the error of the next item."""
+        self.check_process()
         with self._turn:
             error = self._advance()
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error
+            self._next["step"] = None if self.is_over else self._ready
+        try:
+            raise error or StopIteration
+        finally:
+            del error
 
     def _advance(self) -> BaseException | None:
-        """Make the next results ready; return the error of the next item or `StopIteration` in place of a result."""
-        if length_hint(self._steps):  # another thread has made them ready
+        """Make the next results ready, or end the iterator; return the error of the next item."""
+        if self.is_over or length_hint(self._steps):  # another thread has made them ready
             return None
-        if self._is_over:
-            return StopIteration()
-        self._has_begun = True
-        job = self._job
+        self.has_begun = True
+        job = self.job
         job.fill()
-        if not self._left:
+        left = self._left
+        if not left:
             self._tick(self._counted)
             self._counted = 0
-            part = job.part(self._timeout_s, self._deadline)
+            part = job.part(self._timeout_s, self.deadline)
             if part is None or isinstance(part, BaseException):
-                self._end()
-                return StopIteration() if part is None else part
+                self.end()
+                return part
             values, failures = part
             for place, error in failures.items():
                 values[place] = _Raised(error)
             values.reverse()
-            self._left = values
+            left = self._left = values
             self._counted = len(values)
             self._one_by_one = bool(failures) or bool(job.ahead)
-        left = self._left
         if type(left[-1]) is not _Raised:
             number = 1 if self._one_by_one else len(left)
             self._steps = repeat(left, number)
@@ -614,50 +605,97 @@ class Results(ResultIterator[R]):
         raised: BaseException = left.pop().error
         job.given += 1
         if not self._goes_on:
-            self._end()
+            self.end()
         if isinstance(raised, StopIteration):  # which would look like the end
             replaced = RuntimeError("an item raised StopIteration")
             replaced.__cause__ = raised
             return replaced
         return raised
 
+    def is_next_there(self, waiter: Any) -> bool:
+        """Return whether the next step is taken without waiting; if not, wake the waiter when that may have changed."""
+        if self._left or self.is_over:
+            return True
+        self.check_process()
+        self.has_begun = True
+        self.job.fill()
+        return self.job.has_part(waiter)
+
+    def late(self) -> ResultTimeout:
+        """End the iterator and return the error of a result that is late."""
+        self.end()
+        return late(self._timeout_s)
+
+    def is_of_this_process(self) -> bool:
+        """Return whether this process called the map."""
+        return self._pid == os.getpid()
+
+    def check_process(self) -> None:
+        """Raise `NotConnected` if the answers come to the process from which this one was forked."""
+        if not self.is_of_this_process():
+            raise NotConnected("a map's results are read by the process that called it, from which this one was forked")
+
+    def end(self) -> None:
+        """End the iterator and drop the results that have arrived; a second call does nothing."""
+        if not self.is_over:
+            self.is_over = True
+            deque(self._ready, 0)
+            self._left = []
+            if self.is_of_this_process():  # else the parent goes on
+                self.job.close()
+                self._tick(0)
+
+
+class Results(chain[R], ResultIterator[R]):
+    """An iterator over the results of a map, in the items' order; `close` cancels the items that have not begun.
+
+    If a signal handler raises an exception, for example at Ctrl-C, no result is lost: the next request continues.
+    Several threads may request results; each result goes to one of them. It belongs to the process that called.
+
+    Results that have arrived are taken by `chain`, in C, in a quarter of the time that a method would take.
+
+    Args:
+        job: The map.
+        timeout_s: The timeout in seconds, for the message.
+        deadline: The time until which all results have to arrive; None waits without limit.
+        tick: Called with the number of results of each part.
+        goes_on: Whether the iterator continues with the next item after it has raised the error of an item.
+    """
+
+    _reader: _Reader
+
+    def __new__(
+        cls,
+        job: Items,
+        timeout_s: float | None,
+        deadline: float | None,
+        tick: Callable[[int], None],
+        *,
+        goes_on: bool,
+    ) -> Results[R]:
+        reader = _Reader(job, timeout_s, deadline, tick, goes_on)
+        results = cast("Results[R]", cls.from_iterable(reader.steps()))
+        results._reader = reader
+        return results
+
     @uninterrupted
     def _is_next_there(self, waiter: Any) -> bool:
-        if self._left or self._is_over:
-            return True
-        self._check_process()
-        self._has_begun = True
-        self._job.fill()
-        return self._job.has_part(waiter)
+        return self._reader.is_next_there(waiter)
 
     def _deadline_of_next(self) -> float | None:
-        return self._deadline
+        return self._reader.deadline
 
     @uninterrupted
     def _late(self) -> ResultTimeout:
-        self._end()
-        return late(self._timeout_s)
-
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():  # the answers come to the parent
-            raise NotConnected("a map's results are read by the process that called it, from which this one was forked")
-
-    def _end(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._ready = iter(())
-            self._steps = repeat(None, 0)
-            self._left = []
-            if self._pid == os.getpid():  # else the parent goes on
-                self._job.close()
-                self._tick(0)
+        return self._reader.late()
 
     @uninterrupted
     def close(self) -> None:
         """Take no more items and drop the results that have arrived."""
-        self._end()
+        self._reader.end()
 
     def __del__(self) -> None:
         # If it has not begun, the program wants the items done, as an executor's.
-        if self._has_begun and not self._is_over and self._pid == os.getpid():
-            self._job.workers.soon(self._job.close)  # this may run at any point of any thread
+        reader = self._reader
+        if reader.has_begun and not reader.is_over and reader.is_of_this_process():
+            reader.job.workers.soon(reader.job.close)  # this may run at any point of any thread
