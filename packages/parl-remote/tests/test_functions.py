@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,9 @@ import pytest
 import parl_remote
 from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
 from parl_remote._data import serialize
-from parl_remote._functions.worker import CallForm, pack_items
-from parl_remote._functions.workers import Workers
+from parl_remote._functions.sources import Items
+from parl_remote._functions.worker import Code, ConcurrencyMode, pack_items
+from parl_remote._functions.workers import Quota, Workers
 from parl_remote.testing import LoopbackCluster
 
 PATIENCE_S = 60.0
@@ -630,6 +632,38 @@ class TestMap:
         assert rest == [square(number) for number in range(1, 1000)]
         assert called == []
         assert list(results) == []
+
+    @pytest.mark.parametrize(
+        ("items", "cost_s", "sizes"),
+        [
+            (10_000, 1e-7, [5000, 5000]),  # two workers save more than a second chunk costs
+            (1000, 1e-7, [1000]),
+            (3000, 1e-6, [1500, 1500]),
+            (8, 1e-3, [2, 2, 2, 2]),
+            (80, 1e-2, [5] * 13 + [4, 3, 2, 2, 1, 1, 1, 1]),
+        ],
+    )
+    def test_chunks_share_the_items_but_are_worth_a_message(self, items: int, cost_s: float, sizes: list[int]) -> None:
+        workers: Any = SimpleNamespace(lock=threading.RLock(), costs={b"": (cost_s, 0.0)}, look_at=lambda _: None)
+        job = Items(
+            workers,
+            Code(b"", [b""], ""),
+            range(items),
+            How.ITEM,
+            chunksize=None,
+            quota=Quota(2),
+            ahead=0,
+            retries=0,
+            timeout_s=None,
+            total=items,
+            on_end=lambda: None,
+        )
+        job.fill()
+        taken = []
+        while job.has_next():
+            taken.append(job.take(2).size)
+            job.running = min(job.running + 1, 2)
+        assert taken == sizes
 
     def test_an_error_keeps_no_results_after_it(self, shared_cluster: None) -> None:
         with Executor(1) as executor:

@@ -22,7 +22,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures._base import RUNNING
 from functools import partial
 from itertools import chain, repeat
-from math import inf
+from math import ceil, inf
 from operator import length_hint
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -39,7 +39,8 @@ __all__ = ["Calls", "Items", "Results", "read"]
 R = TypeVar("R")
 
 _CHUNK_S = 0.05  # of work: a hundred times what a chunk costs on its way
-_LEAST_S = 0.002  # less is not worth a message, however few items are left
+_LEAST_S = 0.002  # less is not worth a message, unless a worker is idle
+_SEND_S = 0.0002  # of this program's time for a chunk: a worker that gets the n-th one begins that many times later
 _GROWTH = 64  # from one chunk to the next, because one item says little
 _CHUNK_BYTES = 16 << 20  # there and back; with a quarter, chunks cost as much as the copies of their arrays
 _SLACK = 4  # of the time that items take beside one that may be late, and before the rest of a chunk is given back
@@ -458,8 +459,13 @@ class Items:
         size = self._chunksize or self._wished()
         if self._chunksize is None and (self._exhausted or self._left is not None):
             left = waiting + (0 if self._exhausted else self._left or 0)
-            least = int(_LEAST_S / self._cost) if self._cost else 1
-            size = min(size, max(1, least, -(-left // (2 * self._workers_seen))))
+            parts: float = 2 * self._workers_seen
+            if self._cost:
+                work_s = left * self._cost
+                idle = self._workers_seen - self.running
+                idle = min(idle, int((work_s / _SEND_S) ** 0.5))  # which has the least of n * _SEND_S + work_s / n
+                parts = max(1, min(parts, max(idle, work_s / _LEAST_S)))
+            size = min(size, ceil(left / parts))
         size = min(size, waiting)
         items = self._queue[self._at : self._at + size]
         if type(self._queue) is list:
