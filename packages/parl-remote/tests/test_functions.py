@@ -30,7 +30,7 @@ import parl_remote
 from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
 from parl_remote._data import serialize
 from parl_remote._functions.sources import Items
-from parl_remote._functions.worker import Code, ConcurrencyMode, pack_items
+from parl_remote._functions.worker import CallForm, Code, pack_items
 from parl_remote._functions.workers import Quota, Workers
 from parl_remote.testing import LoopbackCluster
 
@@ -649,7 +649,7 @@ class TestMap:
             workers,
             Code(b"", [b""], ""),
             range(items),
-            How.ITEM,
+            CallForm.ITEM,
             chunksize=None,
             quota=Quota(2),
             ahead=0,
