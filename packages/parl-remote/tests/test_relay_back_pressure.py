@@ -39,6 +39,9 @@ class Link:
     def freeze(self, frames: Sequence[Buffer] | None = None) -> None:
         raise AssertionError("`post` keeps nothing")
 
+    def withdraw(self, frames: Sequence[Buffer]) -> bool:
+        return False
+
     def flush(self) -> bool:
         return True
 
