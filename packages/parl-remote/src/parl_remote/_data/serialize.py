@@ -447,8 +447,8 @@ def _by_value_pickler() -> type[Any]:
                 raise pickle.PicklingError("the ends of a pipe are for processes that multiprocessing starts")
             if kind is CodeType:  # cloudpickle 3.1.3 leaves out the file, by which tracebacks show the source
                 make, fields = self.dispatch_table[CodeType](value)
-                if _NO_FILE in fields:
-                    at = fields.index(_NO_FILE)
+                at = list(map(type, fields)).index(str)  # `-bb` forbids to look for a text among bytes
+                if fields[at] == _NO_FILE:
                     fields = (*fields[:at], value.co_filename, *fields[at + 1 :])
                 return make, fields
             if kind is functools.cached_property:  # up to Python 3.11 it has a lock
