@@ -326,7 +326,7 @@ class AnswerReader(ABC):
             self._release_reading()
         if is_more and (self._arrived or self._awaited):
             event_loop.read_soon()
-        if self._followers or self._watched:
+        if self._followers or (self._watched and self._loop is None):
             self._hand_over()
 
     # -- the background --------------------------------------------------------------------------------------------
