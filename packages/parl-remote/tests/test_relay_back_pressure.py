@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import parl_remote
+from parl_remote._program import worker_clients
 from parl_remote._program.relayed_channel import CREDIT_EVERY, WINDOW, RelayedChannel, credit, credit_of, size_of
-from parl_remote._transport import Buffer, sealed
+from parl_remote._transport import Buffer
 from parl_remote.actors import RemoteActors
 from parl_remote.errors import RemoteProtocolError, ResultTimeout
 from parl_remote.testing import Conditions, LoopbackCluster
@@ -203,7 +204,7 @@ MOST_GROWTH = WINDOW + 40 * MB
 @pytest.fixture
 def cluster(unconnected: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackCluster]:
     """A cluster of another host, to whose actors calls are relayed."""
-    monkeypatch.setattr(sealed, "can_seal", lambda: False)
+    monkeypatch.setattr(worker_clients, "can_seal", lambda: False)
     with LoopbackCluster(nodes=0, master_cpus=1) as made:
         made.connect()
         yield made
@@ -217,7 +218,7 @@ def another_host(request: pytest.FixtureRequest, unconnected: None, monkeypatch:
     if is_sealed:
         pytest.importorskip("cryptography")
     else:
-        monkeypatch.setattr(sealed, "can_seal", lambda: False)
+        monkeypatch.setattr(worker_clients, "can_seal", lambda: False)
     with LoopbackCluster(nodes=0, master_cpus=1) as made, pytest.MonkeyPatch.context() as patch:
         for name, value in made.environment.items():
             patch.setenv(name, value)
