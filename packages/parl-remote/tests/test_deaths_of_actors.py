@@ -6,6 +6,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import gc
+import logging
 import multiprocessing
 import os
 import resource
@@ -70,6 +71,13 @@ class Victim:
         actor_process._CHILDREN_S = actor_process._USERS_CODE_S = 0.1
         if how == "exit handler":
             atexit.register(self.sleep)
+        elif how == "log handler":
+            logging.getLogger().addHandler(HangsWhenFlushed())
+        elif how == "exit handler that closed a child":
+            child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+            child.start()
+            atexit.register(self.sleep)
+            atexit.register(lambda: (child.kill(), child.join(), child.close()))
         else:
             self.last = HangsWhenDropped()
 
@@ -79,6 +87,14 @@ class Victim:
         child.start()
         assert child.pid is not None
         return child.pid
+
+
+class HangsWhenFlushed(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        pass
+
+    def flush(self) -> None:
+        time.sleep(600)  # with the lock of the handler, as `logging.shutdown` calls it
 
 
 class HangsWhenDropped:
@@ -251,7 +267,7 @@ def test_an_actor_that_is_released_does_not_wait_long_for_a_child(
     await_end([child])
 
 
-@pytest.mark.parametrize("how", ["exit handler", "deleter"])
+@pytest.mark.parametrize("how", ["exit handler", "deleter", "log handler", "exit handler that closed a child"])
 def test_an_actor_whose_last_steps_hang_is_ended_and_frees_its_slot(
     connect: Callable[..., None], await_end: Callable[..., float], how: str
 ) -> None:

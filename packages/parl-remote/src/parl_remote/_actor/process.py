@@ -785,6 +785,8 @@ def _refuse_worker(listening: Listening, error: BaseException) -> int:
     return 0
 
 
+_STDERR = 2
+
 # Others may wait for this actor's resources. A drained actor has ten seconds as well.
 _CHILDREN_S = 5.0  # for children to end what they do
 _USERS_CODE_S = 5.0  # after that, for exit handlers, `__del__` and whatever else of the user's runs at the end
@@ -796,20 +798,22 @@ def _limit_end(report: Callable[[], None]) -> None:
     Args:
         report: Reports that the end is regular.
     """
-
     process = sys.modules.get("multiprocessing.process")
     children = [] if process is None else process.active_children()
 
     def end() -> None:
         time.sleep(_CHILDREN_S)
         for child in children:  # `multiprocessing` waits for them
-            child.kill()
+            with contextlib.suppress(ValueError, OSError):  # an exit handler has closed it
+                child.kill()
         time.sleep(_USERS_CODE_S)
-        with contextlib.suppress(Exception):
-            _log.error("the process is ended, because its exit handlers take too long; they are here:")
-            faulthandler.dump_traceback(2)
-        report()
-        os._exit(0)
+        try:
+            with contextlib.suppress(OSError):  # not by a log or a stream, whose lock the user's code may hold
+                os.write(_STDERR, b"the process is ended, because its exit handlers take too long; they are here:\n")
+            faulthandler.dump_traceback(_STDERR)
+            report()
+        finally:
+            os._exit(0)
 
     with contextlib.suppress(RuntimeError):  # no thread can be had
         start_daemon(end, "parl-end")
