@@ -89,6 +89,26 @@ class Victim:
         return child.pid
 
 
+@parl_remote.remote_class(n_cpu=0)
+class Receiver:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def take(self, data: bytes, took_s: float) -> None:
+        time.sleep(took_s)
+        self.count += 1
+
+
+@parl_remote.remote_class(n_cpu=0)
+class Sender:
+    def send(self, receiver: Any, count: int) -> int:
+        actor_process._CHILDREN_S = actor_process._USERS_CODE_S = 0.5
+        submit(receiver.take, b"", 2.0)
+        for _ in range(count):
+            submit(receiver.take, bytes(30_000), 0.0)
+        return os.getpid()
+
+
 class HangsWhenFlushed(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         pass
@@ -278,6 +298,21 @@ def test_an_actor_whose_last_steps_hang_is_ended_and_frees_its_slot(
     del victim
     assert Victim().process() != pid
     await_end([pid])
+
+
+def test_a_released_actor_sends_its_last_calls_although_its_exit_handlers_have_a_limit(
+    connect: Callable[..., None], await_end: Callable[..., float]
+) -> None:
+    connect()
+    receiver: Any = Receiver()
+    sender: Any = Sender()
+    pid = sender.send(receiver, 300)
+    del sender
+    await_end([pid])
+    until = time.monotonic() + PATIENCE_S
+    while receiver.count <= 300 and time.monotonic() < until:
+        pass
+    assert receiver.count == 301
 
 
 def test_missing_resources_are_reported_with_what_was_asked_and_what_there_is(connect: Callable[..., None]) -> None:

@@ -30,7 +30,7 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from parl_remote import _connect, _current
@@ -792,21 +792,25 @@ _CHILDREN_S = 5.0  # for children to end what they do
 _USERS_CODE_S = 5.0  # after that, for exit handlers, `__del__` and whatever else of the user's runs at the end
 
 
-def _limit_end(report: Callable[[], None]) -> None:
-    """End this process although its children or the user's code do not end in time.
+@contextlib.contextmanager
+def _limited(report: Callable[[], None]) -> Iterator[None]:
+    """End this process although its children or the user's code, which runs within, do not end in time.
 
     Args:
         report: Reports that the end is regular.
     """
     process = sys.modules.get("multiprocessing.process")
     children = [] if process is None else process.active_children()
+    is_over = threading.Event()
 
     def end() -> None:
-        time.sleep(_CHILDREN_S)
+        if is_over.wait(_CHILDREN_S):
+            return
         for child in children:  # `multiprocessing` waits for them
             with contextlib.suppress(ValueError, OSError):  # an exit handler has closed it
                 child.kill()
-        time.sleep(_USERS_CODE_S)
+        if is_over.wait(_USERS_CODE_S):
+            return
         try:
             with contextlib.suppress(OSError):  # not by a log or a stream, whose lock the user's code may hold
                 os.write(_STDERR, b"the process is ended, because its exit handlers take too long; they are here:\n")
@@ -817,6 +821,10 @@ def _limit_end(report: Callable[[], None]) -> None:
 
     with contextlib.suppress(RuntimeError):  # no thread can be had
         start_daemon(end, "parl-end")
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 def run_actor(listening: Listening, parent: int) -> None:
@@ -845,15 +853,16 @@ def run_actor(listening: Listening, parent: int) -> None:
             raise
         _current.when_ending(process.send_exit_report)
         process.run()
-        _limit_end(process.send_exit_report)
-        close_streams()
-        host.drop_instance()
+        with _limited(process.send_exit_report):
+            close_streams()
+            host.drop_instance()
         client = _current.clear()
         if client is not None:
-            client.close()  # and with it the actors that this one has made
-        atexit._run_exitfuncs()
-        flush_output()  # before the report: a process that has sent it may be killed at once
-        process.send_exit_report()
+            client.close()  # and with it the actors that this one has made; it sends the rest of the calls to others
+        with _limited(process.send_exit_report):
+            atexit._run_exitfuncs()
+            flush_output()  # before the report: a process that has sent it may be killed at once
+            process.send_exit_report()
         code = 0
     except BaseException as error:
         if os.getpid() != own:
