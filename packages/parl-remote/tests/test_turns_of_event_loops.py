@@ -15,13 +15,14 @@ import pytest
 from parl_remote._data.calls import Call
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import Flag, Kind, pack
-from parl_remote._links.loop import Loop
+from parl_remote._links.loop import EventLoopReader, Loop
 from parl_remote._program import answer_reader
 from parl_remote._program.connection import Connection
 from parl_remote._program.outbox import Outbox
 from parl_remote._transport.unix import UnixChannel
 
 CALLS = 100
+PATIENCE_S = 60.0
 
 
 def counting(counts: Counter[str], name: str) -> Callable[..., None]:
@@ -85,3 +86,26 @@ def test_a_turn_reads_each_connection_once_and_until_its_time_is_up(
     for one in ends:
         one.close()
     loop.close()
+
+
+def test_a_handler_that_raises_while_a_reading_is_scheduled_does_not_end_the_reading() -> None:
+    ours, theirs = socket.socketpair()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        loop, is_read = asyncio.get_running_loop(), asyncio.Event()
+        reader = EventLoopReader(loop, ours.fileno(), is_read.set)
+        reader.resume()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "call_soon", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                reader.read_soon()
+        theirs.send(b"1")
+        await asyncio.wait_for(is_read.wait(), PATIENCE_S)
+        reader.close()
+
+    asyncio.run(main())
+    ours.close()
+    theirs.close()
