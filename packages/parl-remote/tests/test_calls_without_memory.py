@@ -309,3 +309,25 @@ def test_answers_behind_it_wait_if_there_is_no_memory_for_them(
     while len(got) < 4:
         pass
     assert [np.frombuffer(frames[1], np.uint8).sum() for frames in got[1:]] == [SIZE, 2 * SIZE, 3 * SIZE]
+
+
+def test_an_answer_that_there_is_no_memory_to_send_leaves_behind_another_one_later(
+    answers: tuple[Answers, UnixChannel, UnixChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, ours, theirs = answers
+    outbox.add([b"head", ones().data])
+    outbox.flush()
+    assert outbox.is_full
+    post, fails = ours.post, [True]
+
+    def short(*messages: Any) -> bool:
+        if fails:
+            fails.clear()
+            raise MemoryError
+        return post(*messages)
+
+    monkeypatch.setattr(ours, "post", short)
+    outbox.add([b"second"])
+    assert [bytes(theirs.receive(DEADLINE_S)[0]) for _ in range(2)] == [b"head", b"second"]
+    assert not fails
+    outbox.wait()

@@ -175,6 +175,8 @@ class Outbox:
                         self._freeze()
                 except ChannelClosed:
                     self._drop()
+                except MemoryError:  # there may be some later, see `flush`
+                    time.sleep(_HOLD_S)
         self._on_caught_up()
 
     def _drop(self) -> None:
