@@ -112,10 +112,10 @@ class ActorMaker(Protocol):
         """
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
-        """Return the actor with a name; see `named_actors.get_actor`."""
+        """Return the actor with a name; see `parl_remote.get_actor`."""
 
     def kill(self, name: str) -> None:
-        """End the actor with a name; see `named_actors.kill`."""
+        """End the actor with a name; see `parl_remote.kill`."""
 
     @property
     def actor_num(self) -> int:

@@ -344,7 +344,7 @@ class DebugClient(ConnectionDisplay):
         raise NotConnected("this handle belongs to another cluster; with debug=True only this process exists")
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:  # noqa: ARG002  # they are made at once
-        """Return the actor with a name; see `named_actors.get_actor`."""
+        """Return the actor with a name; see `parl_remote.get_actor`."""
         ref, wait = self._names.get(name, (None, True))
         alive = ref() if ref is not None else None
         if alive is None:
@@ -352,7 +352,7 @@ class DebugClient(ConnectionDisplay):
         return FoundActor(alive.place, alive.spec.shipped(), wait)
 
     def kill(self, name: str) -> None:
-        """End the actor with a name; see `named_actors.kill`."""
+        """End the actor with a name; see `parl_remote.kill`."""
         self._refs[self.find(name, None).place].destroy()
 
     def close(self) -> None:

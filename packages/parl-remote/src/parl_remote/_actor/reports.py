@@ -252,7 +252,7 @@ def _reserve_space(descriptor: int) -> None:
 
 
 def _page(path: str | os.PathLike[str]) -> bytes:
-    """Return the page without any stack dump behind it (see `stack_dumps`); empty if it cannot be read."""
+    """Return the page without any stack dump behind it (see `allow_stack_dumps`); empty if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(PAGE_BYTES)

@@ -199,7 +199,7 @@ class Worker(Protocol):
 
 
 class ProgramFiles:
-    """Files and code of this program; arguments and exceptions are those of `directories.ActorDirectories`."""
+    """Files and code of this program; arguments and exceptions are those of `ActorDirectories`."""
 
     def __init__(self, patterns: Iterable[str | os.PathLike[str]] = (), *, same_host_shortcut: bool = True) -> None:
         self._base = working_dir()

@@ -95,7 +95,7 @@ class Client(ConnectionDisplay):
     Attributes:
         own: The actors that were made here.
         actor_factory: Creates them.
-        supervises: Whether this process restarts detached actors itself, see `supervision`.
+        supervises: Whether this process restarts detached actors itself, see `restarts.Supervisor`.
 
     Raises:
         ClusterUnreachable: Nothing answers at the address.
@@ -280,7 +280,7 @@ class Client(ConnectionDisplay):
             return self._registered(place.lease_id, self._reference(spec, record, Outbox(connection), place))
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
-        """Return the actor with a name; see `named_actors.get_actor`."""
+        """Return the actor with a name; see `parl_remote.get_actor`."""
         self._check_open()
         found = find_named(self._master, self._workers, name, timeout_s)
         place = found.place
@@ -290,7 +290,7 @@ class Client(ConnectionDisplay):
         return found
 
     def kill(self, name: str) -> None:
-        """End the actor with a name; see `named_actors.kill`."""
+        """End the actor with a name; see `parl_remote.kill`."""
         self._check_open()
         kill_named(self._master, name, self._limits.liveness_limit_s)
 

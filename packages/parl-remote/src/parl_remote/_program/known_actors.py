@@ -423,7 +423,7 @@ class Borrowing:
 
 
 def find_named(master: MasterClient, workers: WorkerClients, name: str, timeout_s: float | None) -> FoundActor:
-    """Return the actor with a name; see `named_actors.get_actor`."""
+    """Return the actor with a name; see `parl_remote.get_actor`."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     found = _ask(master, lambda number: FindActor(number, actor_name=name), timeout_s)
     assert isinstance(found, ActorFound)  # the master answers with that or with Failed
@@ -437,7 +437,7 @@ def find_named(master: MasterClient, workers: WorkerClients, name: str, timeout_
 
 
 def kill_named(master: MasterClient, name: str, timeout_s: float) -> None:
-    """End the actor with a name; see `named_actors.kill`."""
+    """End the actor with a name; see `parl_remote.kill`."""
     _ask(master, lambda number: KillActor(number, name), timeout_s)
 
 

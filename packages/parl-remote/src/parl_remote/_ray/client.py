@@ -191,7 +191,7 @@ class RayClient(ConnectionDisplay):
             return self._reference(spec, place, handle, AttributeNames(attributes))[0]
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
-        """Return the actor with a name; see `named_actors.get_actor`."""
+        """Return the actor with a name; see `parl_remote.get_actor`."""
         self._check_open()
         handle = self._named(name)
         try:
@@ -206,7 +206,7 @@ class RayClient(ConnectionDisplay):
         return FoundActor(RayPlace(place.actor_id, place.concurrent, handle), *read_description(described))
 
     def kill(self, name: str) -> None:
-        """End the actor with a name; see `named_actors.kill`."""
+        """End the actor with a name; see `parl_remote.kill`."""
         self._check_open()
         ray().kill(self._named(name))
 

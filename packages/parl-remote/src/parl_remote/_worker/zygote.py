@@ -265,7 +265,7 @@ class ZygoteProcess:
         self._tell(kill=number)
 
     def dump(self, number: int) -> None:
-        """Make actor `number` print its stacks, see `stack_dumps`."""
+        """Make actor `number` print its stacks, see `reports.allow_stack_dumps`."""
         self._tell(dump=number)
 
     def reports(self) -> list[dict[str, object]] | None:

@@ -70,7 +70,7 @@ _HEAD = struct.Struct("<BxxxI")
 _ALIGNMENT = 8
 _INLINE_BELOW = 2**14  # copying so little costs less than another encrypted part
 _CUT = 2**20
-_MAX_FRAMES = 2**20  # as in `framing`: a list of a million arrays is data
+_MAX_FRAMES = 2**20  # as in `unix.sockets`
 _PADDING = [bytes(-rest % _ALIGNMENT) for rest in range(_ALIGNMENT)]  # by what is over of a frame's length
 MAX_PART = 2 * _CUT
 
