@@ -27,6 +27,7 @@ from parl_remote._data import serialize
 from parl_remote._program import known_actors
 from parl_remote._program.client import Client
 from parl_remote._program.worker_clients import WorkerClients
+from parl_remote.errors import ChannelClosed
 
 
 @parl_remote.remote_class
@@ -247,6 +248,38 @@ def test_a_handle_comes_back_after_its_owner_dropped_it(everywhere: str) -> None
     again = keeper.get()
     keeper.forget()
     assert again.get() == 8
+
+
+def test_a_handle_that_comes_back_at_once_leaves_the_end_of_the_former_connection_to_the_loop(
+    clusters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Any] = []
+    comes_back = threading.Event()
+
+    def send_close(channel: Any, **how: Any) -> bool:
+        try:
+            said.append(say(channel, **how))
+        except ChannelClosed as error:
+            said.append(error)
+            raise
+        return bool(said[-1])
+
+    def reach(client: WorkerClients, *request: Any) -> Any:
+        comes_back.set()
+        return ask(client, *request)
+
+    say, ask, client = known_actors.send_close, WorkerClients.ask, _current.client()
+    assert isinstance(client, Client)
+    cell: Any = Cell()
+    keeper: Any = Cell(cell)
+    assert keeper.get_through() is None
+    monkeypatch.setattr(known_actors, "send_close", send_close)
+    monkeypatch.setattr(WorkerClients, "ask", reach)
+    client._loop.call_soon(comes_back.wait)
+    del cell
+    back = keeper.get()
+    assert back.get() is None
+    assert said == [True]
 
 
 def test_an_actor_may_hold_its_own_handle_without_living_for_ever(everywhere: str) -> None:

@@ -312,6 +312,7 @@ class Unreached(OpenPath):
         assert place is not None  # see `Borrowing.reach`
         with self._lock:
             if outbox.path is self:
+                self._record.hang_up()
                 connection = self._borrowing.connect(place, self._record)
                 if connection is None:
                     future._settle(None, self._record.unsent())
@@ -371,7 +372,6 @@ class Borrowing:
     def connect(self, place: ActorPlace, record: ActorRecord) -> Connection | None:
         """Connect as `reach` does; return None if the actor has ended or cannot be reached."""
         is_watched = False
-        record.hang_up()
         record.refusal = None
         try:
             granted = granted_at(place)
