@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import parl_remote
 from parl_remote import ActorLost, DeathKind, RemoteCallError
+from parl_remote._messages.parts import ActorWatched
+from parl_remote._program import known_actors
+from parl_remote._program.actor_ref import ActorPlace
+from parl_remote._program.known_actors import ActorRecord, Borrowing
+from parl_remote.errors import DeathCause
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits descriptors")
 
@@ -90,3 +96,23 @@ def test_without_descriptors_at_either_end_a_call_fails_and_a_later_one_works(
     parl_remote.kill(keeper)
     with pytest.raises(ActorLost, match="destroyed"):
         asker.ask_kept()
+
+
+def test_while_it_connects_again_calls_of_the_refused_connection_fail_with_the_shortage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known_actors, "CAUSE_PATIENCE_S", 0.0)
+    record = ActorRecord("lease", "node", "Keeper", is_borrowed=True)
+    record.refuse("Too many open files")
+    errors: list[Any] = []
+
+    def ask(*_: object) -> ActorWatched:
+        errors.append(record.error("get"))
+        return ActorWatched(1, cause=DeathCause(DeathKind.EXIT))
+
+    unused: Any = None
+    workers: Any = SimpleNamespace(ask=ask)
+    borrowing = Borrowing(unused, workers, unused, own_lease="", timeout_s=1.0)
+    assert borrowing.connect(ActorPlace("lease", "node", (), "", ""), record) is None
+    assert errors[0].cause.kind is DeathKind.UNREACHABLE
+    assert record.error("get").cause.kind is DeathKind.EXIT, "the end is the last word"

@@ -372,7 +372,7 @@ class Borrowing:
     def connect(self, place: ActorPlace, record: ActorRecord) -> Connection | None:
         """Connect as `reach` does; return None if the actor has ended or cannot be reached."""
         is_watched = False
-        record.refusal = None
+        former = record.refusal  # until there is another connection, for the calls of the one that was refused
         try:
             granted = granted_at(place)
             answer = self._workers.ask(granted, lambda n: WatchActor(n, place.lease_id), self._timeout_s)
@@ -392,13 +392,15 @@ class Borrowing:
                 record.refuse(shortage_of(error))
             if (opened := record.connection) is not None:
                 opened.look()  # the actor may have told why, or
-            if record.refusal is None and is_watched:
+            if record.refusal is former and is_watched:
                 record.await_end()  # its worker may be telling this moment
-            if record.refusal is None:
+            if record.refusal is former:
                 detail = f"it cannot be reached from here: {error}"
                 record.end(DeathCause(DeathKind.NODE_LOST, detail=detail))
             record.hang_up()
             return None
+        if record.refusal is former:
+            record.refusal = None
         return connection
 
     def lost(self, lease_id: str, cause: DeathCause) -> None:
