@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import signal
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from parl_remote._messages.parts import ActorWatched
 from parl_remote._program import known_actors
 from parl_remote._program.actor_ref import ActorPlace
 from parl_remote._program.known_actors import ActorRecord, Borrowing
+from parl_remote._program.worker_clients import WorkerClients
 from parl_remote.errors import DeathCause
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits descriptors")
@@ -67,6 +70,15 @@ class Asker(Short):
     def ask_kept(self) -> int:
         return int(self.keeper.get())
 
+    def cannot_reach_workers(self) -> None:
+        def ask(*_: object) -> Any:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        self.ask_worker, WorkerClients.ask = WorkerClients.ask, ask  # type: ignore[method-assign]
+
+    def can_reach_workers(self) -> None:
+        WorkerClients.ask = self.ask_worker  # type: ignore[method-assign]
+
 
 def lacks_descriptors(call: Any, *args: Any) -> None:
     with pytest.raises(ActorLost, match=r"Keeper cannot be reached: .*: Too many open files") as lost:
@@ -96,6 +108,18 @@ def test_without_descriptors_at_either_end_a_call_fails_and_a_later_one_works(
     parl_remote.kill(keeper)
     with pytest.raises(ActorLost, match="destroyed"):
         asker.ask_kept()
+
+
+def test_an_actor_that_is_made_again_while_it_cannot_be_reached_is_found(shared_cluster: None) -> None:
+    keeper: Any = parl_remote.with_options(Keeper, max_restarts=1)()
+    asker: Any = Asker()
+    asker.ask(Keeper())
+    asker.cannot_reach_workers()
+    asker.keep(keeper)
+    lacks_descriptors(asker.ask_kept)
+    os.kill(keeper.get(), signal.SIGKILL)
+    asker.can_reach_workers()
+    assert asker.ask_kept() == keeper.get()
 
 
 def test_while_it_connects_again_calls_of_the_refused_connection_fail_with_the_shortage(

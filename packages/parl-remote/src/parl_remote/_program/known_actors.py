@@ -307,19 +307,22 @@ class Unreached(OpenPath):
 
     def send(self, call: Call, future: RemoteFuture[Any]) -> bool:  # noqa: ARG002  # the outbox keeps the call
         """Connect, and leave the call to the connection; see `CallPath.send`."""
-        outbox, place = self.outbox, self._record.place
+        outbox, record, place = self.outbox, self._record, self._record.place
         assert outbox is not None  # it hands the call over
         assert place is not None  # see `Borrowing.reach`
         with self._lock:
             if outbox.path is self:
-                self._record.hang_up()
-                connection = self._borrowing.connect(place, self._record)
-                if connection is None:
-                    future._settle(None, self._record.unsent())
-                    return True
-                outbox.lost()
-                outbox.made(connection)
-        raise ChannelClosed("there is a connection by now")
+                record.hang_up()
+                connection = self._borrowing.connect(place, record)
+                if connection is not None:
+                    outbox.lost()
+                    outbox.made(connection)
+                elif record.cause is not None:
+                    record.lose(record.cause)  # it may be made again, or have been
+            if outbox.path is self:  # it lives, and is still unreached
+                future._settle(None, record.unsent())
+                return True
+        raise ChannelClosed("this path has ended")
 
     def names_changed(self) -> bool:
         """Return False: what this process knows is all that it can know."""
