@@ -296,9 +296,8 @@ def connect(
             from parl_remote._debug_client import DebugClient
             from parl_remote._files.upload import ActorDirectories
 
-            ActorDirectories(
-                distributed_files
-            )  # actors in this process see the files themselves; mistakes show all the same
+            # Actors in this process see the files themselves; mistakes show all the same.
+            ActorDirectories(distributed_files)
             _current.install(DebugClient(slots), functools.partial(DebugClient, slots), running)
         elif _is_ray(address):
             from parl_remote._ray.client import open_ray

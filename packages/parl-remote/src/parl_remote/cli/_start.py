@@ -449,9 +449,8 @@ def connect_command(
                         _say_it_runs(what, where, found, key_file)
                         return
             cluster = ClusterAddress(str(master), found, key_file)
-            RequestConnection(
-                cluster.connect_master(), Role.MASTER, found.limits, "xparl connect"
-            ).close()  # fails if refused
+            # It fails if the master refuses this host.
+            RequestConnection(cluster.connect_master(), Role.MASTER, found.limits, "xparl connect").close()
             listen_on, known_as = _worker_host(host, master, run_files)
             if port:
                 check_port(listen_on, port, run_files)
