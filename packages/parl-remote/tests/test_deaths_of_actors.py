@@ -76,8 +76,8 @@ class Victim:
         elif how == "exit handler that closed a child":
             child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
             child.start()
-            atexit.register(self.sleep)
-            atexit.register(lambda: (child.kill(), child.join(), child.close()))
+            for step in (self.sleep, child.close, child.join, child.kill):  # the last one is taken first
+                atexit.register(step)
         else:
             self.last = HangsWhenDropped()
 
