@@ -74,10 +74,11 @@ class Asker(Short):
         def ask(*_: object) -> Any:
             raise OSError(errno.EMFILE, "Too many open files")
 
-        self.ask_worker, WorkerClients.ask = WorkerClients.ask, ask  # type: ignore[method-assign]
+        self.without = pytest.MonkeyPatch()
+        self.without.setattr(WorkerClients, "ask", ask)
 
     def can_reach_workers(self) -> None:
-        WorkerClients.ask = self.ask_worker  # type: ignore[method-assign]
+        self.without.undo()
 
 
 def lacks_descriptors(call: Any, *args: Any) -> None:

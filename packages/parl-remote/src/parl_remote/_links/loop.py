@@ -258,7 +258,7 @@ class EventLoopReader:
     def read_soon(self) -> None:
         """Read in the next turn of the loop, also if nothing arrives; called in the loop's thread."""
         if not self._is_due:
-            self.loop.call_soon(self._read_due)  # first: if a handler raises here, nothing is taken for due that is not
+            self.loop.call_soon(self._read_due)  # first: a handler that raises here must not leave it due
             self._is_due = True
 
     @property
