@@ -211,6 +211,33 @@ def _end() -> Iterator[None]:
     parl_remote.disconnect()
 
 
+class CountingBar:
+    """A bar in place of tqdm's that draws nothing."""
+
+    made: list[CountingBar]
+
+    def __init__(self, total: int | None, desc: str | None) -> None:
+        self.total = total
+        self.desc = desc
+        self.count = 0
+        self.is_closed = False
+        self.made.append(self)
+
+    def update(self, n: int) -> None:
+        assert not self.is_closed
+        self.count += n
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> list[CountingBar]:
+    monkeypatch.setitem(sys.modules, "tqdm.auto", SimpleNamespace(tqdm=CountingBar))
+    CountingBar.made = []
+    return CountingBar.made
+
+
 @pytest.fixture
 def executor(shared_cluster: None) -> Iterator[Executor]:
     with Executor(max_workers=4) as executor:
@@ -867,6 +894,48 @@ class TestMap:
                 await anext(parl_remote.map(nap, [1.0], timeout=0.01))
 
         asyncio.run(main())
+
+    @pytest.mark.parametrize("is_sized", [True, False])
+    @pytest.mark.parametrize("chunksize", [None, 1, 7])
+    @pytest.mark.parametrize("buffersize", [None, 3])
+    def test_a_progress_bar_counts_results_that_can_be_taken(
+        self,
+        shared_cluster: None,
+        bars: list[CountingBar],
+        is_sized: bool,
+        chunksize: int | None,
+        buffersize: int | None,
+    ) -> None:
+        items = range(20) if is_sized else iter(range(20))
+        results = parl_remote.map(odd_fails, items, chunksize=chunksize, buffersize=buffersize, progress="odd")
+        (bar,) = bars
+        assert (bar.total, bar.desc) == (20 if is_sized else None, "odd")
+        for number in range(20):
+            with pytest.raises(KeyError) if number % 2 else contextlib.nullcontext():
+                next(results)
+            assert number < bar.count <= 20
+            assert not bar.is_closed
+        assert next(results, None) is None
+        assert bar.count == 20
+        assert bar.is_closed
+
+    def test_a_progress_bar_counts_in_any_loop(self, shared_cluster: None, bars: list[CountingBar]) -> None:
+        async def read() -> list[int]:
+            return [result async for result in parl_remote.map(square, range(20), progress=True)]
+
+        for _ in parl_remote.map(square, range(20), progress=True):
+            pass
+        list(parl_remote.map(square, range(20), progress=True))
+        asyncio.run(read())
+        assert [(bar.count, bar.is_closed) for bar in bars] == [(20, True)] * 3
+
+    def test_a_progress_bar_is_shown_until_the_last_result(
+        self, shared_cluster: None, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert list(parl_remote.map(square, range(20), progress="squares")) == [n * n for n in range(20)]
+        last = capsys.readouterr().err.split("\r")[-1]
+        assert "squares" in last
+        assert "20/20" in last
 
     def test_a_map_within_a_map_does_not_wait_for_itself(self, shared_cluster: None) -> None:
         assert list(parl_remote.map(inner, range(6))) == [sum(n * n for n in range(m)) for m in range(6)]

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from parl_core.deprecation import REMOVED_CLIENT_ATTRIBUTES, found_or_successor
 
 if TYPE_CHECKING:
     from parl_remote._messages import Status
 
-__all__ = ["ConnectionDisplay", "actor_hook", "future_html", "is_hook", "progress_bar", "short_id"]
+__all__ = ["Bar", "ConnectionDisplay", "NoBar", "actor_hook", "future_html", "is_hook", "progress_bar", "short_id"]
 
 _log = logging.getLogger("parl.remote")
 
@@ -153,25 +153,37 @@ class ConnectionDisplay:
         return _table(f"cluster {self.address}", rows) + _grid(heads, nodes[:_MOST_NODES])
 
 
-def progress_bar(progress: bool | str, items: Iterable[Any]) -> Callable[[int], None]:
-    """Return the progress function, called with 1 for each result and 0 at the end."""
+class Bar(Protocol):
+    """A progress bar, as of tqdm."""
+
+    def update(self, n: int, /) -> object:
+        """Count so many results more."""
+
+    def close(self) -> object:
+        """Show the last count and end; a second call does nothing."""
+
+
+class NoBar:
+    """The progress bar of a program that wants none."""
+
+    def update(self, n: int, /) -> None:
+        """Count nothing."""
+
+    def close(self) -> None:
+        """Show nothing."""
+
+
+def progress_bar(progress: bool | str, total: int | None) -> Bar:
+    """Return the progress bar of a map over so many items; None if their number is not known."""
     if not progress:
-        return lambda _: None
+        return NoBar()
     try:
         from tqdm.auto import tqdm
     except ImportError:
         _log.warning("progress is not shown: it needs tqdm; pip install tqdm")
-        return lambda _: None
-    total = len(items) if isinstance(items, Sized) else None
-    bar = tqdm(total=total, desc=progress if isinstance(progress, str) else None)
-
-    def tick(done: int) -> None:
-        if done:
-            bar.update(done)
-        else:
-            bar.close()
-
-    return tick
+        return NoBar()
+    bar: Bar = tqdm(total=total, desc=progress if isinstance(progress, str) else None)
+    return bar
 
 
 def _methods(cls: type, names: Sequence[str]) -> str:

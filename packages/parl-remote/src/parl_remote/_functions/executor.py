@@ -22,7 +22,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from parl_remote import _connect, _current
 from parl_remote._data import serialize
-from parl_remote._display import progress_bar
+from parl_remote._display import NoBar, progress_bar
 from parl_remote._functions.sources import Calls, Items, Results
 from parl_remote._functions.worker import CallForm, Code, Packed, kept, name_of, pack_items
 from parl_remote._functions.workers import Quota, Workers, after_fork, own_workers, shared_workers
@@ -168,7 +168,7 @@ class Executor(concurrent.futures.Executor):
         except BaseException:
             job.close()
             raise
-        results: Results[T] = Results(job, timeout, deadline, _no_tick, goes_on=False)
+        results: Results[T] = Results(job, timeout, deadline, NoBar(), goes_on=False)
         if buffersize is not None:  # the rest is not taken if they are dropped before they are iterated
             weakref.finalize(results, calls.workers.soon, job.take_no_more).atexit = False
         return results
@@ -439,8 +439,8 @@ def map(  # as it is called in the package
         on_end=_nothing,
     )
     deadline = deadline_of("timeout", timeout)
-    tick = progress_bar(progress, range(total) if total is not None else ())
-    return Results(job, timeout, deadline, tick, goes_on=True)
+    bar = progress_bar(progress, total)
+    return Results(job, timeout, deadline, bar, goes_on=True)
 
 
 def _connected() -> _current.ActorMaker:
@@ -449,10 +449,6 @@ def _connected() -> _current.ActorMaker:
     if _current.peek() is None and not _current.inside_actor():
         _connect.connect()
     return _current.client()
-
-
-def _no_tick(_: int) -> None:
-    """Show nothing."""
 
 
 def _nothing() -> None:

@@ -27,6 +27,7 @@ from operator import length_hint
 from typing import Any, NoReturn, TypeVar, cast
 
 from parl_remote._data.answers import Failure, rebuild, unreadable
+from parl_remote._display import Bar
 from parl_remote._functions.worker import CallForm, Code, Outcome, UnreadableResult, unpack
 from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture, ResultIterator
@@ -536,22 +537,19 @@ class _Reader:
         job: The map.
         timeout_s: The timeout in seconds, for the message.
         deadline: The time until which all results have to arrive; None waits without limit.
-        tick: Called with the number of results of each part.
+        bar: Counts the results of each part as soon as they can be taken.
         goes_on: Whether the iterator continues with the next item after it has raised the error of an item.
     """
 
-    def __init__(
-        self, job: Items, timeout_s: float | None, deadline: float | None, tick: Callable[[int], None], goes_on: bool
-    ) -> None:
+    def __init__(self, job: Items, timeout_s: float | None, deadline: float | None, bar: Bar, goes_on: bool) -> None:
         self.job = job
         self.deadline = deadline
         self.has_begun = False
         self.is_over = False
         self._timeout_s = timeout_s
-        self._tick = tick
+        self._bar = bar
         self._goes_on = goes_on
         self._pid = os.getpid()
-        self._counted = 0  # results of the last part
         self._left: list[Any] = []  # of the last part, backwards
         self._one_by_one = False  # for items that are taken one by one, or raised errors
         self._ready: Iterator[Any] = iter(())  # takes those that need no other step out of the list
@@ -587,8 +585,6 @@ class _Reader:
         job.fill()
         left = self._left
         if not left:
-            self._tick(self._counted)
-            self._counted = 0
             part = job.part(self._timeout_s, self.deadline)
             if part is None or isinstance(part, BaseException):
                 self.end()
@@ -598,18 +594,19 @@ class _Reader:
                 values[place] = _Raised(error)
             values.reverse()
             left = self._left = values
-            self._counted = len(values)
             self._one_by_one = bool(failures) or bool(job.ahead)
         if type(left[-1]) is not _Raised:
             number = 1 if self._one_by_one else len(left)
             self._steps = repeat(left, number)
             self._ready = map(list.pop, self._steps)
             job.given += number
+            self._bar.update(number)
             if self._one_by_one:
                 job.fill()  # last: a handler may raise while it takes items
             return None
         raised: BaseException = left.pop().error
         job.given += 1
+        self._bar.update(1)
         if not self._goes_on:
             self.end()
         if isinstance(raised, StopIteration):  # which would look like the end
@@ -649,7 +646,7 @@ class _Reader:
             self._left = []
             if self.is_of_this_process():  # else the parent goes on
                 self.job.close()
-                self._tick(0)
+                self._bar.close()
 
 
 class Results(chain[R], ResultIterator[R]):
@@ -664,7 +661,7 @@ class Results(chain[R], ResultIterator[R]):
         job: The map.
         timeout_s: The timeout in seconds, for the message.
         deadline: The time until which all results have to arrive; None waits without limit.
-        tick: Called with the number of results of each part.
+        bar: Counts the results of each part as soon as they can be taken.
         goes_on: Whether the iterator continues with the next item after it has raised the error of an item.
     """
 
@@ -675,11 +672,11 @@ class Results(chain[R], ResultIterator[R]):
         job: Items,
         timeout_s: float | None,
         deadline: float | None,
-        tick: Callable[[int], None],
+        bar: Bar,
         *,
         goes_on: bool,
     ) -> Results[R]:
-        reader = _Reader(job, timeout_s, deadline, tick, goes_on)
+        reader = _Reader(job, timeout_s, deadline, bar, goes_on)
         results = cast("Results[R]", cls.from_iterable(reader.steps()))
         results._reader = reader
         return results

@@ -23,11 +23,11 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from types import TracebackType
 from typing import Any, Self
 
-from parl_remote._display import progress_bar
+from parl_remote._display import Bar, progress_bar
 from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._options import check_count, deadline_of, seconds_of
 from parl_remote._pools.dispatcher import Dispatcher, Task
@@ -272,7 +272,7 @@ class ActorPool:
             ahead=ahead or _AHEAD_FACTOR * self._per_actor * max(1, len(self)),
             is_ordered=is_ordered,
             timeout_s=timeout_s,
-            tick=progress_bar(progress, items),
+            bar=progress_bar(progress, len(items) if isinstance(items, Sized) else None),
         )
 
 
@@ -285,7 +285,7 @@ class Results(ResultIterator[Any]):
         ahead: The maximum number of items in progress or finished but not yet consumed.
         is_ordered: Whether results are in the items' order.
         timeout_s: Seconds to wait for the next result; None waits without limit.
-        tick: Called for each result returned.
+        bar: Counts each result returned.
     """
 
     def __init__(
@@ -296,14 +296,14 @@ class Results(ResultIterator[Any]):
         ahead: int,
         is_ordered: bool,
         timeout_s: float | None,
-        tick: Callable[[int], None],
+        bar: Bar,
     ) -> None:
         self._items = enumerate(items)
         self._begin = begin
         self._ahead = ahead
         self._is_ordered = is_ordered
         self._timeout_s = timeout_s
-        self._tick = tick
+        self._bar = bar
         self._under_way: deque[RemoteFuture[Any]] = deque()
         self._news = Condition()
         self._finished: deque[RemoteFuture[Any]] = deque()
@@ -348,7 +348,7 @@ class Results(ResultIterator[Any]):
             error, self._source_error = self._source_error, None
             raise StopIteration if error is None else error
         future = self._first() if self._is_ordered else self._any()
-        self._tick(1)
+        self._bar.update(1)
         error = concurrent.futures.CancelledError() if future.cancelled() else future.exception()
         self._next.append((None if error is not None else future.result(), error))
 
@@ -382,7 +382,7 @@ class Results(ResultIterator[Any]):
         self._next.clear()
         while self._under_way:
             self._under_way.popleft().cancel()
-        self._tick(0)
+        self._bar.close()
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # it was never whole
