@@ -18,7 +18,7 @@ import textwrap
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,6 +142,21 @@ def append_to(table: Any, name: str, value: int) -> Any:
     return table[name]
 
 
+async def numbers_in_a_loop(path: str) -> AsyncGenerator[Any, Any]:
+    try:
+        value = None
+        for number in range(3):
+            await asyncio.sleep(0)
+            try:
+                value = yield number if value is None else value
+            except LookupError as error:
+                value = repr(error)
+        raise OSError("after the last")
+    finally:
+        await asyncio.sleep(0)
+        Path(path).write_text("closed")
+
+
 class Tally:
     def __init__(self) -> None:
         self.total = 0
@@ -261,6 +276,20 @@ class TestExecutor:
         with pytest.raises(KeyError) as caught:
             executor.submit(odd_fails, 1).result(PATIENCE_S)
         assert "odd_fails" in str(caught.value.__cause__ or caught.value)
+
+    def test_an_asynchronous_generator_becomes_an_iterator(self, executor: Executor, tmp_path: Path) -> None:
+        ended, closed = tmp_path / "ended", tmp_path / "closed"
+        numbers = executor.submit(numbers_in_a_loop, str(ended)).result(PATIENCE_S)
+        assert [next(numbers), next(numbers), next(numbers)] == [0, 1, 2]
+        with pytest.raises(OSError, match="after the last"):
+            next(numbers)
+        assert ended.read_text() == "closed"
+        (numbers,) = executor.map(numbers_in_a_loop, [str(closed)])
+        assert next(numbers) == 0
+        assert numbers.send("sent") == "sent"
+        assert numbers.throw(KeyError("thrown")) == "KeyError('thrown')"
+        numbers.close()
+        assert closed.read_text() == "closed"
 
     def test_map_is_ordered_and_its_first_error_ends_it(self, executor: Executor) -> None:
         assert list(executor.map(square, range(1000))) == [n * n for n in range(1000)]

@@ -26,7 +26,7 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Any, NoReturn, Protocol, Self
 
 from parl_remote._data import serialize
@@ -333,9 +333,44 @@ def can_stream(value: object) -> bool:
 
 def open_stream(value: Any) -> Opened:
     """Keep a generator in this process; return the object to send in its place."""
+    if inspect.isasyncgen(value) and not _is_in_loop():
+        value = _driven(value)
     source = _Source(value)
     _sources[source.number] = source
     return Opened(source)
+
+
+def _is_in_loop() -> bool:
+    import asyncio
+
+    return asyncio._get_running_loop() is not None
+
+
+def _driven(generator: AsyncGenerator[Any, Any]) -> Generator[Any, Any]:
+    """Yield the values of an asynchronous generator, for which an event loop runs while the next value is awaited."""
+    import asyncio
+
+    async def result_of(step: Awaitable[Any]) -> Any:
+        return await step
+
+    with asyncio.Runner() as runner:
+        step: Awaitable[Any] = generator.asend(None)
+        try:
+            while True:
+                try:
+                    value = runner.run(result_of(step))
+                except StopAsyncIteration:
+                    return
+                try:
+                    sent = yield value
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    step = generator.athrow(error)
+                else:
+                    step = generator.asend(sent)
+        finally:
+            runner.run(result_of(generator.aclose()))
 
 
 def read_by(reader: object, references: Iterable[object]) -> None:
