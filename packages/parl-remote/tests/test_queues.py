@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, NoSuchActor, Queue, QueueClosed, submit, with_options
+from parl_remote import ActorLost, NoSuchActor, Queue, QueueClosed, SerializationError, submit, with_options
 
 PATIENCE_S = 60.0
 
@@ -327,6 +327,35 @@ def test_a_named_queue_is_found_and_killed(connect: Callable[..., None]) -> None
     shared.kill()
     with pytest.raises(ActorLost):
         shared.put(1)
+
+
+def test_an_actor_that_is_not_a_queue_is_no_named_queue(anywhere: str) -> None:
+    shared: Queue[int] = Queue()
+    hand = with_options(Hand, name="hand")(shared)
+    with pytest.raises(NoSuchActor, match="'hand' is not a queue, but <remote Hand"):
+        Queue.named("hand")
+    del hand
+
+
+def test_an_item_that_cannot_be_sent_is_named_as_in_the_call(anywhere: str) -> None:
+    shared: Queue[Any] = Queue()
+    lock = threading.Lock()
+    for put, told in (
+        (lambda: shared.put(lock), r"argument 'item' \(a lock\) of Queue.put\(\) cannot be sent to the receiver"),
+        (
+            lambda: shared.put_nowait({"a": lock}),
+            r"argument 'item' \(a dict\) of Queue.put\(\) .*item\['a'\] is a lock",
+        ),
+        (
+            lambda: shared.put_many([1, lock]),
+            r"argument 'items' \(a list\) of Queue.put_many\(\) .*items\[1\] is a lock",
+        ),
+        (lambda: asyncio.run(shared.put_async(lock)), r"argument 'item' \(a lock\) of Queue.put_async\(\)"),
+        (lambda: shared.put(submit(shared._actor.size)), r"argument 'item' .*of Queue.put\(\): the future of size\(\)"),
+    ):
+        with pytest.raises(SerializationError, match=told):
+            put()
+    assert shared.empty()
 
 
 def test_a_queue_takes_no_slot(connect: Callable[..., None]) -> None:

@@ -20,10 +20,11 @@ from typing import Any, Generic, TypeVar
 
 from parl_remote import _current
 from parl_remote._connect import connect, get_actor, kill
+from parl_remote._data import serialize
 from parl_remote._decorator import remote_class, submit, with_options
 from parl_remote._options import check_count, seconds_of
 from parl_remote._system.interrupts import uninterrupted
-from parl_remote.errors import QueueClosed
+from parl_remote.errors import NoSuchActor, QueueClosed, SerializationError
 
 __all__ = ["Queue"]
 
@@ -200,7 +201,10 @@ class Queue(Generic[Item]):
         Raises:
             NoSuchActor: There is no such queue.
         """
-        return _of(get_actor(name))
+        actor = get_actor(name)
+        if not isinstance(actor, QueueActor):
+            raise NoSuchActor(f"the actor called {name!r} is not a queue, but {actor!r}")
+        return _of(actor)
 
     def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
         """Add an item; wait while the queue is full.
@@ -215,8 +219,13 @@ class Queue(Generic[Item]):
         Raises:
             queue.Full: The queue stayed full until the timeout.
             QueueClosed: The queue is closed.
+            SerializationError: The item cannot be sent.
         """
-        _check_put(self._actor.put([item], _patience(block, timeout)), 1)
+        try:
+            answer = self._actor.put([item], _patience(block, timeout))
+        except SerializationError as error:
+            raise _refusal(error, "put", "item", item) from error.__cause__
+        _check_put(answer, 1)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Item:
         """Take the oldest item and return it; wait while the queue is empty.
@@ -249,9 +258,14 @@ class Queue(Generic[Item]):
         Raises:
             queue.Full: Not all items were added before the timeout; the message has the number of those that were.
             QueueClosed: The queue is closed.
+            SerializationError: An item cannot be sent; none is added.
         """
         batch = list(items)
-        _check_put(self._actor.put(batch, _patience(True, timeout)), len(batch))
+        try:
+            answer = self._actor.put(batch, _patience(True, timeout))
+        except SerializationError as error:
+            raise _refusal(error, "put_many", "items", batch) from error.__cause__
+        _check_put(answer, len(batch))
 
     def get_many(self, most: int, timeout: float | None = None) -> list[Item]:
         """Take 1 to `most` items with one call and return them; wait for the first one only.
@@ -290,7 +304,11 @@ class Queue(Generic[Item]):
             item: The item.
             timeout: Seconds to wait, 0 or more; None waits without limit.
         """
-        _check_put(await submit(self._actor.put, [item], _patience(True, timeout)), 1)
+        try:
+            answer = await submit(self._actor.put, [item], _patience(True, timeout))
+        except SerializationError as error:
+            raise _refusal(error, "put_async", "item", item) from error.__cause__
+        _check_put(answer, 1)
 
     async def get_async(self, timeout: float | None = None) -> Item:
         """Take an item without blocking the event loop and return it; raise what `get` raises.
@@ -396,6 +414,15 @@ def _patience(block: bool, timeout: float | None) -> float | None:
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout must be 0 or more, not {timeout!r}")
     return seconds
+
+
+def _refusal(error: SerializationError, call: str, name: str, value: object) -> SerializationError:
+    """Return the error of a call that put a value, if the value cannot be sent; else the error of the queue's actor."""
+    try:
+        serialize.dumps(value)
+    except Exception as reason:
+        return serialize.refusal(reason, (value,), {}, f"Queue.{call}", lambda: [name], "receiver")
+    return error
 
 
 def _check_put(answer: tuple[int, bool], number: int) -> None:
