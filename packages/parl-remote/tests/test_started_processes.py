@@ -241,6 +241,53 @@ def test_what_a_child_cannot_use_is_refused_in_words(run: Run, method: str) -> N
     assert "call parl.connect() before making objects" in lines[2]
 
 
+FUNCTIONS = """
+import pickle
+
+@parl.remote_function(retries=5)
+def double(number):
+    return 2 * number
+
+class Named:
+    @staticmethod
+    @parl.remote_function
+    def triple(number):
+        return 3 * number
+
+def seen(function):
+    main = sys.modules["__main__"]
+    return function is main.double, function is main.Named.triple, function._settings.retries
+
+def uses(function):
+    return function(2), function._settings.retries
+
+def main():
+    for function in (double, Named.triple):
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            assert pickle.loads(pickle.dumps(function, protocol)) is function
+    changed = double.options(retries=7)
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context(sys.argv[1])) as pool:
+        print(*pool.map(seen, [double, Named.triple, changed]))
+    connect()
+    with parl.Executor(1) as executor:
+        print(*executor.map(uses, [double, Named.triple, changed]))
+        print(executor.submit(lambda: double(4)).result())
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_remote_functions_of_the_main_module_reach_children_by_name_and_workers_by_value(run: Run, method: str) -> None:
+    ended = run(FUNCTIONS, method)
+    assert ended.stdout.splitlines() == [
+        "(True, False, 5) (False, True, 3) (False, False, 7)",
+        "(4, 5) (6, 3) (4, 7)",
+        "8",
+    ], ended.stderr
+
+
 DIES = """
 import signal
 

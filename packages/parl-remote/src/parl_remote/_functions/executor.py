@@ -14,7 +14,9 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import inspect
+import operator
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -291,6 +293,8 @@ class RemoteFunction(Generic[P, R]):
         self._settings = settings
         self._calls: Calls | None = None
         self._lock = threading.RLock()  # as that of `Executor`
+        if self.__module__ in _PROGRAM:
+            _ship_by_value()
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.submit(*args, **kwargs).result()
@@ -324,13 +328,47 @@ class RemoteFunction(Generic[P, R]):
             return self._calls
 
     def __reduce__(self) -> Any:
+        if self.__module__ in _PROGRAM:  # for other processes of the program; workers get the function `_by_value`
+            named = _found(self)
+            if named is self:
+                return self.__qualname__
+            if isinstance(named, RemoteFunction) and named._parl_function is self._parl_function:  # see `options`
+                settings = self._settings
+                return _changed, (named, settings.retries, settings.timeout_s, settings.options)
+        return self._by_value()
+
+    def _by_value(self) -> Any:
         if serialize.has_name_elsewhere(self):
-            return name_of(self._parl_function)
+            return self.__qualname__
         settings = self._settings
         return _function_again, (self._parl_function, settings.retries, settings.timeout_s, settings.options)
 
     def __repr__(self) -> str:
         return f"<remote function {name_of(self._parl_function)}>"
+
+
+# The names of the main module, which children of `multiprocessing` know, and workers do not.
+_PROGRAM = ("__main__", "__mp_main__")
+
+
+@functools.cache
+def _ship_by_value() -> None:
+    """Let cloudpickle send remote functions by value where plain pickle sends their names, as it does functions."""
+    import cloudpickle
+
+    cloudpickle.Pickler.dispatch_table[RemoteFunction] = RemoteFunction._by_value
+
+
+def _found(function: RemoteFunction[Any, Any]) -> Any:
+    """Return what is found by the name of a function; None if there is nothing."""
+    try:
+        return operator.attrgetter(function.__qualname__)(sys.modules.get(function.__module__))
+    except AttributeError:
+        return None
+
+
+def _changed(named: RemoteFunction[Any, Any], *settings: Any) -> RemoteFunction[Any, Any]:
+    return _function_again(named._parl_function, *settings)
 
 
 def _function_again(
