@@ -252,16 +252,18 @@ def test_actors_that_were_given_and_die_are_not_replaced(connect: Callable[..., 
         assert len(pool) == 2
 
 
-@pytest.mark.parametrize(("retries", "per_actor"), [(0, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("retries", "per_actor", "deaths"), [(0, 1, "1 actor died"), (2, 1, "3 actors died"), (2, 2, "3 actors died")]
+)
 def test_an_item_that_kills_actors_is_given_up_with_its_index_and_the_cause(
-    connect: Callable[..., None], tmp_path: Path, retries: int, per_actor: int
+    connect: Callable[..., None], tmp_path: Path, retries: int, per_actor: int, deaths: str
 ) -> None:
     connect(cpu_num=2)
     log = tmp_path / "log"
     with ActorPool(Worker, 2, retries=retries, per_actor=per_actor) as pool:
         results = pool.map(lambda actor, item: actor.deadly(item, str(log)), range(8))
         assert list(itertools.islice(results, 3)) == [0, 1, 2]
-        with pytest.raises(ItemLost, match="item 3 was given up") as caught:
+        with pytest.raises(ItemLost, match=f"item 3 was given up: {deaths} while") as caught:
             next(results)
         assert list(results) == [4, 5, 6, 7]
     assert (caught.value.index, caught.value.attempts) == (3, retries + 1)

@@ -562,8 +562,11 @@ class TestWorkersThatEnd:
         assert executor.submit(call, 3).result(PATIENCE_S) == 3
 
     @pytest.mark.slow
-    def test_the_one_that_ends_them_is_named_and_the_others_are_done(self, shared_cluster: None) -> None:
-        results = parl_remote.map(deadly, range(100), retries=1)
+    @pytest.mark.parametrize(("retries", "deaths"), [(0, "1 worker died"), (1, "2 workers died")])
+    def test_the_one_that_ends_them_is_named_and_the_others_are_done(
+        self, shared_cluster: None, retries: int, deaths: str
+    ) -> None:
+        results = parl_remote.map(deadly, range(100), retries=retries)
         done = []
         lost: list[ItemLost] = []
         while True:
@@ -574,7 +577,8 @@ class TestWorkersThatEnd:
             except ItemLost as error:
                 lost.append(error)
         assert done == [n for n in range(100) if n != 37]
-        assert [(error.index, error.attempts) for error in lost] == [(37, 2)]
+        assert [(error.index, error.attempts) for error in lost] == [(37, retries + 1)]
+        assert f"{deaths} while working on it alone" in str(lost[0])
         assert isinstance(lost[0], concurrent.futures.BrokenExecutor)
 
     def test_a_call_that_runs_too_long_is_ended(self, shared_cluster: None) -> None:

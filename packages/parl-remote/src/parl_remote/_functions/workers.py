@@ -670,8 +670,9 @@ def _given_up(chunk: Chunk, error: BaseException, overdue: bool) -> BaseExceptio
     if overdue:
         late: BaseException = ResultTimeout(f"{what} ran longer than {chunk.source.timeout_s} s, and was ended")
     elif isinstance(error, ActorLost) and chunk.deaths:
+        deaths = "1 worker died" if chunk.deaths == 1 else f"{chunk.deaths} workers died"
         late = ItemLost(
-            f"{what} was given up: {chunk.deaths} workers died while they worked on it alone; the last one: {error}",
+            f"{what} was given up: {deaths} while working on it alone; the last one: {error}",
             index=chunk.start,
             attempts=chunk.deaths,
         )

@@ -263,9 +263,9 @@ class Dispatcher:
         if task.killed <= self._retries:
             self._todo.appendleft(task)
             return
+        deaths = "1 actor died" if task.killed == 1 else f"{task.killed} actors died"
         lost = ItemLost(
-            f"item {task.index} was given up: {task.killed} actors died while they worked on it alone; the last one: "
-            f"{error}",
+            f"item {task.index} was given up: {deaths} while working on it alone; the last one: {error}",
             index=task.index,
             attempts=task.killed,
         )
