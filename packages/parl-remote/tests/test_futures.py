@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import copy
 import functools
 import gc
 import math
 import os
+import pickle
 import sys
 import threading
 import traceback
@@ -134,6 +136,12 @@ def test_a_flood_of_large_calls_and_answers_does_not_block_itself(shared_cluster
 def test_a_result_can_be_taken_as_often_as_wanted(anywhere: str) -> None:
     future = future_of(Worker().note(3))
     assert [future.result(PATIENCE_S), future.get(), future.get_nowait(), future.result()] == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("use", [pickle.dumps, copy.copy])
+def test_a_future_is_used_in_its_process_only(anywhere: str, use: Callable[[object], object]) -> None:
+    with pytest.raises(SerializationError, match=r"the future of note\(\) belongs to its process .*: send its result"):
+        use(Worker().note(1))
 
 
 def test_waiting_ends_after_the_timeout_and_the_call_goes_on(shared_cluster: None, gate: Any) -> None:

@@ -236,7 +236,7 @@ if __name__ == "__main__":
 def test_what_a_child_cannot_use_is_refused_in_words(run: Run, method: str) -> None:
     lines = run(REFUSED, method).stdout.splitlines()
     assert len(lines) == 3, lines
-    assert "the future of put() cannot be sent" in lines[0]
+    assert "the future of put() belongs to its process and cannot be pickled or copied: send its result()" in lines[0]
     assert "call parl.connect() before making or calling objects" in lines[1]
     assert "call parl.connect() before making objects" in lines[2]
 

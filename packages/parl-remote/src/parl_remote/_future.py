@@ -475,8 +475,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise FuturePickled(
-            f"the future of {self.method}() cannot be sent inside something else, returned or copied: "
-            "pass it as an argument of its own, or send its result()"
+            f"the future of {self.method}() belongs to its process and cannot be pickled or copied: send its result(). "
+            "Calls of actors and functions take a future that is an argument by itself, and wait for its result"
         )
 
     def __repr__(self) -> str:
