@@ -388,9 +388,30 @@ def test_what_is_no_exception_is_raised_as_its_own_type_and_as_a_remote_call_err
     assert raiser.count() == 3
 
 
-def test_a_group_that_no_exception_can_hold_arrives_as_a_remote_call_error(anywhere: str) -> None:
-    with pytest.raises(RemoteCallError, match="BaseExceptionGroup"):
-        Raiser().throw(lambda: BaseExceptionGroup("all", [KeyboardInterrupt()]))
+class Stopped(BaseExceptionGroup[BaseException]):
+    pass
+
+
+@pytest.mark.parametrize("kind", [BaseExceptionGroup, Stopped])
+def test_a_group_with_exits_is_raised_as_its_own_type(anywhere: str, kind: type[BaseExceptionGroup[Any]]) -> None:
+    def make_group() -> BaseException:
+        group = kind("all", [KeyboardInterrupt(), kind("inner", [SystemExit(3), KeyError("lost")])])
+        group.add_note("a note")
+        return group
+
+    with pytest.raises(kind, match="all") as raised:
+        Raiser().throw(make_group)
+    for group in (raised.value, pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value)):
+        assert isinstance(group, RemoteCallError)
+        assert type(group).__qualname__ == kind.__qualname__
+        assert "KeyboardInterrupt" in group.remote_traceback
+        assert group.__notes__ == ["a note"]
+        interrupt, inner = group.exceptions
+        assert type(interrupt) is KeyboardInterrupt
+        assert type(inner) is kind
+        assert repr(inner.exceptions) == "(SystemExit(3), KeyError('lost'))"
+        matching, rest = group.split(KeyError)
+        assert [type(one.exceptions[0]) for one in (matching, rest)] == [ExceptionGroup, KeyboardInterrupt]
 
 
 def test_an_exception_of_the_constructor_is_raised_where_the_object_is_made(anywhere: str) -> None:

@@ -183,7 +183,17 @@ def both(error: BaseException, remote: RemoteCallError) -> BaseException:
     return made
 
 
+class _Group(BaseExceptionGroup[BaseException]):
+    """A group whose class can be changed to one that is an `Exception`, which may then hold any exceptions."""
+
+
 def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
+    if type(error) is BaseExceptionGroup:
+        group = _Group(error.message, error.exceptions)
+        group.__dict__.update(error.__dict__)
+        _assign(group, "args", error.args)
+        _assign(group, "__suppress_context__", error.__suppress_context__)
+        error = group
     try:
         _assign(error, "__class__", cls)  # a subclass without slots of its own
     except TypeError:  # of a built-in class, or one with slots
