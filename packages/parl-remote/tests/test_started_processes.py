@@ -171,6 +171,41 @@ def _check_uses(done: subprocess.CompletedProcess[str]) -> None:
     assert (done.stderr, done.stdout, done.returncode) == ("", "done\n", 0)
 
 
+FUNCTIONS = """
+def square(number):
+    return number * number
+
+class Item:
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return isinstance(other, Item) and self.value == other.value
+
+@parl.remote_function
+def wraps(value):
+    return Item(square(value))
+
+def sends_functions():
+    assert list(parl.map(square, [3])) == [9]
+    assert list(parl.map(lambda number: square(number), [3])) == [9]
+    assert list(parl.map(Item, [3])) == [Item(3)]
+    assert wraps(3) == Item(9)
+    with parl.Executor(1) as executor:
+        assert executor.submit(square, 3).result() == 9
+    assert Cell().put(square) == 1
+
+if __name__ == "__main__":
+    run(multiprocessing.get_context(sys.argv[1]), sends_functions)
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_child_sends_functions_of_the_main_program(run: Run, method: str) -> None:
+    _check_uses(run(FUNCTIONS, method))
+
+
 LEAVES = """
 def floods(slow):
     for _ in range(2000):

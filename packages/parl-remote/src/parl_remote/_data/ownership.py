@@ -3,8 +3,8 @@
     sys.modules --own?--> --at its name's path on sys.path?--> (yes: sent by name)
                                    `--no--> --would a finder find it?--> no: unshared, and sent by value
 
-Unshared modules are those loaded from a path, those of a test runner that derives names from paths, and those that a
-program makes without a file.
+Unshared modules are those loaded from a path, those of a test runner that derives names from paths, those that a
+program makes without a file, and the main module of a child that `multiprocessing` started as a fresh interpreter.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def _library() -> tuple[str, ...]:
     return tuple(f"{place}{os.sep}" for place in places if place)
 
 
-_PROGRAM = {"__main__", "__mp_main__"}  # which are never sent by name
+# The main module in a child that `multiprocessing` started as a fresh interpreter; elsewhere, that of `__main__`.
+_PROGRAM_OF_CHILD = "__mp_main__"
 
 # Names of modules that were looked at; it only grows, as `sys.modules` does.
 _looked_at: set[str] = set()
@@ -72,13 +73,15 @@ def expect_elsewhere() -> None:
 
 
 def _is_unshared(name: str, module: ModuleType, places: set[str]) -> bool:
+    if name == _PROGRAM_OF_CHILD:
+        return module.__name__ == name
     file = _file_of(module)
     if file is None:
         if "__builtins__" not in vars(module):
             return False  # no Python code has run in it: it is built in, or of an extension module
     elif file.endswith(_EXTENSIONS) or _place_of(name, file) in places or not is_own(file):
         return False  # as nearly all are
-    if name in _PROGRAM or module.__name__ != name:
+    if name == "__main__" or module.__name__ != name:
         return False
     return not importable_elsewhere(module)
 
