@@ -30,7 +30,7 @@ import parl_remote
 from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
 from parl_remote._data import serialize
 from parl_remote._functions.sources import Items
-from parl_remote._functions.worker import CallForm, Code, pack_items
+from parl_remote._functions.worker import CallForm, Code, FunctionWorker, pack_items, unpack
 from parl_remote._functions.workers import Quota, Workers
 from parl_remote.testing import LoopbackCluster
 
@@ -44,6 +44,55 @@ def square(number: int) -> int:
 
 def pid(_: object = None) -> int:
     return os.getpid()
+
+
+class Bumped:
+    """A callable whose calls change it."""
+
+    def __init__(self, actor: Any = None) -> None:
+        self.actor = actor
+        self.calls = 0
+
+    def __call__(self, *_: object) -> int:
+        self.calls += 1
+        return self.calls
+
+    bump = __call__
+
+
+def bumped_closure() -> Callable[..., int]:
+    calls = 0
+
+    def bump(*_: object) -> int:
+        nonlocal calls
+        calls += 1
+        return calls
+
+    return bump
+
+
+def bumped_array() -> Callable[..., float]:
+    array = np.zeros(100_000)  # which travels outside of the pickle
+
+    def bump(*_: object) -> float:
+        array[0] += 1
+        return float(array[0])
+
+    return bump
+
+
+def bumped_remote_function() -> Callable[..., int]:
+    return parl_remote.remote_function(bumped_closure())
+
+
+def appended(numbers: list[object], number: object = None) -> int:
+    numbers.append(number)
+    return len(numbers)
+
+
+def counted_in_its_module(*_: object) -> int:
+    _state["calls"] = _state.get("calls", 0) + 1
+    return int(_state["calls"])
 
 
 def endless_at_700(n: int) -> int:
@@ -707,7 +756,7 @@ class TestMap:
         workers: Any = SimpleNamespace(lock=threading.RLock(), costs={b"": (cost_s, 0.0)}, look_at=lambda _: None)
         job = Items(
             workers,
-            Code(b"", [b""], ""),
+            Code(b"", [b""], "", True),
             range(items),
             CallForm.ITEM,
             chunksize=None,
@@ -1324,3 +1373,48 @@ def test_a_thread_may_be_the_first_to_use_functions_after_the_main_thread_has_en
     """
     ran = run_program(program=textwrap.dedent(program))
     assert (ran.stdout, ran.stderr) == ("['0', '1', '2']\n", "")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Bumped,
+        lambda: Bumped().bump,
+        lambda: functools.partial(appended, []),
+        bumped_closure,
+        bumped_array,
+        bumped_remote_function,
+    ],
+)
+def test_no_call_sees_what_another_has_changed_in_the_callable(
+    shared_cluster: None, make: Callable[[], Callable[..., Any]]
+) -> None:
+    function = make()
+    with Executor(1) as executor:
+        assert [executor.submit(function).result(PATIENCE_S) for _ in range(3)] == [1, 1, 1]
+        assert list(executor.map(function, range(4), chunksize=2)) == [1, 2, 1, 2]
+
+
+def test_no_call_sees_what_another_has_changed_in_a_callable_with_an_actor(shared_cluster: None) -> None:
+    function = Bumped(parl_remote.Queue())
+    with Executor(1) as executor:
+        assert [executor.submit(function).result(PATIENCE_S) for _ in range(3)] == [1, 1, 1]
+
+
+def test_functions_of_a_module_share_its_globals_from_call_to_call(shared_cluster: None) -> None:
+    def setup() -> None:
+        _state["calls"] = 10
+
+    with Executor(1, initializer=setup) as executor:
+        assert [executor.submit(counted_in_its_module).result(PATIENCE_S) for _ in range(3)] == [11, 12, 13]
+
+
+def test_a_function_without_a_state_of_its_own_is_unpickled_once() -> None:
+    code, runner = Code.of(square), FunctionWorker()
+    runs = [
+        runner.run(code.key, sent, code.name, pack_items([3], CallForm.ITEM), CallForm.ITEM, 1.0)
+        for sent in (code.packed, None)
+    ]
+    assert [unpack(run[1]) for run in runs] == [[9], [9]]
+    lazy = runner._functions[code.key]
+    assert lazy.read() is lazy.read()

@@ -3,8 +3,11 @@
     run(key, code, name, items, how, most_s) -> (seconds, values, failures, apart, left)
 
 Code, items and values are `Packed`, that is, pickled once by their sender. So a single value that cannot be pickled
-does not fail the whole call, a worker keeps the functions that it has unpickled, and results are unpickled in the
-thread that reads them. They consist of built-in types, which a message contains at no cost.
+does not fail the whole call, a worker keeps the functions that it was sent, and results are unpickled in the thread
+that reads them. They consist of built-in types, which a message contains at no cost.
+
+A callable that may have a state of its own, such as a bound method, is unpickled again for each message, so that no
+call sees changes that an earlier one has made to it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import inspect
 import pickle
 import sys
 import time
+import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
@@ -114,11 +118,14 @@ class Code(NamedTuple):
         key: The function's key in workers; the same for the same function with the same content.
         packed: The function, packed.
         name: Its name for messages.
+        is_kept: Whether workers keep it. They cannot if it may have a state of its own and its pickle is a part of a
+            message.
     """
 
     key: bytes
     packed: Packed
     name: str
+    is_kept: bool
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Code:
@@ -129,8 +136,9 @@ class Code(NamedTuple):
         """
         name = name_of(function)
         serialize.look_at_new_modules()
+        references: list[object] = []
         try:
-            packed = pack(function)
+            frames = serialize.dumps(function, references)
         except Exception as error:
             culprit = culprit_of(function)
             cause = f". The cause is {culprit}: make it inside the function, or in an initializer" if culprit else ""
@@ -138,12 +146,18 @@ class Code(NamedTuple):
                 f"function {name} cannot be sent to a worker: {described(error)}{cause}",
                 what=culprit or f"function {name}",
             ) from error
-        if type(packed) is not list:
-            return cls(b"%d" % id(function), packed, name)
         digest = hashlib.blake2b(digest_size=16)
-        for part in packed:
+        for part in frames:
             digest.update(part)
-        return cls(digest.digest(), kept(packed), name)
+        if references:
+            return cls(digest.digest(), (function,), name, not _may_have_state(function))
+        return cls(digest.digest(), kept([frames[0], *map(pickle.PickleBuffer, frames[1:])]), name, True)
+
+
+def _may_have_state(function: Callable[..., Any]) -> bool:
+    """Return whether a call may change the function itself, not only its module."""
+    function = getattr(function, "_parl_function", function)
+    return not isinstance(function, types.FunctionType) or function.__closure__ is not None
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -175,7 +189,7 @@ class Outcome(NamedTuple):
     """A worker's answer for a chunk.
 
     Attributes:
-        seconds: The time it took, including unpickling and pickling.
+        seconds: The time it took, including unpickling and pickling of the items and values.
         values: Packed list of values; None at the position of a failure.
         failures: `answers.Failure` by position; the positions `NO_CODE` and `NO_ITEMS` mean a failure of all items.
         apart: The positions of values that are streams, or were pickled separately and may be `UnreadableResult`.
@@ -190,7 +204,7 @@ class Outcome(NamedTuple):
 
 
 class _LazyFunction:
-    """A function as it was sent; it is unpickled at its first use, and again if that has failed."""
+    """A function as it was sent; it is unpickled at its first use; at each one if it may have a state of its own."""
 
     def __init__(self, code: Any) -> None:
         self._code = code
@@ -198,11 +212,15 @@ class _LazyFunction:
 
     def read(self) -> Callable[..., Any]:
         """Return the function."""
-        if self._function is None:
-            function: Callable[..., Any] = unpack(self._code)
-            self._function = getattr(function, "_parl_function", function)
-            self._code = None
-        return self._function
+        if self._function is not None:
+            return self._function
+        found: Any = unpack(self._code)
+        function: Callable[..., Any] = getattr(found, "_parl_function", found)
+        if _may_have_state(function):
+            self._code = kept(self._code)  # a call may change the arrays in the buffers of this one
+        else:
+            self._function, self._code = function, None
+        return function
 
 
 class UnreadableResult:
@@ -248,7 +266,7 @@ class FunctionWorker:
         """Run a function on items.
 
         Args:
-            key: The function's key, see `Code`.
+            key: The function's key, see `Code`; empty if the worker does not keep it.
             code: The packed function; None if this worker knows it.
             name: The name of the function.
             items: Packed list of items.
@@ -264,10 +282,15 @@ class FunctionWorker:
         apart: list[int] = []
         missing = NO_CODE
         try:
-            if code is not None:
-                self._functions.add(key, _LazyFunction(code))
-            self._functions.use(key)
-            function = self._functions[key].read()
+            if code is None:
+                self._functions.use(key)
+                lazy = self._functions[key]
+            else:
+                lazy = _LazyFunction(code)
+                if key:
+                    self._functions.add(key, lazy)
+            function = lazy.read()
+            began = time.perf_counter()  # longer chunks make the items cheaper, not the function
             missing = NO_ITEMS
             items = unpack(items)
         except BaseException as error:

@@ -551,7 +551,9 @@ class Workers:
             return
         size = size_of(items)
         code, key = None, chunk.code.key
-        if not worker.known.use(key):
+        if not chunk.code.is_kept:
+            code, key = chunk.code.packed, b""
+        elif not worker.known.use(key):
             worker.known.add(key, None)
             code = chunk.code.packed
         try:
