@@ -1418,3 +1418,17 @@ def test_a_function_without_a_state_of_its_own_is_unpickled_once() -> None:
     assert [unpack(run[1]) for run in runs] == [[9], [9]]
     lazy = runner._functions[code.key]
     assert lazy.read() is lazy.read()
+
+
+def test_a_worker_that_has_read_a_function_gets_changes_of_its_classes(shared_cluster: None) -> None:
+    class Setting:
+        rate = 1
+
+    def current() -> int:
+        return Setting.rate
+
+    found = []
+    with Executor(1) as executor:
+        for Setting.rate in (1, 2, 1, 1):
+            found.append((executor.submit(current).result(PATIENCE_S), executor.submit(lambda: Setting.rate).result()))
+    assert found == [(1, 1), (2, 2), (1, 1), (1, 1)]

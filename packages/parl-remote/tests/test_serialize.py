@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -166,3 +169,134 @@ def test_a_class_with_slots_has_them_elsewhere_too_so_that_its_objects_come_home
     home = serialize.loads(back.stdout)
     assert type(home) is Coin
     assert home.value == 5
+
+
+class Receiver:
+    """Another process, which keeps the first object that it was sent and evaluates expressions about it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", RECEIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def __call__(self, pickle: bytes, expression: str) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([pickle.hex(), expression]).encode() + b"\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate(timeout=240)
+
+
+RECEIVER = """
+import json, sys
+from parl_remote._data import serialize
+first = None
+for line in sys.stdin:
+    sent, expression = json.loads(line)
+    got = serialize.loads(bytes.fromhex(sent))
+    first = got if first is None else first
+    print(json.dumps(eval(expression)), flush=True)
+"""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    one = Receiver()
+    yield one
+    one.close()
+
+
+rate = SimpleNamespace(value=1)
+
+
+def _changes(cls: Any) -> Iterator[None]:
+    """Change a class in every way that its pickle shows."""
+    cls.number = 2
+    yield
+    cls.added = 3
+    yield
+    cls.table["key"] = 4
+    yield
+    cls.array[0] = 5
+    yield
+    cls.method = lambda self: "patched"
+    yield
+    cls.total = staticmethod(lambda rate=rate: rate.value)
+    yield
+    rate.value = 7
+    yield
+    cls.number = 1
+    yield
+
+
+def test_a_class_that_was_changed_arrives_as_it_is_now(receiver: Receiver) -> None:
+    class Changing:
+        number, added = 1, 0
+        table: ClassVar = {"key": 1}
+        array = np.zeros(10)
+
+        def method(self) -> str:
+            return "as defined"
+
+        @staticmethod
+        def total() -> int:
+            return rate.value
+
+    what = "[got.number, got.added, got.table['key'], got.array[0], got().method(), got.total(), got is first]"
+    expected = [1, 0, 1, 0.0, "as defined", 1, True]
+    assert receiver(dumps_class(Changing), what) == expected
+    changes = _changes(Changing)
+    for position, value in [(0, 2), (1, 3), (2, 4), (3, 5.0), (4, "patched"), (5, 1), (5, 7), (0, 1)]:
+        next(changes)
+        expected[position] = value
+        assert receiver(dumps_class(Changing), what) == expected
+
+
+def test_a_class_with_a_function_by_type_arrives_as_it_is_now(receiver: Receiver) -> None:
+    class Shown:
+        @functools.singledispatch
+        @staticmethod
+        def show(value: object) -> str:
+            return "object"
+
+        number = 1
+
+    Shown.show(1)  # which fills the cache of the function
+    assert receiver(dumps_class(Shown), "got.number") == 1
+    Shown.number = 2
+    assert receiver(dumps_class(Shown), "got.number") == 2
+
+
+def test_an_unchanged_class_leaves_the_changes_of_its_receiver(receiver: Receiver) -> None:
+    @dataclasses.dataclass
+    class Counting:
+        value: int = 0
+        made = 0
+
+    assert receiver(dumps_class(Counting), "setattr(got, 'made', 5)") is None
+    assert receiver(bytes(serialize.dumps(Counting(3))[0]), "[got.value, got.made, type(got) is first]") == [3, 5, True]
+    assert dumps_class(Counting) == dumps_class(Counting)
+
+
+def test_an_older_class_does_not_overwrite_a_newer_one(receiver: Receiver) -> None:
+    class Late:
+        number = 1
+
+    older = dumps_class(Late)
+    Late.number = 2
+    assert receiver(dumps_class(Late), "got.number") == 2
+    assert receiver(older, "got.number") == 2
+
+
+def test_a_class_that_comes_home_is_not_overwritten(receiver: Receiver) -> None:
+    class Home:
+        number = 1
+
+    receiver(dumps_class(Home), "setattr(got, 'number', 5)")
+    returned = receiver(dumps_class(Home), "serialize.dumps(got)[0].hex()")
+    Home.number = 2
+    assert serialize.loads(bytes.fromhex(returned)) is Home
+    assert Home.number == 2

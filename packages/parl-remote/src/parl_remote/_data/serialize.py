@@ -17,12 +17,15 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import functools
+import hashlib
 import inspect
 import io
+import itertools
 import operator
 import pickle
 import sys
 import threading
+import time
 import types
 import typing
 import weakref
@@ -431,7 +434,7 @@ def look_at_new_modules() -> None:
 
 @functools.cache
 def _by_value_pickler() -> type[Any]:
-    """Return a subclass of cloudpickle's pickler whose classes do not overwrite existing ones on their return."""
+    """Return a subclass of cloudpickle's pickler whose classes overwrite no newer ones, and none on their return."""
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
@@ -471,12 +474,12 @@ def _by_value_pickler() -> type[Any]:
                 _add_globals_of_class_bodies(value, content)
                 return make, arguments, (fill, content), None, None, _fill_function
             if isinstance(value, type):
-                _complete.add(value)
+                version = _version_of(value, content, self.dispatch_table)
                 if "__slots__" in value.__dict__:
                     arguments = _with_slots(value.__dict__["__slots__"], arguments)
                 if kind.__name__ == "_TypedDictMeta":
                     arguments = _with_bases(kind, arguments)
-                return make, arguments, (fill, content), None, None, _fill_once
+                return make, arguments, (fill, content, version), None, None, _fill_class
             return reduced
 
     return Pickler
@@ -566,16 +569,77 @@ def has_name_elsewhere(function: Any) -> bool:
         return False
 
 
-# Classes that are whole in this process: they came from here, or have been received before.
-_complete: weakref.WeakSet[type] = weakref.WeakSet()
+# Classes of this process that were sent by value: a digest of their content when it was last sent, and its version.
+_sent: weakref.WeakKeyDictionary[type, tuple[bytes, int]] = weakref.WeakKeyDictionary()
+# Classes that came from other processes, with the version of the content that arrived last.
+_received: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 
 
-def _fill_once(cls: type, how: tuple[Callable[[type, Any], None], Any]) -> None:
-    """Fill a class that was sent by value with its methods, unless it is complete already."""
-    if cls not in _complete:
-        _complete.add(cls)
-        fill, state = how
-        fill(cls, state)
+# Attributes that Python adds when they are first needed, or that follow from the definition and take long to pickle.
+_DERIVED = "__slotnames__", "__annotations_cache__", "__dataclass_"
+
+
+def _version_of(cls: type, content: Any, table: Reducers) -> int:
+    """Return the version of a class's content, which increases when the process that defined it has changed it."""
+    if cls in _received:
+        return _received[cls]
+    before, version = _sent.get(cls, (b"", 0))
+    attributes = {name: value for name, value in content[0].items() if not name.startswith(_DERIVED)}
+    digest = _digest_of(attributes, table)
+    if digest != before:
+        version = max(version + 1, time.monotonic_ns())  # a forked child has versions of its own
+        _sent[cls] = digest, version
+    return version
+
+
+def _digest_of(attributes: dict[str, Any], table: Reducers) -> bytes:
+    """Return a digest of a class's attributes; empty if they cannot be sent."""
+    digest = hashlib.blake2b(digest_size=16)
+    stream = io.BytesIO()
+    pickler = _digest_pickler()(stream, 5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
+    pickler.dispatch_table = table
+    try:
+        pickler.dump(attributes)
+    except Exception:  # sending it fails in the same way, which is reported
+        return b""
+    digest.update(stream.getbuffer())
+    return digest.digest()
+
+
+@functools.cache
+def _digest_pickler() -> type[Any]:
+    """Return a pickler for digests: the content of classes and of code is left out, as it is known by its identity."""
+    from cloudpickle import cloudpickle
+
+    class DigestPickler(_by_value_pickler()):  # type: ignore[misc]  # it has no types
+        def reducer_override(self, value: Any) -> Any:
+            if issubclass(type(value), type | Reference):
+                return id, (id(value),)
+            if type(value) is not FunctionType or value.__code__ is _DISPATCHES or has_name_elsewhere(value):
+                return super().reducer_override(value)
+            names = cloudpickle._extract_code_globals(value.__code__)
+            used = {name: value.__globals__[name] for name in names if name in value.__globals__}
+            parts = used, value.__defaults__, value.__kwdefaults__, value.__closure__, value.__dict__
+            return id, (_number_of(value.__code__),), parts
+
+    return DigestPickler
+
+
+_numbers = itertools.count()
+
+
+@functools.lru_cache(maxsize=4096)
+def _number_of(_: CodeType) -> int:
+    """Return the number of a code object; the same for equal ones."""
+    return next(_numbers)
+
+
+def _fill_class(cls: type, how: tuple[Callable[[type, Any], None], Any, int]) -> None:
+    """Fill a class that was sent by value with its attributes, unless it is of this process or they are not newer."""
+    fill, content, version = how
+    if cls not in _sent and version > _received.get(cls, -1):
+        _received[cls] = version
+        fill(cls, content)
 
 
 def _fill_function(function: FunctionType, how: tuple[Callable[[FunctionType, Any], None], Any]) -> None:
