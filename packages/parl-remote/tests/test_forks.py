@@ -325,6 +325,40 @@ def test_the_child_of_a_program_uses_what_the_program_has_made(run_program: Run)
     assert (done.stderr, done.stdout, done.returncode) == ("", "done\n", 0)
 
 
+WHILE_CONNECTING = """
+import os, signal, threading, warnings
+import parl_remote as parl
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about forks and threads
+
+begun, go_on = threading.Event(), threading.Event()
+
+class Patterns(list):
+    def __iter__(self):
+        begun.set()
+        go_on.wait(60)
+        return super().__iter__()
+
+options = {"debug": True, "distributed_files": Patterns(["program.py"])}
+connecting = threading.Thread(target=parl.connect, kwargs=options)
+connecting.start()
+assert begun.wait(60)
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    parl.connect(debug=True)
+    print(parl.get_global_client().actor_num, flush=True)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+go_on.set()
+connecting.join()
+"""
+
+
+def test_a_child_connects_though_a_thread_of_its_parent_was_connecting_at_the_fork(run_program: Run) -> None:
+    done = run_program(program=WHILE_CONNECTING)
+    assert (done.stderr, done.stdout, done.returncode) == ("", "0\n0\n", 0)
+
+
 READS = """
 import gc, os, sys, warnings
 import parl_remote as parl

@@ -280,6 +280,7 @@ def connect(
         "logs": logs,
     }
     running = options | {"cpu_num": slots}
+    mind_forks()  # a fork may come while the lock is held
     with _changing:
         if _current.inside_actor():
             raise RemoteError(
@@ -315,7 +316,6 @@ def connect(
                 client.forward_logs()
             _current.install(client, functools.partial(_connect_child, join, logs=logs), running)
         _register_end()
-        mind_forks()
 
 
 _DEFAULTS: dict[str, object] = {
@@ -396,18 +396,18 @@ def _refuse_on_ray(address: str, cpu_num: int | None, **options: object) -> None
 
 @functools.cache
 def mind_forks() -> None:
-    """Register the fork handler, on the first connection; importing alone registers nothing."""
+    """Register the fork handler, before the first connection; importing alone registers nothing."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
 
 
 def _connect_child(join: Callable[[], Client], *, logs: bool = False) -> Client:
     """Return the connection of a child, which needs one for the first time."""
+    mind_forks()
     client = join()
     if logs:
         client.forward_logs()
     _register_end()
-    mind_forks()
     return client
 
 
