@@ -68,6 +68,16 @@ def test_connecting_to_another_cluster_is_refused_until_disconnected(connect: Ca
     assert Actor().work() == 1
 
 
+def test_an_unknown_name_is_reported_with_those_there_are_with_debug(connect: Callable[..., None]) -> None:
+    connect(debug=True)
+    with pytest.raises(parl_remote.NoSuchActor, match=r"no actor called 'b'; there are none$"):
+        parl_remote.get_actor("b")
+    actors = [Actor.options(name=name)() for name in ("d", "c")]
+    with pytest.raises(parl_remote.NoSuchActor, match=r"no actor called 'b'; there are c, d$"):
+        parl_remote.get_actor("b")
+    assert all(one.work() == 1 for one in actors)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -348,7 +348,8 @@ class DebugClient(ConnectionDisplay):
         ref, wait = self._names.get(name, (None, True))
         alive = ref() if ref is not None else None
         if alive is None:
-            raise NoSuchActor(f"there is no actor called {name!r}; there are {sorted(self._names)}")
+            known = ", ".join(sorted(self._names)) or "none"
+            raise NoSuchActor(f"there is no actor called {name!r}; there are {known}")
         return FoundActor(alive.place, alive.spec.shipped(), wait)
 
     def kill(self, name: str) -> None:
