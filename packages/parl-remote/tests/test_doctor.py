@@ -246,6 +246,7 @@ def test_connect_with_a_readable_key_file_says_chmod(
     with pytest.raises(parl_remote.AuthenticationFailed) as caught:
         parl_remote.connect(f"localhost:{port}", key_file=copied)
     assert f"what to do: chmod 600 {copied}" in str(caught.value)
+    assert str(caught.value).count("chmod") == 1
     done = xparl("doctor", "--json", PARL_KEY_FILE=str(copied))
     assert done.returncode == 1
     assert any(finding["remedy"] == f"chmod 600 {copied}" for finding in problems_of(done))

@@ -477,6 +477,7 @@ def test_a_run_directory_that_others_may_enter_is_told_once(xparl: Xparl) -> Non
     assert done.returncode == 1
     assert done.stderr.count("has mode 0755") == 1
     assert f"what to do: chmod 700 {directory}\n" in done.stderr
+    assert done.stderr.count("chmod") == 1
 
 
 def test_stop_by_address_leaves_another_cluster_on_that_port(xparl: Xparl) -> None:

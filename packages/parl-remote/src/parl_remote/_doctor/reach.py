@@ -249,7 +249,8 @@ def explained(error: RemoteError, address: str, found: Environment) -> RemoteErr
 
 def _with_finding(text: str, finding: Finding) -> str:
     what = "" if finding.what in text else f"\n  found:      {finding.what}"
-    return f"{text}{what}\n  what to do: {finding.remedy}"
+    found = f"{text}{what}".replace(f"; run: {finding.remedy}", "")  # the remedy is said once
+    return f"{found}\n  what to do: {finding.remedy}"
 
 
 def explained_here(text: str, found: Environment) -> str:
