@@ -393,6 +393,17 @@ def test_a_drained_worker_takes_no_more_actors_and_leaves(desk: Desk) -> None:
 
 
 @pytest.mark.slow
+def test_status_says_that_the_master_s_node_is_drained_and_stays(desk: Desk) -> None:
+    (node,) = desk.listed("nodes")
+    said = desk.xparl("drain", str(node["node_id"]).partition("-")[2][:8], "--wait")
+    assert "it stays, because the master runs in it" in said
+    assert "is drained until the cluster is stopped and started again" in desk.xparl("status")
+    desk.xparl("stop")
+    desk.xparl("start", "--port", desk.port, "--cpu_num", 1)
+    assert "drained" not in desk.xparl("status")
+
+
+@pytest.mark.slow
 def test_of_two_nodes_of_one_name_one_has_to_be_named_by_its_id(desk: Desk) -> None:
     desk.xparl("connect", "--address", f"localhost:{desk.port}", "--cpu_num", 2)
     eventually(lambda: len(desk.listed("nodes")) == 2)

@@ -112,9 +112,14 @@ def _node(node: NodeStatus) -> str:
         f"load {node.load:.2f}",
         f"{node.memory_free / _MIB:.0f} MiB memory free",
         f"heard {node.silent_s:.0f} s ago",
-        *(["is being drained"] if node.is_draining else []),
+        *([_drain(node)] if node.is_draining else []),
     ]
     return f"node {node.name or node.node_id} ({', '.join(node.addresses)}): {', '.join(parts)}"
+
+
+def _drain(node: NodeStatus) -> str:
+    """Return the progress of a drain; a drained node that is still there is the master's own."""
+    return "is being drained" if node.leases else "is drained until the cluster is stopped and started again"
 
 
 def _lost(node: NodeStatus) -> str:
