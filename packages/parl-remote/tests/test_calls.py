@@ -278,6 +278,18 @@ def test_an_undecorated_subclass_is_an_ordinary_class() -> None:
     assert child.add(1) == 5
 
 
+def test_a_decorated_subclass_of_a_remote_class_is_made_in_an_actor(shared_cluster: None) -> None:
+    @parl_remote.remote_class
+    class Child(Counter):
+        def where(self) -> int:
+            return os.getpid()
+
+    child = Child(4)
+    assert child.where() != os.getpid()
+    assert child.add(1) == 5
+    assert isinstance(child, Counter)
+
+
 def test_a_class_with_its_own_new_and_super_in_both_spellings_is_made_in_the_actor(anywhere: str) -> None:
     class Base:
         def __new__(cls, *args: Any) -> Any:
