@@ -232,6 +232,13 @@ def add(a: int, b: int = 1) -> int:
     return a + b
 
 
+class Halves:
+    @staticmethod
+    @parl_remote.remote_function
+    def half(number: int) -> float:
+        return number / 2
+
+
 @parl_remote.remote_function(n_cpu=1)
 def fibonacci(n: int) -> int:
     if n < 2:
@@ -1031,6 +1038,9 @@ class TestRemoteFunction:
         assert [future.result(PATIENCE_S) for future in futures] == list(range(1, 21))
         assert add.__doc__ == "Adds."
         assert list(add.map(range(3))) == [1, 2, 3]
+
+    def test_it_may_be_a_static_method(self, shared_cluster: None) -> None:
+        assert Halves.half(3) == Halves().half(3) == 1.5
 
     def test_futures_among_its_arguments_are_awaited(self, shared_cluster: None) -> None:
         submit: Any = add.submit
