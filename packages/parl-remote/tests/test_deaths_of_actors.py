@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -500,6 +501,42 @@ def test_actors_finish_what_was_sent_and_run_their_exit_handlers_when_the_progra
     tidy.sign("call")
     parl_remote.disconnect()
     assert (tmp_path / "signed").read_text().split()[:2] == ["call", "exit"]
+
+
+def test_an_exit_handler_of_a_program_that_was_registered_after_connecting_uses_actors(
+    run_program: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = run_program(
+        program="""
+import atexit
+import parl_remote as parl
+
+@parl.remote_class
+class Counter:
+    def add(self):
+        return 1
+
+parl.connect(cpu_num=1)
+counter = Counter()
+atexit.register(lambda: print(counter.add()))
+"""
+    )
+    assert (done.stderr, done.stdout, done.returncode) == ("", "1\n", 0)
+
+
+def test_a_released_actor_ends_though_a_thread_that_is_no_daemon_runs_on(
+    shared_cluster: None, await_end: Callable[..., float]
+) -> None:
+    @parl_remote.remote_class
+    class Waits:
+        def start(self) -> int:
+            threading.Thread(target=threading.Event().wait).start()
+            return os.getpid()
+
+    waits = Waits()
+    pid = waits.start()
+    del waits
+    await_end([pid])
 
 
 @parl_remote.remote_class
