@@ -446,6 +446,37 @@ def test_an_actor_dropped_as_the_program_ends_has_its_last_words(output: Callabl
     assert re.findall(r"^\(Slow pid=\d+\) (.*)$", out, re.MULTILINE) == ["no end"]
 
 
+def test_logging_is_configured_in_actors_and_workers_not_by_the_main_program(
+    output: Callable[..., tuple[str, str]],
+) -> None:
+    _, err = output("""
+        import logging
+        def set_up():
+            logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        class _Player:
+            def play(self):
+                logging.info("one episode")
+                logging.getLogger("player").info("two episodes")
+        @parl.remote_class
+        class Silent(_Player):
+            def play(self):
+                logging.getLogger("silent").info("three episodes")
+        @parl.remote_class
+        class Player(_Player):
+            def __init__(self):
+                set_up()
+        set_up()
+        parl.connect(cpu_num=1, logs=True)
+        Silent().play()
+        Player().play()
+        with parl.Executor(1, initializer=set_up) as executor:
+            executor.submit(logging.info, "one item").result()
+    """)
+    shown = re.findall(r"^\((\w+) pid=\d+\) (.*)$", err, re.MULTILINE)
+    expected = ("Player", "INFO one episode"), ("Player", "INFO two episodes"), ("FunctionWorker", "INFO one item")
+    assert sorted(shown) == sorted(expected)
+
+
 def test_output_of_c_code_and_of_other_programs_is_shown(output: Callable[..., tuple[str, str]]) -> None:
     out, err = output("""
         import ctypes, subprocess
