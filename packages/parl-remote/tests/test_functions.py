@@ -335,7 +335,7 @@ class TestExecutor:
 
     def test_an_asynchronous_generator_becomes_an_iterator(self, executor: Executor, tmp_path: Path) -> None:
         ended, closed = tmp_path / "ended", tmp_path / "closed"
-        numbers = executor.submit(numbers_in_a_loop, str(ended)).result(PATIENCE_S)
+        numbers: Any = executor.submit(numbers_in_a_loop, str(ended)).result(PATIENCE_S)
         assert [next(numbers), next(numbers), next(numbers)] == [0, 1, 2]
         with pytest.raises(OSError, match="after the last"):
             next(numbers)

@@ -331,7 +331,7 @@ class RemoteFunction(Generic[P, R]):
         if self.__module__ in _PROGRAM:  # for other processes of the program; workers get the function `_by_value`
             named = _found(self)
             if named is self:
-                return self.__qualname__
+                return name_of(self._parl_function)
             if isinstance(named, RemoteFunction) and named._parl_function is self._parl_function:  # see `options`
                 settings = self._settings
                 return _changed, (named, settings.retries, settings.timeout_s, settings.options)
@@ -339,7 +339,7 @@ class RemoteFunction(Generic[P, R]):
 
     def _by_value(self) -> Any:
         if serialize.has_name_elsewhere(self):
-            return self.__qualname__
+            return name_of(self._parl_function)
         settings = self._settings
         return _function_again, (self._parl_function, settings.retries, settings.timeout_s, settings.options)
 
@@ -354,15 +354,13 @@ _PROGRAM = ("__main__", "__mp_main__")
 @functools.cache
 def _ship_by_value() -> None:
     """Let cloudpickle send remote functions by value where plain pickle sends their names, as it does functions."""
-    import cloudpickle
-
-    cloudpickle.Pickler.dispatch_table[RemoteFunction] = RemoteFunction._by_value
+    serialize._by_value_pickler().dispatch_table[RemoteFunction] = RemoteFunction._by_value
 
 
 def _found(function: RemoteFunction[Any, Any]) -> Any:
     """Return what is found by the name of a function; None if there is nothing."""
     try:
-        return operator.attrgetter(function.__qualname__)(sys.modules.get(function.__module__))
+        return operator.attrgetter(name_of(function._parl_function))(sys.modules.get(function.__module__))
     except AttributeError:
         return None
 
