@@ -72,7 +72,7 @@ def test_an_unknown_name_is_reported_with_those_there_are_with_debug(connect: Ca
     connect(debug=True)
     with pytest.raises(parl_remote.NoSuchActor, match=r"no actor called 'b'; there are none$"):
         parl_remote.get_actor("b")
-    actors = [Actor.options(name=name)() for name in ("d", "c")]
+    actors = [parl_remote.with_options(Actor, name=name)() for name in ("d", "c")]
     with pytest.raises(parl_remote.NoSuchActor, match=r"no actor called 'b'; there are c, d$"):
         parl_remote.get_actor("b")
     assert all(one.work() == 1 for one in actors)
