@@ -429,7 +429,10 @@ class Algorithm:
             Actions, one row an observation; here the output itself.
         """
         if options:
-            raise HyperparameterError(f"{type(self).__name__} has no exploration settings, got{', '.join(options)}")
+            raise HyperparameterError(
+                f"{type(self).__name__} has no option {', '.join(options)} for acting; predict gives the best actions, "
+                "sample explores"
+            )
         return output
 
     def check_batch(self, batch: Any) -> Any:
