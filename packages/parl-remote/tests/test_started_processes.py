@@ -171,7 +171,7 @@ def _check_uses(done: subprocess.CompletedProcess[str]) -> None:
     assert (done.stderr, done.stdout, done.returncode) == ("", "done\n", 0)
 
 
-FUNCTIONS = """
+MAIN_FUNCTIONS = """
 def square(number):
     return number * number
 
@@ -203,7 +203,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_child_sends_functions_of_the_main_program(run: Run, method: str) -> None:
-    _check_uses(run(FUNCTIONS, method))
+    _check_uses(run(MAIN_FUNCTIONS, method))
 
 
 LEAVES = """
