@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from faults.another_actor import AnotherActor
 from parl_remote._actor import process
 from parl_remote._actor.process import Outbox as Answers
 from parl_remote._data import serialize
@@ -19,7 +20,7 @@ from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import HEADER_BYTES, Kind
 from parl_remote._links.loop import Loop
 from parl_remote._program.connection import Connection
-from parl_remote._program.outbox import OpenPath, Outbox
+from parl_remote._program.outbox import Outbox
 from parl_remote._transport import copied
 from parl_remote._transport.sealed import Handover, SealedChannel, Sealer, can_seal
 from parl_remote._transport.unix import UnixChannel
@@ -177,20 +178,6 @@ def test_a_call_that_is_waited_for_is_copied_once_there_is_memory(line: Line, mo
     assert arrived.sum() == SIZE
 
 
-class Another(OpenPath):
-    """The path to the actor that was made again."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-
-    def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
-        self.calls.append(call)
-        return True
-
-    def names_changed(self) -> bool:
-        return False
-
-
 @pytest.mark.parametrize("is_short_until_the_end", [True, False])
 def test_a_call_that_is_waited_for_when_the_actor_is_lost_goes_to_the_next_one_or_fails(
     line: Line, monkeypatch: pytest.MonkeyPatch, is_short_until_the_end: bool
@@ -204,7 +191,7 @@ def test_a_call_that_is_waited_for_when_the_actor_is_lost_goes_to_the_next_one_o
             line.submit(ones())
         return
     future = line.submit(ones())
-    another = Another()
+    another = AnotherActor()
     line.outbox.made(another)
     (call,) = another.calls
     (array,) = serialize.loads(call.payload[0], call.payload[1:])

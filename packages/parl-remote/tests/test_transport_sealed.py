@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from faults.another_actor import AnotherActor
 from parl_remote._config import Limits
 from parl_remote._data import serialize
 from parl_remote._data.calls import Call
@@ -21,7 +22,7 @@ from parl_remote._links.call_messages import Kind
 from parl_remote._links.loop import Loop
 from parl_remote._program.connection import Connection
 from parl_remote._program.known_actors import ActorRecord, Borrowing, DeferredDisconnects, OwnActors
-from parl_remote._program.outbox import OpenPath, Outbox
+from parl_remote._program.outbox import Outbox
 from parl_remote._transport import Event, Opened, Received, sealed
 from parl_remote._transport.sealed import Handover, Opener, SealedChannel, SealedListener, Sealer, can_seal
 from parl_remote.errors import (
@@ -389,23 +390,6 @@ def test_a_large_call_that_waits_for_another_one_is_copied_once(line: Line) -> N
     assert tracemalloc.get_traced_memory()[1] - before < 2.3 * len(arrays[0])
 
 
-class Another(OpenPath):
-    """The path to the actor that was made again."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-
-    def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
-        self.calls.append(call)
-        return True
-
-    def names_changed(self) -> bool:
-        return False
-
-    def tend(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_a_call_of_which_a_part_was_sent_is_given_back_as_it_was_made(line: Line, has_begun: bool) -> None:
     array = np.ones(5_000_000, np.uint8)
@@ -415,7 +399,7 @@ def test_a_call_of_which_a_part_was_sent_is_given_back_as_it_was_made(line: Line
         line.end.recv(2**20)
         line.connection.write()
     line.connection.lose()
-    another = Another()
+    another = AnotherActor()
     line.outbox.lost()
     line.outbox.made(another)
     (call,) = another.calls
