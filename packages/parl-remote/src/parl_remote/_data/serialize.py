@@ -56,6 +56,7 @@ __all__ = [
     "look_at_new_modules",
     "modules_being_loaded",
     "pickled",
+    "reduce_by_value",
     "refusal",
     "ship_by_value",
     "stand_in",
@@ -430,6 +431,11 @@ def look_at_new_modules() -> None:
         for module in new_unshared_modules():
             ship_by_value(module)
         _counted[0] = len(_modules)
+
+
+def reduce_by_value(kind: type, reduce: Callable[[Any], Any]) -> None:
+    """Register how objects of a class are reduced where functions go by value; plain pickle keeps its own way."""
+    _by_value_pickler().dispatch_table[kind] = reduce
 
 
 @functools.cache

@@ -354,7 +354,7 @@ _PROGRAM = ("__main__", "__mp_main__")
 @functools.cache
 def _ship_by_value() -> None:
     """Let cloudpickle send remote functions by value where plain pickle sends their names, as it does functions."""
-    serialize._by_value_pickler().dispatch_table[RemoteFunction] = RemoteFunction._by_value
+    serialize.reduce_by_value(RemoteFunction, RemoteFunction._by_value)
 
 
 def _found(function: RemoteFunction[Any, Any]) -> Any:
