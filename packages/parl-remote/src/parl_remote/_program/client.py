@@ -228,8 +228,7 @@ class Client(ConnectionDisplay):
             Exception: Whatever the constructor raised.
         """
         self._check_open()
-        if self._own_lease:
-            _current.refuse_at_import(f"makes {spec.name}", spec.cls.__module__)
+        _current.refuse_at_import(f"makes {spec.name}", spec.cls.__module__)
         if options.detached and not self._cluster.may_return:
             raise ValueError(
                 f"a detached {spec.name} would outlive this program, but a private cluster ends with it; "
