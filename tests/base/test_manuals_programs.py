@@ -8,13 +8,14 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from faults.ports import unused_port
 
 LIMIT_S = 60  # for a program or a command, on a machine that does much else
 XPARL = Path(sys.executable).with_name("xparl")
@@ -196,12 +197,6 @@ class DocumentedCluster:
                 os.kill(pid, signal.SIGKILL)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DocumentedCluster]:
     made = DocumentedCluster(tmp_path_factory.mktemp("run"))
@@ -215,7 +210,7 @@ def address(request: pytest.FixtureRequest, cluster: DocumentedCluster) -> Itera
     if request.param == "private":
         yield ""
         return
-    port = free_port()
+    port = unused_port()
     try:
         cluster.xparl("start", "--port", str(port))
         yield f"localhost:{port}"
@@ -259,7 +254,7 @@ def test_a_program_on_a_private_cluster_leaves_no_process(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_connect_adds_cpus_and_stop_ends_the_worker_with_the_master(tmp_path: Path) -> None:
     cluster = DocumentedCluster(tmp_path / "run")
-    port = free_port()
+    port = unused_port()
     try:
         cluster.xparl("start", "--port", str(port), "--cpu_num", "1")
         cluster.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", "2")

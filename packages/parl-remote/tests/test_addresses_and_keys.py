@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.ports import unused_port
 from parl_remote._config import Environment, environment
 from parl_remote._links.identity import host_id, host_name, new_id
 from parl_remote._node.run_files import (
@@ -275,9 +276,7 @@ def test_a_key_that_is_named_goes_before_those_that_are_found(here: Environment,
 
 def test_without_a_key_and_with_master_is_away_the_address_is_the_problem(here: Environment) -> None:
     on_record(here, os.getpid(), port=8037)
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    port = unused_port()
     with pytest.raises(ClusterUnreachable, match=rf"nothing answers at localhost:{port} .*ports \[8037\]") as caught:
         ClusterAddress(f"localhost:{port}", here)
     assert caught.value.address == f"localhost:{port}"

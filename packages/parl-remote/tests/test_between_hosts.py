@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import select
-import socket
 import subprocess
 import sys
 import textwrap
@@ -20,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from faults.ports import unused_port
 
 pytestmark = pytest.mark.slow
 
@@ -353,8 +354,7 @@ class SlowLine:
 def test_many_calls_in_flight_cost_few_round_trips(tmp_path: Path) -> None:
     """A worker beside its master is reached at whatever host the client dialled, here at the slow line's."""
     here = Host("", tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
+    port = unused_port()
     here.xparl("start", "--port", str(port), "--cpu_num", "1")
     line = SlowLine(("127.0.0.2", port), ("127.0.0.1", port), delay_s=0.01)
     try:

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 import parl_remote
+from faults.ports import unused_port
 from parl_remote._config import environment
 from parl_remote._doctor.local import Finding, Severity, check_here, imports_of
 from parl_remote._doctor.reach import check_reach
@@ -67,13 +68,6 @@ def served(accept: Callable[[socket.socket], object] | None = None) -> Iterator[
         connection.close()
 
 
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user without clusters."""
@@ -89,7 +83,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_cluster_of_one_interface_is_named_by_that(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = ClusterRecord("cluster-1", "10.0.0.5", 8037, "host", ProcessRecord.of(os.getpid()))
     monkeypatch.setattr(RunFiles, "clusters", lambda _: iter([(home, record)]))
-    found = reach(closed_port())
+    found = reach(unused_port())
     assert "your clusters on this host are at 10.0.0.5:8037" in found.what
     assert "localhost:8037" not in found.what
 
@@ -130,7 +124,7 @@ def reach(port: int, host: str = "127.0.0.1") -> Finding:
 
 
 def test_a_closed_port_of_this_host_is_reported_with_the_command_that_opens_it() -> None:
-    port = closed_port()
+    port = unused_port()
     finding = reach(port)
     assert (finding.check, finding.severity) == ("port", Severity.PROBLEM)
     assert "nothing listens" in finding.what
@@ -200,7 +194,7 @@ def test_a_connect_that_fails_says_what_to_do_without_taking_much_longer(
     monkeypatch.setenv("PARL_CONNECT_TIMEOUT", "1.0")
     with contextlib.ExitStack() as stack:
         if fault == "closed":
-            port = closed_port()
+            port = unused_port()
         elif fault == "silent":
             port = stack.enter_context(served())
         else:
@@ -222,7 +216,7 @@ def test_a_connect_that_fails_says_what_to_do_without_taking_much_longer(
 def test_connect_with_another_clusters_key_says_which_key_to_use(
     xparl: Callable[..., subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = closed_port()
+    port = unused_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     monkeypatch.setenv("PARL_KEY", ClusterKey.generate().to_text())
     with pytest.raises(parl_remote.AuthenticationFailed) as caught:
@@ -237,7 +231,7 @@ def test_connect_with_another_clusters_key_says_which_key_to_use(
 def test_connect_with_a_readable_key_file_says_chmod(
     xparl: Callable[..., subprocess.CompletedProcess[str]], home: Path
 ) -> None:
-    port = closed_port()
+    port = unused_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     (key,) = (home / ".parl").glob("*/key")
     copied = home / "copied.key"
@@ -258,7 +252,7 @@ def test_connect_with_a_readable_key_file_says_chmod(
 def test_a_healthy_cluster_has_no_problem_and_exit_status_zero(
     xparl: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    port = closed_port()
+    port = unused_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     done = xparl("doctor", "--port", port, "--module", "numpy", "--json")
     assert done.returncode == 0, done.stdout
@@ -272,7 +266,7 @@ def test_a_healthy_cluster_has_no_problem_and_exit_status_zero(
 def test_a_module_that_a_worker_lacks_is_named_with_the_command_that_installs_it(
     xparl: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    port = closed_port()
+    port = unused_port()
     script = tmp_path / "train.py"
     (tmp_path / "beside.py").touch()
     script.write_text(
@@ -290,7 +284,7 @@ def test_a_module_that_a_worker_lacks_is_named_with_the_command_that_installs_it
 
 @pytest.mark.slow
 def test_a_full_cluster_names_the_holders_of_its_cpus(xparl: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    port = closed_port()
+    port = unused_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     program = subprocess.Popen(
         [
@@ -322,7 +316,7 @@ def test_a_full_cluster_names_the_holders_of_its_cpus(xparl: Callable[..., subpr
 def test_a_killed_cluster_is_distinguished_from_a_running_one(
     xparl: Callable[..., subprocess.CompletedProcess[str]], home: Path
 ) -> None:
-    port = closed_port()
+    port = unused_port()
     assert xparl("start", "--port", port, "--cpu_num", 0).returncode == 0
     (record,) = (home / ".parl").glob("*/cluster.json")
     os.kill(json.loads(record.read_text())["process"]["pid"], 9)
@@ -415,7 +409,7 @@ def test_a_clock_that_differs_is_reported_with_the_difference(xparl: Any, fake: 
 
 
 def test_a_worker_at_a_wrong_address_is_tried_from_both_sides(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
-    master = fake([node_at(f"127.0.0.1:{closed_port()}")], reaches="Connection refused")
+    master = fake([node_at(f"127.0.0.1:{unused_port()}")], reaches="Connection refused")
     (finding,) = [one for one in doctor(xparl, master) if one["check"] == "worker"]
     assert "from here: " in finding["what"]
     assert "from the master: Connection refused" in finding["what"]
@@ -426,7 +420,7 @@ def test_a_worker_at_a_wrong_address_is_tried_from_both_sides(xparl: Any, fake: 
 def test_a_worker_that_only_the_master_reaches_is_behind_a_firewall(
     xparl: Any, fake: Callable[..., FakeMaster]
 ) -> None:
-    port = closed_port()
+    port = unused_port()
     (finding,) = [one for one in doctor(xparl, fake([node_at(f"127.0.0.1:{port}")])) if one["check"] == "worker"]
     assert "the master does reach it" in finding["what"]
     assert f"open TCP port {port} of second" in finding["remedy"]
@@ -436,7 +430,7 @@ def test_a_worker_that_only_the_master_reaches_is_behind_a_firewall(
 def test_a_worker_that_joins_with_its_own_address_is_not_warned(
     xparl: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    port = closed_port()
+    port = unused_port()
     assert xparl("start", "--port", port, "--cpu_num", 0, "--host", "127.0.0.1").returncode == 0
     joined = xparl("connect", "--address", f"127.0.0.1:{port}", "--cpu_num", 1)
     assert "Warning" not in joined.stderr
@@ -569,7 +563,7 @@ def test_a_start_that_cannot_write_says_where_and_what_to_do(
     xparl: Callable[..., subprocess.CompletedProcess[str]], home: Path
 ) -> None:
     (home / ".parl").write_text("a file where a directory should be")
-    done = xparl("start", "--port", closed_port())
+    done = xparl("start", "--port", unused_port())
     assert done.returncode == 1
     assert ".parl is not a directory; move it away" in done.stderr
     assert "Traceback" not in done.stderr
@@ -658,7 +652,7 @@ def test_strange_names_of_modules_are_missing_or_not_and_nothing_is_imported(nam
 def test_a_node_answers_only_so_many_questions_about_its_health(
     xparl: Callable[..., subprocess.CompletedProcess[str]], home: Path
 ) -> None:
-    port = closed_port()
+    port = unused_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     found = environment()
     cluster = ClusterAddress(f"localhost:{port}", found)

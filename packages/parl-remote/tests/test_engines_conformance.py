@@ -11,7 +11,6 @@ import gc
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ import numpy as np
 import pytest
 
 import parl_remote as parl
+from faults.ports import unused_port
 from parl_remote import _current
 
 SLOTS = 4
@@ -222,8 +222,7 @@ def _open(engine: str) -> Iterator[None]:
 
 
 def _start_cluster() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = unused_port()
     _xparl("start", "--port", str(port), "--cpu_num", str(SLOTS), "--monitor_port", "0")
     return f"127.0.0.1:{port}"
 

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from faults.ports import unused_port
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 WITHIN_S = 60.0
@@ -105,8 +106,7 @@ class Cluster:
 
 
 def start_cluster(home: Path, scratch: Path, **variables: str) -> Cluster:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
+    port = unused_port()
     home.mkdir(exist_ok=True)
     # What lies around at the worker must not be taken for the program's own.
     write(home, utils="WHOSE = 'the worker'", settings__init="WHOSE = 'the worker'")

@@ -9,7 +9,6 @@ import os
 import pickle
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ import numpy as np
 import pytest
 
 import parl_remote
+from faults.ports import unused_port
 from parl_remote import ActorLost, ClusterUnreachable, DeathKind, SerializationError, _current, submit, with_options
 from parl_remote._data import serialize
 from parl_remote._program import known_actors
@@ -773,9 +773,8 @@ class _Clusters:
         if kind in {"debug", "private"}:
             parl_remote.connect(cpu_num=24, debug=kind == "debug")
             return
-        with self.environment(kind), socket.create_server(("127.0.0.1", 0)) as free:
-            port = self._ports[kind] = free.getsockname()[1]
-            free.close()
+        with self.environment(kind):
+            port = self._ports[kind] = unused_port()
             _xparl("start", "--port", port, "--cpu_num", 24)
             parl_remote.connect(f"127.0.0.1:{port}")
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 import parl_remote
+from faults.ports import unused_port
 from parl_remote._links.handshake import Link
 from parl_remote._links.identity import host_id
 from parl_remote._links.loop import Loop
@@ -573,9 +573,7 @@ def test_lines_come_from_real_clusters_too(
     for name in [name for name in os.environ if name.startswith(("PARL_", "XDG_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PARL_RUN_DIR", str(tmp_path / "run"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = unused_port()
     xparl = [sys.executable, "-m", "parl_remote.cli"]
     subprocess.run([*xparl, "start", "--port", str(port), "--cpu_num", "2"], check=True, stdout=subprocess.DEVNULL)
     try:

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faults.ports import unused_port
 from parl_remote._portable.processes import ended_within, started
 from parl_remote._portable.sockets import LoopbackListener, connect_loopback, is_abandoned
 from parl_remote._portable.spawner import Spawner
@@ -407,16 +408,11 @@ def test_a_private_cluster_runs(program: Path, tmp_path: Path) -> None:
     assert list(tmp_path.glob("parl-*")) == []
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.slow
 def test_a_cluster_is_started_joined_used_and_stopped(program: Path, tmp_path: Path) -> None:
     home = {**AS_ON_WINDOWS, "PARL_RUN_DIR": str(tmp_path / "run"), "TMPDIR": str(tmp_path)}
     home["PARL_SHUTDOWN_GRACE"] = "60"
-    port = free_port()
+    port = unused_port()
     xparl = ("-P", "-m", "parl_remote.cli")
     said = run(*xparl, "start", "--port", str(port), "--cpu_num", "2", **home)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 
 import parl_remote
+from faults.ports import unused_port
 from parl_remote import _current
 from parl_remote._program import worker_clients
 from parl_remote._program.relayed_channel import RelayedChannel
@@ -60,8 +60,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setenv("PARL_RUN_DIR", str(tmp_path_factory.mktemp("run")))
         patch.setenv("PARL_FORCE_TCP", "1")
         patch.setenv("PARL_MONITOR", "0")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = unused_port()
         xparl = [sys.executable, "-m", "parl_remote.cli"]
         subprocess.run([*xparl, "start", "--port", str(port), "--cpu_num", "8"], check=True, capture_output=True)
         yield f"127.0.0.1:{port}"

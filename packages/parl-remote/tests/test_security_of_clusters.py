@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
 import stat
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 import parl_remote
+from faults.ports import unused_port
 from parl_remote._transport.sealed import can_seal
 from parl_remote.testing import LoopbackCluster
 
@@ -40,9 +40,7 @@ class Talker:
 @pytest.fixture(scope="module")
 def data_port() -> int:
     """The port of sealed connections."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
+    return unused_port()
 
 
 @pytest.fixture(scope="module")

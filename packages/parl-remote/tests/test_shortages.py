@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from faults.ports import unused_port
 from faults.shortages import Call, Shortages
 from parl_remote._node.run_files import RunFiles
 
@@ -176,8 +176,7 @@ def test_whichever_call_of_a_node_of_a_real_cluster_fails_it_goes_on(
         command = [sys.executable, "-m", "parl_remote.cli", *map(str, arguments)]
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=240)
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = unused_port()
     try:
         xparl("start", "--port", port, "--cpu_num", 0)
         xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from unittest.mock import MagicMock, Mock
 import pytest
 from click.testing import CliRunner
 
+from faults.ports import unused_port
 from parl_remote._actor import reports
 from parl_remote._actor.host import ActorHost
 from parl_remote._actor.reports import CallMeter, SharedCallMeter
@@ -225,9 +225,7 @@ def test_a_cluster_s_calls_are_recorded_while_it_runs(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = unused_port()
     xparl("start", "--port", port, "--cpu_num", 1)
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, f"localhost:{port}"], env=environment, stdout=subprocess.PIPE, text=True

@@ -21,6 +21,7 @@ import zmq
 import zmq.utils.monitor
 import zmq.utils.z85
 
+from faults.ports import unused_port
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
 from parl_remote._transport import Closed, Event, Opened, Received
@@ -185,9 +186,7 @@ def test_outsiders_that_come_and_stay_are_ended_long_before_descriptors_are(few_
 
 
 def test_a_port_without_a_listener_is_reported_at_once() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    port = unused_port()
     with pytest.raises(ClusterUnreachable, match=f"nothing listens at 127.0.0.1:{port}") as caught:
         ZmqChannel.connect(f"127.0.0.1:{port}", KEY)
     assert caught.value.address == f"127.0.0.1:{port}"

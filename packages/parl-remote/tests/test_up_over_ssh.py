@@ -18,6 +18,7 @@ from typing import Any
 import click
 import pytest
 
+from faults.ports import unused_port
 from parl_remote._node.run_files import ProcessRecord, RunFiles, WorkerRecord, write_record
 from parl_remote.cli._up import ClusterFile
 
@@ -163,10 +164,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it there; its service makes it otherwise
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        ssh_port, port = one.getsockname()[1], other.getsockname()[1]
+    ssh_port, port = unused_port(), unused_port()
     (tmp_path / "sshd_config").write_text(
         f"Port {ssh_port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nPidFile none\nUsePAM no\nStrictModes no\n"
         f"AuthorizedKeysFile {tmp_path}/user.pub\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"

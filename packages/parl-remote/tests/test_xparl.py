@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faults.ports import unused_port
 from parl_remote._config import environment
 from parl_remote._messages import (
     AttachActor,
@@ -66,13 +67,6 @@ class Counter:
     def sleep(self, seconds):
         time.sleep(seconds)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass
@@ -183,7 +177,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def test_start_says_how_to_use_join_and_stop_the_cluster(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     said = desk.xparl("start", "--port", port, "--cpu_num", 3)
     assert f"3 CPUs runs at 127.0.0.1:{port}" in said
     assert f'parl.connect("localhost:{port}")' in said
@@ -197,7 +191,7 @@ def test_start_says_how_to_use_join_and_stop_the_cluster(desk: Desk) -> None:
 
 @pytest.mark.skipif(not is_this_host("::1"), reason="no IPv6 here")
 def test_a_cluster_on_an_ipv6_interface_is_used_as_start_says(desk: Desk) -> None:
-    said = desk.xparl("start", "--port", free_port(), "--cpu_num", 1, "--host", "[::1]")
+    said = desk.xparl("start", "--port", unused_port(), "--cpu_num", 1, "--host", "[::1]")
     used = re.search(r'parl.connect\("(\S+)"\)', said)
     assert used is not None
     assert desk.output(f"parl.connect({used[1]!r}); print(Counter().add(5))") == "5\n"
@@ -206,7 +200,7 @@ def test_a_cluster_on_an_ipv6_interface_is_used_as_start_says(desk: Desk) -> Non
 
 @pytest.mark.slow
 def test_start_for_other_hosts_says_how_they_join(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     said = desk.xparl("start", "--port", port, "--cpu-num", 1, "--host", "0.0.0.0")
     key = re.search(r"copy the key file (\S+) there", said)
     assert key is not None
@@ -216,14 +210,14 @@ def test_start_for_other_hosts_says_how_they_join(desk: Desk) -> None:
 
 @pytest.mark.slow
 def test_a_program_of_the_same_user_needs_only_the_address(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 2)
     assert desk.output(f"parl.connect('localhost:{port}'); print(Counter().add(5))") == "5\n"
     eventually(lambda: desk.status(port).leases == 0)
 
 
 def test_stop_ends_every_process_of_the_cluster_and_leaves_only_logs(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 2)
     program = desk.program(f"parl.connect('localhost:{port}'); a = Counter(); print(a.pid()); a.sleep(600)")
     actor = psutil.Process(int(line_of(program)))
@@ -256,7 +250,7 @@ def words_of_starts_at_the_same_time(desk: Desk, *arguments: str) -> list[str]:
 
 
 def test_starts_at_the_same_time_make_one_cluster_and_one_worker(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     start = ("start", "--port", str(port), "--cpu_num", "0", "--once")
     assert words_of_starts_at_the_same_time(desk, *start) == ["A", "It", "It"]
     assert desk.status(port).node_count == 0
@@ -267,7 +261,7 @@ def test_starts_at_the_same_time_make_one_cluster_and_one_worker(desk: Desk) -> 
 
 @pytest.mark.slow
 def test_clusters_side_by_side_do_not_know_of_each_other(desk: Desk) -> None:
-    one, two = free_port(), free_port()
+    one, two = unused_port(), unused_port()
     desk.xparl("start", "--port", one, "--cpu_num", 1)
     desk.xparl("start", "--port", two, "--cpu_num", 2)
     assert desk.output(f"parl.connect('localhost:{one}'); print(Counter().add(1))") == "1\n"
@@ -278,7 +272,7 @@ def test_clusters_side_by_side_do_not_know_of_each_other(desk: Desk) -> None:
 
 @pytest.mark.slow
 def test_a_port_in_use_is_reported_with_its_user(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     assert "your own cluster cluster-" in desk.xparl("start", "--port", port, fails=True)
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -289,7 +283,7 @@ def test_a_port_in_use_is_reported_with_its_user(desk: Desk) -> None:
 
 
 def test_a_worker_joins_brings_its_cpus_and_ends_with_the_cluster(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 0)
     assert desk.status(port).node_count == 0
     said = desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 2)
@@ -307,7 +301,7 @@ def test_a_worker_must_have_something_to_offer(desk: Desk) -> None:
 
 @pytest.mark.slow
 def test_a_worker_whose_port_is_taken_reports_the_process_that_has_it(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     said = desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1, "--port", port, fails=True)
     assert f"port {port} is in use by your own cluster" in said
@@ -315,7 +309,7 @@ def test_a_worker_whose_port_is_taken_reports_the_process_that_has_it(desk: Desk
 
 @pytest.mark.slow
 def test_without_a_key_a_worker_and_a_program_get_an_error_with_what_to_do(desk: Desk, tmp_path: Path) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     (directory,) = [where for where, _ in desk.run_files.clusters()]
     unauthenticated = Desk(tmp_path / "elsewhere")
@@ -339,7 +333,7 @@ def test_without_a_key_a_worker_and_a_program_get_an_error_with_what_to_do(desk:
 
 @pytest.mark.slow
 def test_a_wrong_port_is_reported_at_once_with_the_clusters_that_there_are(desk: Desk) -> None:
-    port, wrong = free_port(), free_port()
+    port, wrong = unused_port(), unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     said = desk.output(f"parl.connect('localhost:{wrong}')")
     assert f"nothing answers at localhost:{wrong}" in said
@@ -348,7 +342,7 @@ def test_a_wrong_port_is_reported_at_once_with_the_clusters_that_there_are(desk:
 
 @pytest.mark.slow
 def test_full_slots_are_refused_after_the_time_that_the_caller_allows(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     said = desk.output(f"parl.connect('localhost:{port}', lease_timeout_s=0.2); a = Counter(); b = Counter()")
     assert "NoResources: Counter asked for 1 CPU; the cluster has 1 CPU on 1 node, nothing free" in said
@@ -356,7 +350,7 @@ def test_full_slots_are_refused_after_the_time_that_the_caller_allows(desk: Desk
 
 @pytest.mark.slow
 def test_foreground_ends_with_ctrl_c_and_takes_everything_along(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     node = subprocess.Popen(
         [*XPARL, "start", "--port", str(port), "--cpu_num", "1", "--foreground"],
         env=desk.environment,
@@ -375,7 +369,7 @@ def test_foreground_ends_with_ctrl_c_and_takes_everything_along(desk: Desk) -> N
 
 @pytest.mark.slow
 def test_status_names_a_cluster_that_crashed(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     node = desk.node_process(port)
     node.kill()
@@ -391,7 +385,7 @@ def test_status_names_a_cluster_that_crashed(desk: Desk) -> None:
 
 
 def test_a_killed_worker_is_an_error_at_the_caller_and_its_actors_are_gone(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 0)
     desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1)
     program = desk.program(f"""
@@ -412,7 +406,7 @@ def test_a_killed_worker_is_an_error_at_the_caller_and_its_actors_are_gone(desk:
 
 
 def test_a_worker_that_is_stopped_says_so_and_ends_with_the_cluster_like_the_master(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 0)
     desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1)
     program = desk.program(f"""
@@ -439,7 +433,7 @@ def test_a_worker_that_is_stopped_says_so_and_ends_with_the_cluster_like_the_mas
 @pytest.mark.slow
 def test_a_stopped_worker_is_lost_after_the_liveness_limit_and_never_a_hang(desk: Desk) -> None:
     desk.extra["PARL_LIVENESS_LIMIT"] = "1.0"
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 0)
     desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1)
     program = desk.program(f"""
@@ -464,7 +458,7 @@ def test_a_stopped_worker_is_lost_after_the_liveness_limit_and_never_a_hang(desk
 
 @pytest.mark.slow
 def test_actors_outlive_a_killed_master_and_a_new_one_takes_them_up(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 0)
     desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 2)
     program = desk.program(f"""
@@ -494,7 +488,7 @@ def test_actors_outlive_a_killed_master_and_a_new_one_takes_them_up(desk: Desk) 
 
 @pytest.mark.slow
 def test_a_killed_program_frees_its_slots_at_once(desk: Desk) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     program = desk.program(f"parl.connect('localhost:{port}'); a = Counter(); print(a.pid()); a.sleep(600)")
     actor = psutil.Process(int(line_of(program)))
@@ -506,7 +500,7 @@ def test_a_killed_program_frees_its_slots_at_once(desk: Desk) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_sees_nothing_of_a_cluster_and_cannot_get_in(desk: Desk, tmp_path: Path) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     node = desk.node_process(port)
     sockets = unix_sockets(node)
@@ -612,7 +606,7 @@ def node_socket(node: psutil.Process) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["tcp without the key", "tcp with the key", "unix socket"])
 def test_ten_thousand_strange_messages_do_not_end_a_node(desk: Desk, way: str) -> None:
-    port = free_port()
+    port = unused_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     node = desk.node_process(port)
     dice = random.Random(way)

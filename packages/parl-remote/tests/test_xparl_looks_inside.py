@@ -23,6 +23,7 @@ from unittest.mock import Mock
 import click
 import pytest
 
+from faults.ports import unused_port
 from parl_remote._config import environment
 from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import Role
@@ -64,19 +65,12 @@ parl.connect(f"localhost:{sys.argv[1]}")
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Desk:
     """A user with a cluster on a separate port, and programs that use it."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.port = free_port()
+        self.port = unused_port()
         self.programs: list[subprocess.Popen[str]] = []
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_"))}
         self.environment = {
@@ -237,7 +231,7 @@ def test_commands_without_a_cluster_say_how_to_name_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_clusters_have_to_be_told_apart(desk: Desk) -> None:
-    other = free_port()
+    other = unused_port()
     desk.xparl("start", "--port", other, "--cpu_num", 1)
     said = desk.xparl("list", fails=True)
     assert f"--port {desk.port}" in said

@@ -23,6 +23,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from faults.ports import unused_port
 from parl_remote._config import Limits, environment
 from parl_remote._node.run_files import ClusterRecord, ProcessRecord, RunFiles, WorkerRecord, write_record
 from parl_remote._security import ClusterKey, write_private_file
@@ -33,13 +34,6 @@ from parl_remote.cli._stop import NOTHING_THERE, _is_at, stop_all
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 COMMANDS = ["start", "connect", "status", "stop", "list", "logs", "top", "kill", "drain", "doctor", "key"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 Xparl = Callable[..., subprocess.CompletedProcess[str]]
@@ -170,7 +164,7 @@ def test_gpus_are_given_if_they_are_found_or_named_in_the_variable(
 @pytest.mark.slow
 def test_zero_cpus_are_none_and_never_all(xparl: Xparl) -> None:
     assert NodeResources.of(0, "", None, ()).cpu == 0
-    port = free_port()
+    port = unused_port()
     assert "A cluster with 0 CPUs" in xparl("start", "--port", port, "--cpu_num", 0).stdout
     refused = xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 0, "--gpu", "")
     assert refused.returncode != 0
@@ -184,7 +178,7 @@ def test_zero_cpus_are_none_and_never_all(xparl: Xparl) -> None:
 
 @pytest.mark.slow
 def test_memory_and_labels_reach_the_master(xparl: Xparl) -> None:
-    port = free_port()
+    port = unused_port()
     xparl("start", "--port", port, "--cpu_num", 1, "--memory", "2G", "--label", "license=2", "--label", "disk=0.5")
     (node,) = nodes_of(xparl)
     assert node["total"] == {"cpu": 1.0, "gpu": 0.0, "memory": 2**31, "labels": {"disk": 0.5, "license": 2.0}}
@@ -192,7 +186,7 @@ def test_memory_and_labels_reach_the_master(xparl: Xparl) -> None:
 
 @pytest.mark.slow
 def test_options_of_old_are_taken_and_explained(xparl: Xparl) -> None:
-    port = free_port()
+    port = unused_port()
     done = xparl(
         *("start", "--port", port, "--cpu_num", 1, "--gpu_cluster", "--log_server_port_range", "8000-9000", "--debug")
     )
@@ -212,12 +206,12 @@ def test_xparl_python_launches_the_node(xparl: Xparl, tmp_path: Path) -> None:
     loader = tmp_path / "my loader.sh"
     loader.write_text(f'#!/bin/sh\necho "loaded: $1" > {tmp_path}/witness\nshift\nexec {sys.executable} "$@"\n')
     loader.chmod(0o755)
-    port = free_port()
+    port = unused_port()
     started = xparl("start", "--port", port, "--cpu_num", 1, XPARL_PYTHON=f"'{loader}' extra")
     assert started.returncode == 0, started.stderr
     assert (tmp_path / "witness").read_text() == "loaded: extra\n"
     assert len(nodes_of(xparl)) == 1
-    missing = xparl("start", "--port", free_port(), XPARL_PYTHON="/no/such/python")
+    missing = xparl("start", "--port", unused_port(), XPARL_PYTHON="/no/such/python")
     assert missing.returncode == 1
     assert "cannot run /no/such/python" in missing.stderr
     assert "XPARL_PYTHON" in missing.stderr
@@ -229,7 +223,7 @@ def test_xparl_python_launches_the_node(xparl: Xparl, tmp_path: Path) -> None:
 def test_debug_says_more_in_the_log(
     xparl: Xparl, tmp_path: Path, options: tuple[str, ...], value: str, more: bool
 ) -> None:
-    port = free_port()
+    port = unused_port()
     assert xparl("start", "--port", port, "--cpu_num", 1, *options, DEBUG=value).returncode == 0
     (log,) = tmp_path.glob(f".parl/*-{port}/node.log")
     assert (" DEBUG runs with NodeSettings(" in log.read_text()) is more
@@ -249,7 +243,7 @@ def test_debug_writes_a_file_beside_the_program(
 
 @pytest.mark.slow
 def test_logs_of_the_node_before_are_kept_once_and_not_mixed_up(xparl: Xparl, tmp_path: Path) -> None:
-    port = free_port()
+    port = unused_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     (directory,) = tmp_path.glob(f".parl/*-{port}")
     (directory / "actors" / "actor-1.log").write_text("of the first node")
@@ -276,7 +270,7 @@ def processes_below(pid: int) -> list[psutil.Process]:
 
 @pytest.mark.slow
 def test_stop_ends_frozen_processes_and_no_others(xparl: Xparl, tmp_path: Path) -> None:
-    port, other = free_port(), free_port()
+    port, other = unused_port(), unused_port()
     for one in (port, other):
         assert xparl("start", "--port", one, "--cpu_num", 2).returncode == 0
     found = environment()
@@ -296,7 +290,7 @@ def test_stop_ends_frozen_processes_and_no_others(xparl: Xparl, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_stop_takes_several_ports_and_leaves_other_clusters(xparl: Xparl) -> None:
-    ports = [free_port() for _ in range(3)]
+    ports = [unused_port() for _ in range(3)]
     for port in ports:
         assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     assert xparl("stop", "--port", ports[0], "--port", ports[1]).returncode == 0
@@ -309,7 +303,7 @@ def test_stop_takes_several_ports_and_leaves_other_clusters(xparl: Xparl) -> Non
 
 @pytest.mark.slow
 def test_stop_takes_what_actors_have_started_along(xparl: Xparl, tmp_path: Path) -> None:
-    port = free_port()
+    port = unused_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     program = subprocess.Popen(
         [
@@ -337,7 +331,7 @@ def test_stop_takes_what_actors_have_started_along(xparl: Xparl, tmp_path: Path)
 
 @pytest.mark.slow
 def test_stop_without_a_port_says_what_it_stops(xparl: Xparl) -> None:
-    port = free_port()
+    port = unused_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     done = xparl("stop")
     assert done.returncode == 0
@@ -348,7 +342,7 @@ def test_stop_without_a_port_says_what_it_stops(xparl: Xparl) -> None:
 
 @pytest.mark.slow
 def test_stop_of_several_clusters_needs_an_answer(xparl: Xparl) -> None:
-    ports = sorted(free_port() for _ in range(2))
+    ports = sorted(unused_port() for _ in range(2))
     for port in ports:
         assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     done = xparl("stop")  # without a terminal
@@ -536,7 +530,7 @@ def answered(answer: str) -> int:
 
 @pytest.mark.slow
 def test_stop_of_several_clusters_asks_at_a_terminal(xparl: Xparl) -> None:
-    for port in (free_port(), free_port()):
+    for port in (unused_port(), unused_port()):
         assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     running = [record.process for _, record in RunFiles(environment().run_dir).clusters()]
     assert answered("n\n") == 1

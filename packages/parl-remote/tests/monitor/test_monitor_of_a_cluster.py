@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from faults.ports import unused_port
 from parl_remote._links.identity import host_name, versions
 
 DEADLINE_S = 60.0
@@ -56,19 +57,12 @@ sys.stdin.read()
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Place:
     """A home for one cluster and its monitor."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.port, self.monitor_port = free_port(), free_port()
+        self.port, self.monitor_port = unused_port(), unused_port()
         self.programs: list[subprocess.Popen[str]] = []
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_"))}
         paths = os.pathsep.join(path for path in sys.path if path)

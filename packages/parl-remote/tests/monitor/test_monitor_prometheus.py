@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from faults.ports import unused_port
 
 DEPLOY = Path(__file__).parents[4] / "examples" / "deploy" / "prometheus"
 DASHBOARD = DEPLOY / "dashboard.json"
@@ -102,19 +103,12 @@ def test_the_alert_rules_pass_their_own_tests() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Site:
     """A cluster of two nodes with a program, its monitor, and a Prometheus that scrapes it."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.port, self.monitor_port, self.prometheus_port = free_port(), free_port(), free_port()
+        self.port, self.monitor_port, self.prometheus_port = unused_port(), unused_port(), unused_port()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_"))}
         paths = os.pathsep.join(path for path in sys.path if path)
         self.environment = {**kept, "HOME": str(home), "PARL_RUN_DIR": str(home / "run"), "PYTHONPATH": paths}
