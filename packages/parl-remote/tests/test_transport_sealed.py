@@ -302,16 +302,16 @@ def test_an_answer_that_comes_after_the_news_of_its_actors_end_is_read(
 ) -> None:
     channel, peer = connected(listener)
     loop = Loop()
-    partings = DeferredDisconnects(loop, lambda: True)
+    disconnects = DeferredDisconnects(loop, lambda: True)
     nothing: Any = None
-    own, borrowed = OwnActors(partings), Borrowing(partings, nothing, nothing, own_lease="", timeout_s=0)
+    own, borrowed = OwnActors(disconnects), Borrowing(disconnects, nothing, nothing, own_lease="", timeout_s=0)
     record = ActorRecord("lease", "worker", "Cell", is_borrowed=is_borrowed)
     record.channel = channel
     (borrowed if is_borrowed else own).records["lease"] = record
     (borrowed if is_borrowed else own).lost("lease", DeathCause(DeathKind.CONSTRUCTOR))
     listener.send(peer, [b"last words"])
     assert bytes(channel.receive(DEADLINE_S)[0]) == b"last words"
-    partings.close()
+    disconnects.close()
     with pytest.raises(ChannelClosed):
         channel.receive(DEADLINE_S)
     loop.close()

@@ -329,7 +329,7 @@ def _agent_values(agent: Any) -> dict[str, Any]:
 def _agent_state(agent: Any, first: Mapping[str, Any]) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     changed = changed_values(_agent_values(agent), first)
-    held = {name: accessor.get() for name, accessor in _agent_holders(agent).items()}
+    held = {name: accessor.get() for name, accessor in _agent_accessors(agent).items()}
     tree = encode({"values": changed, "held": held}, "agent", arrays, lambda _: None)
     state: dict[str, Any] = {"attributes": {"tree": json.dumps(tree), "arrays": arrays}}
     if isinstance(getattr(agent, "rng", None), np.random.Generator):
@@ -339,12 +339,12 @@ def _agent_state(agent: Any, first: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
-def _agent_holders(agent: Any) -> dict[str, StateAccessor]:
+def _agent_accessors(agent: Any) -> dict[str, StateAccessor]:
     """Return an agent's generators and counters by name, besides `rng` and those of its algorithm."""
     kinds = (np.random.Generator, np.random.RandomState, random.Random, PiecewiseScheduler, LinearDecayScheduler)
     held = {name: value for name, value in getattr(agent, "__dict__", {}).items() if isinstance(value, kinds)}
-    holders = {name: accessor_of(value) for name, value in held.items() if name != "rng"}
-    return {name: accessor for name, accessor in holders.items() if accessor is not None}
+    accessors = {name: accessor_of(value) for name, value in held.items() if name != "rng"}
+    return {name: accessor for name, accessor in accessors.items() if accessor is not None}
 
 
 def _restore_agent(agent: Any, state: Mapping[str, Any]) -> None:
@@ -352,10 +352,10 @@ def _restore_agent(agent: Any, state: Mapping[str, Any]) -> None:
         found = decode(json.loads(state["attributes"]["tree"]), state["attributes"]["arrays"], lambda array: array)
         for name, value in found["values"].items():
             setattr(agent, name, value)
-        holders = _agent_holders(agent)
+        accessors = _agent_accessors(agent)
         for name, held in found["held"].items():
-            if name in holders:
-                holders[name].set(held)
+            if name in accessors:
+                accessors[name].set(held)
     if "rng" in state and isinstance(getattr(agent, "rng", None), np.random.Generator):
         agent.rng.bit_generator.state = state["rng"]
     if "own" in state and hasattr(agent, "restore_checkpoint"):

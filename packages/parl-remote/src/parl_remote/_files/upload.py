@@ -375,7 +375,7 @@ class ActorDirectories:
         self._lock = threading.Lock()
         self._files: ProgramFiles | None = None
         if not isinstance(patterns, tuple | list) or patterns:
-            self._files = self._make(patterns)
+            self._files = self._program_files(patterns)
 
     def of(self, granted: LeaseGranted, worker: Worker, class_module: str) -> ActorDirectory:
         """Provide all files at an actor's worker and return its working directory and module paths.
@@ -392,8 +392,8 @@ class ActorDirectories:
             if not granted.node_addresses:  # a private cluster's worker is this program's child and sees what it sees
                 return here()
             with self._lock:
-                self._files = self._files or self._make(())
+                self._files = self._files or self._program_files(())
         return self._files.place(granted, worker, class_module)
 
-    def _make(self, patterns: Sequence[str]) -> ProgramFiles:
+    def _program_files(self, patterns: Sequence[str]) -> ProgramFiles:
         return ProgramFiles(patterns, same_host_shortcut=self._shortcut)

@@ -142,7 +142,7 @@ class RequestConnection:
     """A connection to a master or a worker for blocking requests.
 
     Args:
-        channel: A fresh channel to it; closed with the inquiry.
+        channel: A fresh channel to it; it is closed with the connection.
         to: The role of the peer.
         limits: The time to wait for an answer unless a request says otherwise.
         name: The displayed name of this client; the master's tables leave out names that begin with "xparl ".

@@ -238,9 +238,9 @@ _Answer = TypeVar("_Answer", bound=Message)
 class _OnDemandConnection:
     """A connection opened on demand, for one request at a time."""
 
-    def __init__(self, open_inquiry: Callable[[], RequestConnection]) -> None:
-        self._open = open_inquiry
-        self._inquiry: RequestConnection | None = None
+    def __init__(self, connect: Callable[[], RequestConnection]) -> None:
+        self._connect = connect
+        self._connection: RequestConnection | None = None
         self._lock = threading.Lock()
         self.used = time.monotonic()
 
@@ -248,7 +248,7 @@ class _OnDemandConnection:
         """Send a request; reopen, once, a connection that was lost since the last request."""
         with self._lock:
             self.used = time.monotonic()
-            fresh = self._inquiry is None
+            fresh = self._connection is None
             try:
                 return self._ask(make, kind, timeout_s)
             except ChannelClosed:
@@ -257,10 +257,10 @@ class _OnDemandConnection:
                 return self._ask(make, kind, timeout_s)
 
     def _ask(self, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None) -> _Answer:
-        if self._inquiry is None:
-            self._inquiry = self._open()
+        if self._connection is None:
+            self._connection = self._connect()
         try:
-            return self._inquiry.ask(make, kind, timeout_s)
+            return self._connection.ask(make, kind, timeout_s)
         except (ChannelClosed, ResultTimeout):
             self._hang_up()  # a late answer must not be taken for that of another request
             raise
@@ -271,9 +271,9 @@ class _OnDemandConnection:
             self._hang_up()
 
     def _hang_up(self) -> None:
-        inquiry, self._inquiry = self._inquiry, None
-        if inquiry is not None:
-            inquiry.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 class ClusterSource:
@@ -422,9 +422,9 @@ class ClusterSource:
                 return new, page.counts
 
     def _dial_master(self) -> RequestConnection:
-        inquiry = RequestConnection(self._cluster.connect_master(), Role.MASTER, self._limits, _NAME)
-        self._version = inquiry.welcome.versions.get("parl_remote", "")
-        return inquiry
+        connection = RequestConnection(self._cluster.connect_master(), Role.MASTER, self._limits, _NAME)
+        self._version = connection.welcome.versions.get("parl_remote", "")
+        return connection
 
     # -- workers -----------------------------------------------------------------------------------------------------
 

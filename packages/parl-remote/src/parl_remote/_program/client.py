@@ -148,8 +148,8 @@ class Client(ConnectionDisplay):
             on_died=self._lost,
             on_worker_gone=self._worker_gone,
         )
-        self._partings = DeferredDisconnects(self._loop, lambda: threading.current_thread() is self._thread)
-        self.own = OwnActors(self._partings)
+        self._disconnects = DeferredDisconnects(self._loop, lambda: threading.current_thread() is self._thread)
+        self.own = OwnActors(self._disconnects)
         self.actor_factory = ActorFactory(
             self._master,
             self._workers,
@@ -161,7 +161,7 @@ class Client(ConnectionDisplay):
             lease_timeout_s=lease_timeout_s,
         )
         self._borrowing = Borrowing(
-            self._partings,
+            self._disconnects,
             self._workers,
             self._connection_to,
             own_lease=inside_actor,
@@ -238,14 +238,14 @@ class Client(ConnectionDisplay):
             if options.detached and options.max_restarts and not self.supervises:
                 _current.free_slots(self, spec.name)  # the supervisor waits for resources, not this process
                 return self._supervisor.create(spec, options, args, kwargs, self.actor_factory.lease_timeout_s)
-            recipe = CreationRequest(spec, options, args, kwargs)
-            made = self.actor_factory.make(recipe)
+            request = CreationRequest(spec, options, args, kwargs)
+            made = self.actor_factory.make(request)
             if options.max_restarts:
-                return _restarting_reference(self, recipe, made)
+                return _restarting_reference(self, request, made)
             ref = self._reference(spec, made.record, Outbox(made.path), made.place, options)
             self._refs[made.place.lease_id] = ref
             if options.name:
-                self.actor_factory.announce(recipe, made.record)
+                self.actor_factory.announce(request, made.record)
             return ref
 
     def start_reading(self) -> None:
@@ -443,7 +443,7 @@ class Client(ConnectionDisplay):
             self._stop_loops,
             partial(self.own.close, cause),
             partial(self._borrowing.close, cause),
-            self._partings.close,
+            self._disconnects.close,
             self._releaser.hang_up,
             self._master.hang_up,
             self._workers.hang_up,
@@ -522,19 +522,19 @@ class Client(ConnectionDisplay):
         _current.inherit(self._refs)
 
 
-def _restarting_reference(client: Client, recipe: CreationRequest, made: CreatedActor) -> ActorRef:
+def _restarting_reference(client: Client, request: CreationRequest, made: CreatedActor) -> ActorRef:
     """Return the reference to an actor that this client has made and restarts."""
 
     def again(lost: ActorRecord, restarts: int) -> CreatedActor:
         client._check_open()
-        if recipe.saves and (connection := lost.connection) is not None:
+        if request.saves and (connection := lost.connection) is not None:
             connection.is_read_out.wait(_STATE_S)
-        return client.actor_factory.make(recipe, lost.lease_id, restarts)
+        return client.actor_factory.make(request, lost.lease_id, restarts)
 
     def is_made(made: CreatedActor) -> None:
         note(made)
-        if recipe.options.name:
-            client.actor_factory.announce(recipe, made.record)
+        if request.options.name:
+            client.actor_factory.announce(request, made.record)
 
     def give_up(record: ActorRecord) -> None:
         client._master.release(record.lease_id)  # others may wait for it
@@ -543,15 +543,15 @@ def _restarting_reference(client: Client, recipe: CreationRequest, made: Created
     restarts = Restarts(
         made,
         outbox,
-        limit=recipe.options.max_restarts,
+        limit=request.options.max_restarts,
         again=again,
         on_made=is_made,
-        part=lambda made: client._let_go(made.record, made.record.connection),
+        release=lambda made: client._let_go(made.record, made.record.connection),
         give_up=give_up,
     )
-    ref, note = _reference_to(client, restarts, outbox, recipe.spec, made, recipe.options)
-    if recipe.options.name:
-        client.actor_factory.announce(recipe, made.record)
+    ref, note = _reference_to(client, restarts, outbox, request.spec, made, request.options)
+    if request.options.name:
+        client.actor_factory.announce(request, made.record)
     if made.record.cause is not None:  # it ended before it could be made again
         restarts.lost(made.record, made.record.cause)()
     return ref
@@ -593,7 +593,7 @@ def _following_reference(
         limit=None,
         again=again,
         on_made=lambda made: note(made),
-        part=lambda made: client._let_go(made.record, made.record.connection),
+        release=lambda made: client._let_go(made.record, made.record.connection),
         give_up=lambda _: None,
     )
     ref, note = _reference_to(client, restarts, outbox, spec, made, None)
@@ -639,9 +639,9 @@ def _reference_to(
 
     def let_go() -> None:
         if os.getpid() == client._pid:
-            client._loop.call_soon(part)
+            client._loop.call_soon(release)
 
-    def part() -> None:
+    def release() -> None:
         made = restarts.let_go()
         if made is not None:
             client._let_go(made.record, made.record.connection)

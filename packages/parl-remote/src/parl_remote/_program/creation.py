@@ -157,11 +157,11 @@ class ActorFactory:
         self.lease_timeout_s = lease_timeout_s
         self.logs: LogForwarder | None = None
 
-    def make(self, recipe: CreationRequest, replaces: str = "", restarts: int = 0) -> CreatedActor:
+    def make(self, request: CreationRequest, replaces: str = "", restarts: int = 0) -> CreatedActor:
         """Make an actor; if its node is lost before its constructor began, make it on another node.
 
         Args:
-            recipe: Class, arguments and options.
+            request: Class, arguments and options.
             replaces: The lease of the actor that it replaces; empty for a new one.
             restarts: The number of restarts, including this one.
 
@@ -169,21 +169,21 @@ class ActorFactory:
             RemoteError: As for `Client.create`.
             Exception: Whatever the constructor raised.
         """
-        spec, options = recipe.spec, recipe.options
+        spec, options = request.spec, request.options
         timeout_s = self.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         for left in reversed(range(_PLACEMENTS)):
             granted = self._lease(spec.name, options, timeout_s, replaces, restarts)
             record = ActorRecord(
-                granted.lease_id, granted.node_id, spec.name, recipe.names, is_detached=options.detached
+                granted.lease_id, granted.node_id, spec.name, request.names, is_detached=options.detached
             )
             self._own.records[record.lease_id] = record
             if options.name:
                 self._remember(options.name, record)
             try:
                 place = self._places.of(granted, self._workers, spec.cls.__module__)
-                connection = self._start(record, granted, recipe, place.working_dir)
-                message = recipe.message(place.sys_path)
-                created = connection.submit(Call(Kind.CREATE, 0, 0, message, "__init__", recipe.references))
+                connection = self._start(record, granted, request, place.working_dir)
+                message = request.message(place.sys_path)
+                created = connection.submit(Call(Kind.CREATE, 0, 0, message, "__init__", request.references))
             except (ChannelClosed, ClusterUnreachable) as gone:
                 error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
                 self.release(record, replaces=replaces)
@@ -198,7 +198,7 @@ class ActorFactory:
                 raise
             try:
                 created._wait_until(None)
-                recipe.names.set(created.result())
+                request.names.set(created.result())
             except BaseException:
                 self.release(record, replaces=replaces)
                 raise
@@ -207,9 +207,9 @@ class ActorFactory:
             return CreatedActor(record, connection, there)
         raise AssertionError("the last placement returns or raises")
 
-    def announce(self, recipe: CreationRequest, record: ActorRecord) -> None:
+    def announce(self, request: CreationRequest, record: ActorRecord) -> None:
         """Publish an actor's description, by which clients find it; called once handles of it are known here."""
-        description = description_of(recipe.spec, wait=recipe.options.wait)
+        description = description_of(request.spec, wait=request.options.wait)
         self._workers.tell(record.node_id, DescribeActor(record.lease_id, description))
 
     def release(self, record: ActorRecord, *, replaces: str = "") -> None:
@@ -218,7 +218,7 @@ class ActorFactory:
         self._own.forget(record, DeathCause(DeathKind.CONSTRUCTOR))
 
     def _start(
-        self, record: ActorRecord, granted: LeaseGranted, recipe: CreationRequest, working_dir: str
+        self, record: ActorRecord, granted: LeaseGranted, request: CreationRequest, working_dir: str
     ) -> Connection:
         """Start an actor's process and connect to it.
 
@@ -226,7 +226,7 @@ class ActorFactory:
             ChannelClosed: The process ended first.
             ClusterUnreachable: Its node is gone.
         """
-        options = recipe.options
+        options = request.options
         variables = {name: value for name in self._variables if (value := os.environ.get(name))}
         if options.record:
             variables[RECORD_VARIABLE] = os.path.abspath(os.path.expanduser(options.record))
@@ -240,8 +240,8 @@ class ActorFactory:
         if self.logs is not None:
             self.logs.follow(granted)
         record.connection = connection = self._connect(record, record.channel)
-        if recipe.saves:
-            connection.keep_states(recipe.keep_state)
+        if request.saves:
+            connection.keep_states(request.keep_state)
         return connection
 
     def _lease(

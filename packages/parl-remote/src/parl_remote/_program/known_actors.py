@@ -333,7 +333,7 @@ class Borrowing:
     """The borrowed actors of one client.
 
     Args:
-        partings: The client's.
+        disconnects: The client's deferred disconnects.
         workers: The client's links to workers.
         connect: Makes a connection of a channel to the record's actor.
         own_lease: The lease of the actor in this process; empty for a program.
@@ -345,14 +345,14 @@ class Borrowing:
 
     def __init__(
         self,
-        partings: DeferredDisconnects,
+        disconnects: DeferredDisconnects,
         workers: WorkerClients,
         connect: Callable[[ActorRecord, Channel], Connection],
         *,
         own_lease: str,
         timeout_s: float,
     ) -> None:
-        self._partings = partings
+        self._disconnects = disconnects
         self._workers = workers
         self._connect = connect
         self._own_lease = own_lease
@@ -411,7 +411,7 @@ class Borrowing:
         record = self.records.get(lease_id)
         if record is not None:
             record.lose(cause)
-            self._partings.hang_up(record, cause)
+            self._disconnects.hang_up(record, cause)
 
     def close(self, cause: DeathCause) -> None:
         """Drop all records, once the loop has stopped."""
@@ -459,14 +459,14 @@ class OwnActors:
     """The actors that one client has made.
 
     Args:
-        partings: The client's.
+        disconnects: The client's deferred disconnects.
 
     Attributes:
         records: The record of each, by lease.
     """
 
-    def __init__(self, partings: DeferredDisconnects) -> None:
-        self._partings = partings
+    def __init__(self, disconnects: DeferredDisconnects) -> None:
+        self._disconnects = disconnects
         self._changed = Condition()
         self.records: dict[str, ActorRecord] = {}
 
@@ -489,7 +489,7 @@ class OwnActors:
             self.records.pop(record.lease_id, None)
             self._changed.notify_all()
         record.end(cause)
-        self._partings.hang_up(record, cause)
+        self._disconnects.hang_up(record, cause)
 
     def await_none(self, timeout_s: float) -> None:
         """Wait until all actors have ended, except those that outlive the program."""
@@ -541,7 +541,7 @@ class Releaser:
         self._give_back = give_back
         self._forget = forget
         self._dropped: deque[tuple[ActorRecord, Connection | None]] = deque()
-        self._parting: set[Connection] = set()
+        self._closing: set[Connection] = set()
 
     def drop(self, record: ActorRecord, connection: Connection | None) -> None:
         """Release an actor without references. Callable from finalizers: takes no lock and does not wait.
@@ -556,9 +556,9 @@ class Releaser:
 
     def hang_up(self) -> None:
         """Close the remaining connections, once the loop has stopped."""
-        for connection in list(self._parting):  # a loop that is late may still remove some
+        for connection in list(self._closing):  # a loop that is late may still remove some
             connection.hang_up()
-        self._parting.clear()
+        self._closing.clear()
 
     def _collect(self) -> None:
         while self._dropped:
@@ -574,10 +574,10 @@ class Releaser:
                     send_close(connection.channel, with_owner=True)
                 connection.hang_up()
             else:
-                self._parting.add(connection)
-                self._part(record, connection)
+                self._closing.add(connection)
+                self._close(record, connection)
 
-    def _part(self, record: ActorRecord, connection: Connection) -> None:
+    def _close(self, record: ActorRecord, connection: Connection) -> None:
         try:
             said = send_close(connection.channel)
         except ChannelClosed:  # it has ended already, and its worker says so
@@ -589,7 +589,7 @@ class Releaser:
             # Nothing else will; and an actor that could not answer any more would not read what it was sent before.
             self._loop.add(connection.channel, lambda: self._read_on(record, connection))
         elif self._discard_answers(record, connection):
-            self._loop.call_later(_RETRY_S, lambda: self._part(record, connection))
+            self._loop.call_later(_RETRY_S, lambda: self._close(record, connection))
 
     def _read_on(self, record: ActorRecord, connection: Connection) -> None:
         self._discard_answers(record, connection)
@@ -607,7 +607,7 @@ class Releaser:
 
     def _done(self, record: ActorRecord, connection: Connection) -> None:
         self._loop.remove(connection.channel)
-        self._parting.discard(connection)
+        self._closing.discard(connection)
         connection.hang_up()
         if record.outlives_us:
             self._forget(record)

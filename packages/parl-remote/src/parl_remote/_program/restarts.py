@@ -81,7 +81,7 @@ class Restarts:
         limit: The maximum number of restarts; -1 for no limit, None if another process counts them.
         again: Restarts it, or finds the new actor if another process has restarted it.
         on_made: Called with each new actor.
-        part: Releases an actor that is no longer needed.
+        release: Releases an actor that is no longer needed.
         give_up: Called with the record of an actor that is not restarted although it could be.
         hope: The text about the expected restart, if `limit` is None.
     """
@@ -94,14 +94,14 @@ class Restarts:
         limit: int | None,
         again: ActorRestarter,
         on_made: Callable[[CreatedActor], None],
-        part: Callable[[CreatedActor], None],
+        release: Callable[[CreatedActor], None],
         give_up: Callable[[ActorRecord], None],
         hope: str = "its owner may make it again",
     ) -> None:
         self._limit = limit
         self._again = again
         self._on_made = on_made
-        self._part = part
+        self._release = release
         self._tell_given_up = give_up
         self._hope = hope
         self._lock = threading.RLock()
@@ -213,7 +213,7 @@ class Restarts:
                 made.record.outbox = self._outbox
                 made.record.restarts = self
         if not is_needed:
-            self._part(made)
+            self._release(made)
             self._finish(made.record)
             return
         self._on_made(made)

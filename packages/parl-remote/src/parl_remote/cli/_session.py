@@ -1,6 +1,6 @@
 """The cluster of a command: its selection, requests to its master and workers, and their answers.
 
-Target --ClusterAddress--> Session: inquiries to the master and to workers --> actors, nodes, deaths
+Target --ClusterAddress--> Session: requests to the master and to workers --> actors, nodes, deaths
 """
 
 from __future__ import annotations
