@@ -54,6 +54,21 @@ def test_a_free_port_can_be_listened_on() -> None:
         listener.bind(("", hosts.get_free_tcp_port()))
 
 
+def test_a_free_port_is_none_that_an_outgoing_connection_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "_first_ephemeral_port", lambda: 10_001)
+    answers = iter([False, True])
+    monkeypatch.setattr(hosts, "is_port_available", lambda port: next(answers))
+    assert hosts.get_free_tcp_port() == 10_000
+
+
+@pytest.mark.parametrize("first", [1024, 10_001])
+def test_the_system_gives_a_free_port_where_there_is_none_below(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "_first_ephemeral_port", lambda: first)
+    monkeypatch.setattr(hosts, "is_port_available", lambda port: False)
+    with socket.socket() as listener:
+        listener.bind(("", hosts.get_free_tcp_port()))
+
+
 def test_a_port_that_is_listened_on_is_not_available(taken_port: int) -> None:
     assert not hosts.is_port_available(taken_port)
     assert not hosts.is_port_available(str(taken_port))

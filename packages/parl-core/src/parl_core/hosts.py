@@ -22,6 +22,9 @@ __all__ = [
 
 LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
+_FIRST_PORT = 10_000  # well-known services are below it
+_EPHEMERAL = 49_152  # as IANA assigns it; Linux has a setting
+_ATTEMPTS = 100
 _TUNNELS = ("tun", "tap", "wg", "utun", "ppp", "tailscale", "docker", "br-", "veth", "virbr")
 
 
@@ -42,13 +45,26 @@ def get_ip_address() -> str:
 
 
 def get_free_tcp_port() -> int:
-    """Return a TCP port that is free at this moment.
+    """Return a TCP port that is free at this moment, below the range that the system gives to outgoing connections.
 
     Another program may take it first: if possible, bind port 0 yourself and ask the socket for its number.
     """
+    below = _first_ephemeral_port()
+    for _ in range(_ATTEMPTS if below > _FIRST_PORT else 0):
+        port = random.SystemRandom().randrange(_FIRST_PORT, below)
+        if is_port_available(port):
+            return port
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
+
+
+def _first_ephemeral_port() -> int:
+    """Return the first port that the system may give to an outgoing connection."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):  # not Linux
+        return _EPHEMERAL
 
 
 def is_port_available(port: int | str) -> bool:
