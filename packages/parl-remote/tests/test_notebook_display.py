@@ -11,6 +11,10 @@ import pytest
 
 import parl_remote
 from parl_remote import RemoteFuture, get_global_client, submit
+from parl_remote._display import ConnectionDisplay
+from parl_remote._messages import NodeStatus, Status
+from parl_remote._resources import Resources
+from parl_remote.cli import _show
 
 PATIENCE_S = 60.0
 HOOKS = (
@@ -106,6 +110,20 @@ def test_a_connection_shows_the_cluster_s_nodes(connect: Callable[..., None]) ->
     assert "0 of 3" in html
     assert "<th>node</th>" in html
     del worker
+
+
+@pytest.mark.parametrize(("is_draining", "leases", "state"), [(False, 0, "up"), (True, 1, "draining"), (True, 0, "drained")])
+def test_a_node_s_state_is_that_which_xparl_tells(is_draining: bool, leases: int, state: str) -> None:
+    class Cluster(ConnectionDisplay):
+        address, actor_num = "host:8000", 0
+
+        def _status(self) -> Status:
+            two = Resources(2.0)
+            node = NodeStatus("node-1", "one", (), two, two, leases, 0.0, 0, 0.0, is_draining)
+            return Status(1, "cluster", 1.0, two, two, leases, 0, 1, 0, 0, (node,))
+
+    assert f"<td>{state}</td>" in Cluster()._repr_html_()
+    assert ("is drained" in _show._node(Cluster()._status().nodes[0])) == (state == "drained")
 
 
 def test_ipython_shows_the_same(anywhere: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from parl_core.deprecation import REMOVED_CLIENT_ATTRIBUTES, found_or_successor
 
 if TYPE_CHECKING:
-    from parl_remote._messages import Status
+    from parl_remote._messages import NodeStatus, Status
 
 __all__ = ["Bar", "ConnectionDisplay", "NoBar", "actor_hook", "future_html", "is_hook", "progress_bar", "short_id"]
 
@@ -142,7 +142,7 @@ class ConnectionDisplay:
             (
                 node.name or node.node_id,
                 ", ".join(node.addresses),
-                f"lost: {node.cause}" if node.lost_at is not None else "draining" if node.is_draining else "up",
+                f"lost: {node.cause}" if node.lost_at is not None else _state(node),
                 f"{node.total.cpu - node.free.cpu:g} of {node.total.cpu:g}",
                 str(node.leases),
                 f"{node.memory_free / _MIB:.0f} MiB",
@@ -184,6 +184,13 @@ def progress_bar(progress: bool | str, total: int | None) -> Bar:
         return NoBar()
     bar: Bar = tqdm(total=total, desc=progress if isinstance(progress, str) else None)
     return bar
+
+
+def _state(node: NodeStatus) -> str:
+    """Return the state of a node of the cluster; a drained one that is still there is the master's own."""
+    if not node.is_draining:
+        return "up"
+    return "draining" if node.leases else "drained"
 
 
 def _methods(cls: type, names: Sequence[str]) -> str:
