@@ -14,13 +14,15 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import RemoteFuture, submit
+from parl_remote import RemoteFuture, _future, submit
 from parl_remote._data import object_memory
+from parl_remote._future import Waiter, leave_to_parent
 from parl_remote._system import interrupts
 from parl_remote._system.facilities import Waker, wait_for_input
 from parl_remote._system.interrupts import interruptible, uninterrupted
@@ -328,6 +330,26 @@ def test_a_condition_is_free_after_a_with_statement_that_was_interrupted(noted: 
         assert not condition._is_owned()  # type: ignore[attr-defined]
 
     at_each_step(noted, enter, look)
+
+
+def test_a_child_that_awaits_a_call_of_its_parent_is_interrupted_before_or_after_it_fails(noted: list[str]) -> None:
+    made: list[tuple[RemoteFuture[int], Waiter]] = []
+
+    def act() -> None:
+        made.clear()
+        future, waiter = RemoteFuture[int](None), Waiter()
+        leave_to_parent([future], lambda: ValueError("the parent's"))
+        future._block(waiter)
+        made.append((future, waiter))
+        future._carrier.await_in(Mock(), future)  # type: ignore[union-attr]
+
+    def look() -> None:
+        for future, waiter in made:
+            if future._settled:
+                assert future._carrier is None
+                assert waiter._lock.acquire(blocking=False), "who waits for it is woken"
+
+    at_each_step(noted, act, look, _future.__file__)
 
 
 Alarm = Callable[[float, Callable[[], object]], None]

@@ -131,6 +131,7 @@ class _ParentCarrier:
         if not future._settled:
             future._settle(None, self._error())
 
+    @uninterrupted
     def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:  # noqa: ARG002
         """Fail the future."""
         self.watch(future)
