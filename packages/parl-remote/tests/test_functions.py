@@ -239,6 +239,19 @@ class Halves:
         return number / 2
 
 
+class Scaled:
+    """Has a remote function for a method."""
+
+    def __init__(self, weight: int) -> None:
+        self.weight = weight
+
+    @parl_remote.remote_function(n_cpu=1)
+    def scaled(self, number: int, heavier: int = 0) -> tuple[int, int]:
+        """Scales."""
+        self.weight += heavier
+        return self.weight * number, os.getpid()
+
+
 @parl_remote.remote_function(n_cpu=1)
 def fibonacci(n: int) -> int:
     if n < 2:
@@ -1061,6 +1074,21 @@ class TestRemoteFunction:
     @pytest.mark.slow
     def test_it_may_call_itself(self, shared_cluster: None) -> None:
         assert fibonacci(4) == 3
+
+    def test_a_method_gets_a_copy_of_its_object(self, shared_cluster: None) -> None:
+        two = Scaled(2)
+        value, pid = two.scaled(3, heavier=1)
+        assert (value, pid != os.getpid()) == (9, True)
+        assert two.weight == 2, "the worker's copy has changed"
+        two.weight = 5
+        assert two.scaled.submit(3).result(PATIENCE_S)[0] == 15
+        assert [value for value, _ in two.scaled.map([1, 2])] == [5, 10]
+        assert next(iter(parl_remote.map(two.scaled, [3])))[0] == 15
+        assert two.scaled.options(retries=0)(2)[0] == 10
+        assert Scaled.scaled(two, 4)[0] == 20
+        with Executor(1) as executor:
+            assert executor.submit(two.scaled, 2).result(PATIENCE_S)[0] == 10
+        assert two.scaled.__doc__ == "Scales."
 
     def test_classes_are_refused(self) -> None:
         with pytest.raises(TypeError, match="remote_class"):

@@ -18,9 +18,10 @@ import operator
 import os
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from parl_remote import _connect, _current
 from parl_remote._data import serialize
@@ -35,7 +36,9 @@ from parl_remote._system.interrupts import Condition, Event, uninterrupted
 __all__ = ["Executor", "RemoteFunction", "map", "remote_function", "wait"]
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 
 _RETRIES = 3  # as `ActorPool`
@@ -280,7 +283,7 @@ class _Settings:
 class RemoteFunction(Generic[P, R]):
     """A function that runs in a worker process: `f(x)` waits for the result, `f.submit(x)` returns a future.
 
-    `remote_function` makes it.
+    `remote_function` makes it. As an attribute of a class it is a method: each call sends a copy of the object.
 
     Args:
         function: The function.
@@ -295,6 +298,18 @@ class RemoteFunction(Generic[P, R]):
         self._lock = threading.RLock()  # as that of `Executor`
         if self.__module__ in _PROGRAM:
             _ship_by_value()
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(
+        self: RemoteFunction[Concatenate[S, Q], R], instance: S, owner: type | None = None
+    ) -> RemoteFunction[Q, R]: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Return the function with the object that it is called on, as functions do."""
+        if instance is None:
+            return self
+        return RemoteFunction(types.MethodType(self._parl_function, instance), self._settings)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.submit(*args, **kwargs).result()
