@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from faults.another_actor import AnotherActor
+from faults.narrow import Narrow
 from parl_remote._actor import process
 from parl_remote._actor.process import Outbox as Answers
 from parl_remote._data import serialize
@@ -29,27 +30,6 @@ from parl_remote.errors import ChannelClosed
 KEY, OTHER_KEY = bytes(range(32)), bytes(32)
 DEADLINE_S = 60.0
 SIZE = 5_000_000
-
-
-class Narrow:
-    """A socket that takes a limited number of bytes."""
-
-    def __init__(self, wide: socket.socket) -> None:
-        self._wide = wide
-        self.takes = 2**62
-
-    def sendmsg(self, parts: Sequence[Any], extra: Any = (), flags: int = 0) -> int:
-        if not self.takes:
-            raise BlockingIOError
-        sent = self._wide.sendmsg([memoryview(part)[: self.takes] for part in parts[:1]], extra, flags)
-        self.takes -= sent
-        return sent
-
-    def send(self, data: Any, flags: int = 0) -> int:
-        return self.sendmsg([data], (), flags)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._wide, name)
 
 
 class Line:

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import random
+import socket
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from faults.another_actor import AnotherActor
+from faults.narrow import Narrow
 from parl_remote import RemoteError, RemoteFuture, SerializationError, TooManyPendingCalls
 from parl_remote._data import serialize
 from parl_remote._data.calls import Call, FuturePlaceholder
+from parl_remote._links.call_messages import HEADER_BYTES, pack
+from parl_remote._links.loop import Loop
+from parl_remote._program import connection
+from parl_remote._program.connection import Connection
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.outbox_state import TABLE, OutboxEvent, OutboxMachine, OutboxState
+from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ChannelClosed
 
 PATIENCE_S = 60.0
 HISTORIES = 3_000
 STEPS = 60
+CROSSINGS = 400
 
 
 class Path:
@@ -278,6 +288,91 @@ def test_random_histories_are_as_the_model_says(part: int) -> None:
         except AssertionError as error:
             error.add_note(f"(the history of seed {seed})")
             raise
+
+
+class Crossing:
+    """One random history of a connection that two threads fill, until the actor is lost and another one is made.
+
+    The model: a call that the actor has whole is lost with it; all others go to the next actor, in order.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        ours, theirs = socket.socketpair()
+        self.narrow = cast("Any", Narrow(ours))
+        self.end = UnixChannel(theirs)
+        self.loop = Loop()
+        self.connection = Connection(
+            UnixChannel(self.narrow),
+            background=lambda: self.loop,
+            lost=lambda _: RuntimeError("lost"),
+            on_names=lambda _: None,
+        )
+        self.outbox = Outbox(self.connection)
+        self.futures: dict[str, RemoteFuture[Any]] = {}
+        self.between: list[Callable[[], None]] = []
+        self.count = 0
+
+    def run(self) -> None:
+        self.narrow.takes = 0
+        for _ in range(self.random.randint(1, 12)):
+            self.random.choice([self.call, self.call_of_both, self.call_of_both, self.write])()
+        self.connection.channel.close()
+        got = self.received()
+        self.outbox.lost()
+        self.connection.lose()
+        another = AnotherActor()
+        self.outbox.made(another)
+        assert got + [call.method for call in another.calls] == list(self.futures)  # in order, none lost, none doubled
+        for name, future in self.futures.items():
+            assert future._settled == (name in got)
+
+    def call(self) -> None:
+        self.count += 1
+        name = f"call {self.count}"
+        future = self.outbox.submit(Call(2, 0, 0, serialize.dumps((name,)), name))
+        self.futures[name] = future  # now: what another thread called meanwhile was first
+
+    def call_of_both(self) -> None:
+        """Another thread makes a call when this one's is about to be written."""
+        self.between.append(self.call)
+        self.call()
+
+    def write(self) -> None:
+        self.narrow.takes = self.random.randint(0, 100)
+        self.connection.write()
+
+    def pack(self, *fields: Any) -> Any:
+        if self.between:
+            self.between.pop()()
+        return pack(*fields)
+
+    def close(self) -> None:
+        self.connection.channel.close()
+        self.end.close()
+        self.loop.close()
+
+    def received(self) -> list[str]:
+        names = []
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                (data, *buffers) = self.end.receive(PATIENCE_S)
+                names.append(serialize.loads(data[HEADER_BYTES:], buffers)[0])
+        return names
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_random_histories_of_two_threads_are_as_the_model_says(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(part * CROSSINGS // 2, (part + 1) * CROSSINGS // 2):
+        history = Crossing(seed)
+        monkeypatch.setattr(connection, "pack", history.pack)
+        try:
+            history.run()
+        except AssertionError as error:
+            error.add_note(f"(the history of seed {seed})")
+            raise
+        finally:
+            history.close()
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------

@@ -447,3 +447,14 @@ def test_many_calls_with_arrays_leave_the_number_of_descriptors_as_it_was(keeper
     call(1000)
     assert len(os.listdir("/proc/self/fd")) <= here + SEGMENTS
     assert keeper.descriptors().result() <= there + SEGMENTS
+
+
+def test_the_memory_of_a_message_that_was_not_sent_is_used_for_the_next_one() -> None:
+    sharing = Sharing()
+    frames: list[Any] = [*pack(Kind.CALL, 0, 0, 1, [b"", np.ones(LARGE, np.uint8).data])]
+    unsent = sharing.stow(frames)
+    assert unsent[0][1] & TICKETS
+    sharing.take_back(unsent)
+    assert sharing.stow(frames)[-2] == unsent[-2]
+    sharing.take_back(frames)
+    sharing.close()

@@ -153,6 +153,14 @@ class Segments:
             ticket = _TICKET.pack(self._pid, segment.descriptor, segment.inode, segment.size)
         return ticket + struct.pack(f"<{len(lengths)}Q", *lengths)
 
+    def take_back(self, ticket: Buffer) -> None:
+        """Free the segment of a ticket that was not sent."""
+        descriptor = _TICKET.unpack_from(ticket)[1]
+        with self._lock:
+            for segment in self._segments:
+                if segment.descriptor == descriptor:
+                    segment.set_state(_FREE)
+
     def give_back(self, unused_since: float) -> bool:
         """Drop the segments that are not read and that were last used before then; return whether any are left."""
         if os.getpid() != self._pid:
@@ -405,6 +413,11 @@ class Sharing:
         header[_FLAGS_AT] |= TICKETS
         rest = [frame for frame, marked in zip(frames[1:], marks, strict=True) if not marked]
         return [bytes(header), *rest, ticket, marks]
+
+    def take_back(self, frames: Sequence[Buffer]) -> None:
+        """Free the memory of a message that `stow` has made, and that was not sent."""
+        if frames[0][_FLAGS_AT] & TICKETS:
+            self._segments.take_back(frames[-2])
 
     def unstow(self, frames: Sequence[memoryview]) -> list[memoryview]:
         """Return the original frames. Every message with `TICKETS` must be passed here, or its memory stays in use.

@@ -152,7 +152,8 @@ class Connection(AnswerReader):
             with self._sending:
                 if self._is_lost:
                     raise ChannelClosed("the connection to the actor is closed")
-                if self._is_unfrozen:  # since this thread looked above
+                if self._is_full:  # since this thread looked above; only one call may wait here
+                    self._take_back(frames)
                     return False
                 former = future._carrier
                 future._call_id = call_id
@@ -165,6 +166,7 @@ class Connection(AnswerReader):
                 except BaseException:
                     self._pending.pop(call_id, None)  # answers to earlier calls may still be there to be read
                     future._carrier = former
+                    self._take_back(frames)
                     raise
         finally:
             if self._is_full:
@@ -178,6 +180,11 @@ class Connection(AnswerReader):
         if self._watched and self._channel.pending():  # read ahead while sending; nothing else would wake the loop
             self._watch_soon()
         return True
+
+    def _take_back(self, frames: list[Buffer]) -> None:
+        """Free the shared memory of a message of which nothing has been sent."""
+        if self._sharing is not None:
+            self._sharing.take_back(frames)
 
     def _keep(self, call: Call, future: RemoteFuture[Any], frames: list[Buffer]) -> bool:
         """Freeze a call that the channel has the rest of, or forget it if there is no memory for that.
