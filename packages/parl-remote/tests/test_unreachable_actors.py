@@ -5,24 +5,29 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import queue
 import signal
 import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, DeathKind, RemoteCallError
+from faults.another_actor import AnotherActor
+from parl_remote import ActorLost, DeathKind, RemoteCallError, RemoteFuture
+from parl_remote._data.calls import Call
 from parl_remote._messages.parts import ActorWatched
 from parl_remote._program import known_actors
 from parl_remote._program.actor_ref import ActorPlace
-from parl_remote._program.known_actors import ActorRecord, Borrowing
+from parl_remote._program.known_actors import ActorRecord, Borrowing, Unreached
+from parl_remote._program.outbox import Outbox
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote.errors import DeathCause
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits descriptors")
 
+PATIENCE_S = 60.0
 _MOST = 256
 
 
@@ -64,6 +69,11 @@ class Asker(Short):
     def ask_later(self, keeper: Any) -> int:
         return int(parl_remote.submit(keeper.get).result())
 
+    def connect(self, keeper: Any) -> int:
+        """Be connected to the cluster, by an actor whose connection stays: the end of one would free a descriptor."""
+        self.first = keeper
+        return int(keeper.get())
+
     def keep(self, keeper: Any) -> None:
         self.keeper = keeper
 
@@ -96,7 +106,7 @@ def test_without_descriptors_at_either_end_a_call_fails_and_a_later_one_works(
 ) -> None:
     keeper: Any = parl_remote.with_options(Keeper, max_restarts=restarts)()
     asker: Any = Asker()
-    asker.ask(Keeper())  # so that it is connected to the cluster
+    asker.connect(Keeper())
     short = keeper if is_short is Keeper else asker
     short.use_up()
     lacks_descriptors(asker.ask, keeper)
@@ -122,7 +132,7 @@ def answer_of_the_next(keeper: Any, killed: int) -> int:
 def test_an_actor_that_is_made_again_while_it_cannot_be_reached_is_found(shared_cluster: None) -> None:
     keeper: Any = parl_remote.with_options(Keeper, max_restarts=1)()
     asker: Any = Asker()
-    asker.ask(Keeper())
+    asker.connect(Keeper())
     asker.cannot_reach_workers()
     asker.keep(keeper)
     lacks_descriptors(asker.ask_kept)
@@ -151,3 +161,68 @@ def test_while_it_connects_again_calls_of_the_refused_connection_fail_with_the_s
     assert errors[0].cause.kind is DeathKind.UNREACHABLE
     errors.append(record.error("get"))
     assert errors[1].cause.kind is DeathKind.EXIT, "the end is the last word"
+
+
+class Attempts:
+    """Connects once the test says how that ends."""
+
+    def __init__(self) -> None:
+        self.ends: queue.Queue[AnotherActor | None] = queue.Queue()
+        self.record = ActorRecord("lease", "node", "Keeper", is_borrowed=True)
+        self.record.place = ActorPlace("lease", "node", (), "", "")
+        self.record.refuse("Too many open files")
+        self.path = Unreached(cast("Borrowing", self), self.record)
+        self.outbox = self.record.outbox = Outbox(self.path)
+
+    def connect(self, place: ActorPlace, record: ActorRecord) -> Any:
+        reached = self.ends.get()
+        if reached is not None:
+            record.refusal = None
+        return reached
+
+    def submit(self, name: str) -> RemoteFuture[Any]:
+        return self.outbox.submit(Call(2, 0, 0, (), name))
+
+
+def test_a_call_does_not_wait_for_the_connection() -> None:
+    attempts = Attempts()
+    futures = [attempts.submit("first"), attempts.submit("second")]
+    assert not any(future._settled for future in futures)
+    attempts.ends.put(None)
+    for future in futures:
+        with pytest.raises(ActorLost, match="Too many open files"):
+            future.result(PATIENCE_S)
+    later = attempts.submit("third")
+    assert not later._settled
+    attempts.ends.put(reached := AnotherActor())
+    while attempts.outbox.path is not reached or attempts.outbox.unsent:
+        pass
+    attempts.submit("fourth")
+    assert [call.method for call in reached.calls] == ["third", "fourth"]
+
+
+def test_a_call_that_is_cancelled_meanwhile_is_not_sent() -> None:
+    attempts = Attempts()
+    cancelled, other = attempts.submit("cancelled"), attempts.submit("other")
+    assert cancelled.cancel()
+    attempts.ends.put(reached := AnotherActor())
+    while attempts.outbox.unsent:
+        pass
+    assert [call.method for call in reached.calls] == ["other"]
+    assert not other._settled
+
+
+def test_without_a_thread_for_the_connection_the_call_fails_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    attempts = Attempts()
+    with monkeypatch.context() as patch:
+        patch.setattr(known_actors, "start_daemon", no_thread)
+        with pytest.raises(ActorLost, match="Too many open files"):
+            attempts.submit("first").result(PATIENCE_S)
+    attempts.submit("second")
+    attempts.ends.put(reached := AnotherActor())
+    while not reached.calls:
+        pass
+    assert [call.method for call in reached.calls] == ["second"]

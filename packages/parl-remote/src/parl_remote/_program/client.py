@@ -348,7 +348,9 @@ class Client(ConnectionDisplay):
     def _reconnect_if_refused(self, record: ActorRecord) -> None:
         """Have the next call connect again if the connection was refused; called once the record has its outbox."""
         outbox = record.outbox
-        if record.refusal is not None and not record.has_ended and outbox is not None:
+        if outbox is None or isinstance(outbox.path, Unreached):  # which connects again in any case
+            return
+        if record.refusal is not None and not record.has_ended:
             outbox.lost()
             outbox.made(Unreached(self._borrowing, record))
 

@@ -35,7 +35,7 @@ from parl_remote._program.master_client import MasterClient
 from parl_remote._program.outbox import CallPath, OpenPath, Outbox
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.interrupts import Condition
-from parl_remote._system.shortage import is_shortage, shortage_of
+from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
 from parl_remote._transport import Channel
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
@@ -105,7 +105,7 @@ class ActorRecord:
         outbox: The outbox of calls to it, which ends with it unless it is restarted; None before there is one.
         cause: The cause of its end; None while it runs. `end` sets it.
         refusal: The cause for which this process has no connection to it, although it runs; None while it has one.
-        place: The address that a borrowed actor was reached at; None before.
+        place: The address of a handle that arrived here, by which the actor was reached; None without one.
     """
 
     def __init__(
@@ -167,10 +167,10 @@ class ActorRecord:
     def refuse(self, shortage: str) -> None:
         """Record that the connection to the actor ended, or was not made, for a shortage of the system.
 
-        An own actor ends with the connection of its owner.
+        An own actor ends with the first connection of its owner, but not with that of a handle that has come back.
         """
         cause = DeathCause(DeathKind.UNREACHABLE, detail=shortage)
-        if self.is_borrowed:
+        if self.is_borrowed or self.place is not None:
             self.refusal = cause
         else:
             self.end(cause)
@@ -293,7 +293,10 @@ class DeferredDisconnects:
 
 
 class Unreached(OpenPath):
-    """The path to a borrowed actor that lives and could not take a connection: each call tries again to connect.
+    """The path to a borrowed actor that lives and could not take a connection: a call has a thread connect again.
+
+        send --the call stays in the outbox--> a thread connects --made--> the calls leave by the connection
+                                                                 `--not--> the calls that wait fail
 
     Args:
         borrowing: Connects to it.
@@ -304,29 +307,56 @@ class Unreached(OpenPath):
         self._borrowing = borrowing
         self._record = record
         self._lock = threading.RLock()  # a signal handler may call the actor while this thread is in here
+        self._first: RemoteFuture[Any] | None = None  # the call for which a thread connects
+        self._failed: RemoteFuture[Any] | None = None  # that of the last thread, if it did not reach the actor
+        self._is_failing = False
 
     def send(self, call: Call, future: RemoteFuture[Any]) -> bool:  # noqa: ARG002  # the outbox keeps the call
-        """Connect, and leave the call to the connection; see `CallPath.send`."""
-        outbox, record, place = self.outbox, self._record, self._record.place
-        assert outbox is not None  # it hands the call over
-        assert place is not None  # see `Borrowing.reach`
+        """Begin to connect and return False, so that the call waits; see `CallPath.send`."""
         with self._lock:
-            if outbox.path is self:
-                record.hang_up()
-                connection = self._borrowing.connect(place, record)
-                if connection is not None:
-                    outbox.lost()
-                    outbox.made(connection)
-                elif record.cause is not None:
-                    record.lose(record.cause)  # it may be made again, or have been
-            if outbox.path is self:  # it lives, and is still unreached
-                future._settle(None, record.unsent())
-                return True
-        raise ChannelClosed("this path has ended")
+            if self._first is None and not (self._is_failing or future is self._failed):
+                with contextlib.suppress(RuntimeError):  # there is no thread, which is a shortage, too
+                    self._first = future
+                    start_daemon(self._connect, "parl-connect")
+                    return False
+                self._first = None
+            elif self._first is not None:
+                return False
+        future._settle(None, self._record.unsent())
+        return True
+
+    def is_full(self) -> bool:
+        """Return whether a thread is connecting."""
+        return self._first is not None
 
     def names_changed(self) -> bool:
         """Return False: what this process knows is all that it can know."""
         return False
+
+    def _connect(self) -> None:
+        """Connect again, and let the waiting calls leave, or fail them."""
+        outbox, record, place = self.outbox, self._record, self._record.place
+        assert outbox is not None  # it hands the calls over
+        assert place is not None  # see `Borrowing.reach`
+        try:
+            record.hang_up()
+            connection = self._borrowing.connect(place, record)
+            if connection is not None and record.refusal is None and outbox.path is self:
+                outbox.lost()
+                outbox.made(connection)
+            elif record.cause is not None and outbox.path is self:
+                record.lose(record.cause)  # it may be made again, or have been
+            if connection is not None and (record.is_let_go or outbox.path is not connection):
+                connection.hang_up()  # nothing needs it any more
+        finally:
+            with self._lock:
+                self._failed, self._first = self._first, None
+                self._is_failing = True
+            try:
+                if outbox.path is self:  # it lives, and is still unreached
+                    outbox.on_writable()
+            finally:
+                self._is_failing = False
 
 
 class Borrowing:
