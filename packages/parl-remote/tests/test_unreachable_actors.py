@@ -15,7 +15,7 @@ import pytest
 
 import parl_remote
 from faults.another_actor import AnotherActor
-from parl_remote import ActorLost, DeathKind, RemoteCallError, RemoteFuture
+from parl_remote import ActorLost, DeathKind, RemoteCallError, RemoteFuture, _current
 from parl_remote._data.calls import Call
 from parl_remote._messages.parts import ActorWatched
 from parl_remote._program import known_actors
@@ -77,6 +77,9 @@ class Asker(Short):
     def keep(self, keeper: Any) -> None:
         self.keeper = keeper
 
+    def give(self) -> Any:
+        return self.keeper
+
     def ask_kept(self) -> int:
         return int(self.keeper.get())
 
@@ -89,6 +92,25 @@ class Asker(Short):
 
     def can_reach_workers(self) -> None:
         self.without.undo()
+
+
+@parl_remote.remote_class(n_cpu=0)
+class Owner(Asker):
+    """Makes a `Keeper`, leaves it to an `Asker`, and gets it back."""
+
+    def make(self, restarts: int, asker: Any) -> int:
+        keeper: Any = parl_remote.with_options(Keeper, max_restarts=restarts)()
+        asker.keep(keeper)
+        self.asker = asker
+        return int(keeper.get())
+
+    def is_let_go(self) -> bool:
+        client: Any = _current.client()
+        return not client._releaser._dropped and not client._releaser._closing
+
+    def get_back(self) -> int:
+        self.keeper = self.asker.give()
+        return int(self.keeper.get())
 
 
 def lacks_descriptors(call: Any, *args: Any) -> None:
@@ -124,9 +146,48 @@ def test_without_descriptors_at_either_end_a_call_fails_and_a_later_one_works(
 def answer_of_the_next(keeper: Any, killed: int) -> int:
     """Return the answer of the actor that is made again; calls that the killed one has taken are lost."""
     while True:
-        with contextlib.suppress(ActorLost):
-            if (pid := int(keeper.get())) != killed:
+        try:
+            if (pid := int(keeper.ask_kept() if hasattr(keeper, "ask_kept") else keeper.get())) != killed:
                 return pid
+        except ActorLost as error:
+            if not error.is_restarting:
+                raise
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_an_own_actor_whose_handle_comes_back_without_descriptors_lives_on(shared_cluster: None, limit: int) -> None:
+    asker: Any = Asker()
+    owner: Any = Owner()
+    pid = owner.make(limit, asker)
+    while not owner.is_let_go():
+        pass
+    owner.use_up()
+    lacks_descriptors(owner.get_back)
+    lacks_descriptors(owner.ask_kept)
+    owner.give_back()
+    assert owner.ask_kept() == asker.ask_kept() == pid
+    os.kill(pid, signal.SIGKILL)
+    if limit:
+        assert answer_of_the_next(owner, pid) == asker.ask_kept()
+    else:
+        for one in (owner, asker):
+            with pytest.raises(ActorLost, match="SIGKILL"):
+                one.ask_kept()
+
+
+def test_an_own_actor_that_came_back_unreached_and_was_dropped_is_left_to_the_others(shared_cluster: None) -> None:
+    asker: Any = Asker()
+    owner: Any = Owner()
+    pid = owner.make(0, asker)
+    while not owner.is_let_go():
+        pass
+    owner.use_up()
+    lacks_descriptors(owner.get_back)
+    owner.keep(None)
+    owner.give_back()
+    while not owner.is_let_go():
+        pass
+    assert asker.ask_kept() == pid
 
 
 def test_an_actor_that_is_made_again_while_it_cannot_be_reached_is_found(shared_cluster: None) -> None:

@@ -262,7 +262,8 @@ def unreached_reference(
     spec: ClassSpec, place: ActorPlace, attributes: tuple[str, ...], reach: Callable[[ActorRef], None]
 ) -> ActorRef:
     """Return the reference of a handle received by a process without a connection; see `wait_for_use`."""
-    names = AttributeNames(attributes, certain=False)
+    names = AttributeNames()
+    names.guess(attributes)
     ref = ActorRef(spec, Outbox(None), let_go=_nothing, destroy=_nothing, attributes=names, place=place)
     ref.wait_for_use(reach)
     return ref
@@ -291,12 +292,19 @@ class AttributeNames:
 
     Args:
         names: The names known so far; None if none are known.
-        certain: Whether the names come from the actor itself, which then reports changes.
+
+    Attributes:
+        known: Whether the names come from the actor itself, which then reports changes.
     """
 
-    def __init__(self, names: tuple[str, ...] | None = (), *, certain: bool = True) -> None:
-        self.known = certain
+    def __init__(self, names: tuple[str, ...] | None = ()) -> None:
+        self.known = True
         self.names: frozenset[str] = frozenset(names or ())
+
+    def guess(self, names: tuple[str, ...] | None) -> None:
+        """Replace the names by those of a handle, which may be older than the actor's; None if it has none."""
+        self.names = frozenset(names or ())
+        self.known = False
 
     def set(self, names: tuple[str, ...]) -> None:
         """Replace the names; callable from any thread."""

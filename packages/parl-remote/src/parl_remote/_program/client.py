@@ -267,13 +267,15 @@ class Client(ConnectionDisplay):
             known = self._refs.get(place.lease_id)
             if known is not None:
                 return known
-            names = AttributeNames(attributes, certain=False)
             record = self.own.records.get(place.lease_id)
-            if record is None:  # else it was made here, dropped, and others still hold it
+            if record is None:
                 record = ActorRecord(place.lease_id, place.node_id, spec.name, is_borrowed=True)
                 self._borrowing.records[place.lease_id] = record
-            record.names = names
+            record.is_let_go = False  # it was, if it was made here: others have held it
+            record.names.guess(attributes)
             connection = self._borrowing.reach(place, record)
+            if isinstance(record.restarts, Restarts):
+                return _returned_reference(self, record, record.restarts, connection, spec, place)
             if place.may_return and record.is_borrowed:
                 return _following_reference(self, record, connection, spec, place)
             return self._registered(place.lease_id, self._reference(spec, record, Outbox(connection), place))
@@ -309,7 +311,7 @@ class Client(ConnectionDisplay):
         return ActorRef(
             spec,
             outbox,
-            let_go=lambda: self._let_go(record, record.connection if record.is_borrowed else connection),
+            let_go=lambda: self._let_go(record, connection if record.place is None else record.connection),
             destroy=lambda: self._destroy(record),
             attributes=record.names,
             place=place,
@@ -534,7 +536,7 @@ def _restarting_reference(client: Client, request: CreationRequest, made: Create
         return client.actor_factory.make(request, lost.lease_id, restarts)
 
     def is_made(made: CreatedActor) -> None:
-        note(made)
+        _note_restart(client, restarts, made)
         if request.options.name:
             client.actor_factory.announce(request, made.record)
 
@@ -551,11 +553,38 @@ def _restarting_reference(client: Client, request: CreationRequest, made: Create
         release=lambda made: client._let_go(made.record, made.record.connection),
         give_up=give_up,
     )
-    ref, note = _reference_to(client, restarts, outbox, request.spec, made, request.options)
+    ref = _reference_to(client, restarts, outbox, request.spec, made, request.options)
     if request.options.name:
         client.actor_factory.announce(request, made.record)
     if made.record.cause is not None:  # it ended before it could be made again
         restarts.lost(made.record, made.record.cause)()
+    return ref
+
+
+def _returned_reference(
+    client: Client,
+    record: ActorRecord,
+    restarts: Restarts,
+    path: CallPath | None,
+    spec: ClassSpec,
+    place: ActorPlace,
+) -> ActorRef:
+    """Return the reference to an actor that this client has made, dropped and got back, and restarts again.
+
+    Args:
+        client: The client.
+        record: The actor.
+        restarts: What restarted it before.
+        path: The connection to it; None if it had ended when its handle arrived.
+        spec: Its class.
+        place: Its last known address.
+    """
+    record.outbox = outbox = Outbox(path)
+    restarts.resume(outbox)
+    ref = _reference_to(client, restarts, outbox, spec, CreatedActor(record, path, place), None)
+    client._reconnect_if_refused(record)
+    if record.cause is not None and path is None:
+        outbox.end(record.unsent)
     return ref
 
 
@@ -594,11 +623,11 @@ def _following_reference(
         outbox,
         limit=None,
         again=again,
-        on_made=lambda made: note(made),
+        on_made=lambda made: _note_restart(client, restarts, made),
         release=lambda made: client._let_go(made.record, made.record.connection),
         give_up=lambda _: None,
     )
-    ref, note = _reference_to(client, restarts, outbox, spec, made, None)
+    ref = _reference_to(client, restarts, outbox, spec, made, None)
     client._reconnect_if_refused(record)
     if record.cause is not None:
         restarts.lost(record, record.cause)()
@@ -636,8 +665,8 @@ def _reference_to(
     spec: ClassSpec,
     first: CreatedActor,
     options: ActorOptions | None,
-) -> tuple[ActorRef, Callable[[CreatedActor], None]]:
-    """Return the reference, and the function to call with every new actor."""
+) -> ActorRef:
+    """Return the reference to an actor that is restarted."""
 
     def let_go() -> None:
         if os.getpid() == client._pid:
@@ -653,14 +682,6 @@ def _reference_to(
         if made is not None:
             client._destroy(made.record)
 
-    def note(made: CreatedActor) -> None:
-        known = where()
-        if known is not None:
-            before = known.place
-            assert isinstance(before, ActorPlace)
-            known.place = made.place._replace(may_return=True, limit=before.limit, waits=before.waits)
-            client._refs[made.record.lease_id] = known
-
     ref = ActorRef(
         spec,
         outbox,
@@ -671,8 +692,18 @@ def _reference_to(
         options=options,
     )
     ref = client._registered(first.place.lease_id, ref)
-    where = weakref.ref(ref)
-    return ref, note
+    restarts.reference = weakref.ref(ref)
+    return ref
+
+
+def _note_restart(client: Client, restarts: Restarts, made: CreatedActor) -> None:
+    """Let the reference to a restarted actor lead to the new one."""
+    ref = restarts.reference()
+    if ref is not None:
+        before = ref.place
+        assert isinstance(before, ActorPlace)
+        ref.place = made.place._replace(may_return=True, limit=before.limit, waits=before.waits)
+        client._refs[made.record.lease_id] = ref
 
 
 def _thread_of(loop: Loop, name: str) -> threading.Thread:

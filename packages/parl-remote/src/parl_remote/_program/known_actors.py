@@ -293,7 +293,7 @@ class DeferredDisconnects:
 
 
 class Unreached(OpenPath):
-    """The path to a borrowed actor that lives and could not take a connection: a call has a thread connect again.
+    """The path to an actor of a handle, which lives and could not take a connection: a call has a thread connect again.
 
         send --the call stays in the outbox--> a thread connects --made--> the calls leave by the connection
                                                                  `--not--> the calls that wait fail
@@ -598,7 +598,7 @@ class Releaser:
             if connection is None or (record.has_ended and record.outlives_us):
                 if connection is not None:
                     connection.hang_up()
-                (self._forget if record.outlives_us else self._give_back)(record)
+                (self._forget if record.outlives_us or record.place is not None else self._give_back)(record)
             elif record.has_ended:  # or shall, because this program ends and found no way to it any more
                 with contextlib.suppress(ChannelClosed):
                     send_close(connection.channel, with_owner=True)

@@ -84,6 +84,9 @@ class Restarts:
         release: Releases an actor that is no longer needed.
         give_up: Called with the record of an actor that is not restarted although it could be.
         hope: The text about the expected restart, if `limit` is None.
+
+    Attributes:
+        reference: Returns the reference to the actor; None once it is gone.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class Restarts:
         self._ended = threading.Event()
         made.record.outbox = outbox
         made.record.restarts = self
+        self.reference: Callable[[], ActorRef | None] = _nothing
 
     @property
     def restarts(self) -> int:
@@ -144,6 +148,17 @@ class Restarts:
             if record is self._record and self._made is not None:
                 self._made = None
                 self._finish(record)
+
+    def resume(self, outbox: Outbox) -> None:
+        """Restart the actor again: a handle of it has come back.
+
+        Args:
+            outbox: The outbox of calls to it from now on.
+        """
+        with self._lock:
+            self._outbox = outbox
+            self._over = False
+            self._ended.clear()
 
     def let_go(self) -> CreatedActor | None:
         """Stop restarting, because the actor is no longer needed; return the actor to release, if there is one."""
