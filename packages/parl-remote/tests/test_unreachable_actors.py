@@ -8,6 +8,7 @@ import os
 import queue
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from faults.another_actor import AnotherActor
 from parl_remote import ActorLost, DeathKind, RemoteCallError, RemoteFuture, _current
 from parl_remote._data.calls import Call
 from parl_remote._messages.parts import ActorWatched
-from parl_remote._program import known_actors
+from parl_remote._program import known_actors, restarts
 from parl_remote._program.actor_ref import ActorPlace
 from parl_remote._program.known_actors import ActorRecord, Borrowing, Unreached
 from parl_remote._program.outbox import Outbox
@@ -188,6 +189,52 @@ def test_an_own_actor_that_came_back_unreached_and_was_dropped_is_left_to_the_ot
     while not owner.is_let_go():
         pass
     assert asker.ask_kept() == pid
+
+
+@pytest.mark.parametrize("limit", [1, -1])
+def test_a_restart_waits_until_there_are_descriptors(
+    shared_cluster: None, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper: Any = parl_remote.with_options(Keeper, max_restarts=limit)()
+    killed, tries = keeper.get(), iter(range(4))
+
+    def connect_actor(*arguments: Any) -> Any:
+        if next(tries, None) is not None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return connect(*arguments)
+
+    connect = WorkerClients.connect_actor
+    monkeypatch.setattr(WorkerClients, "connect_actor", connect_actor)
+    monkeypatch.setattr(restarts, "_FIRST_DELAY_S", 0.0)
+    os.kill(killed, signal.SIGKILL)
+    assert answer_of_the_next(keeper, killed) != killed
+    assert next(tries, None) is None, "all tries have been made"
+
+
+@parl_remote.remote_class(n_cpu=0, max_restarts=1)
+class Large:
+    """Has no memory the second time."""
+
+    def __init__(self, mark: str) -> None:
+        if os.path.exists(mark):
+            raise MemoryError("a large array")
+        with open(mark, "w"):
+            pass
+
+    def get(self) -> int:
+        return os.getpid()
+
+
+def test_a_constructor_that_has_no_memory_counts_as_a_restart(shared_cluster: None, tmp_path: Path) -> None:
+    large: Any = Large(str(tmp_path / "made"))
+    os.kill(killed := large.get(), signal.SIGKILL)
+    with pytest.raises(ActorLost, match="a large array"):
+        while True:
+            try:
+                assert large.get() == killed
+            except ActorLost as error:
+                if not error.is_restarting:
+                    raise
 
 
 def test_an_actor_that_is_made_again_while_it_cannot_be_reached_is_found(shared_cluster: None) -> None:

@@ -31,6 +31,7 @@ from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef, settled
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.proxy import make_proxy, proxy_class, reference_of
+from parl_remote._system.shortage import is_shortage
 from parl_remote.errors import (
     ActorLost,
     ClusterUnreachable,
@@ -193,6 +194,10 @@ class Restarts:
             except NoResources:  # not counted as an attempt: the restart goes on waiting, and the owner is told
                 delay_s = self._pause(delay_s)
             except BaseException as error:
+                if _is_shortage_outside(error):  # not counted, either
+                    _log.warning("%s could not be made again yet: %s", lost.class_name, error)
+                    delay_s = self._pause(delay_s)
+                    continue
                 if isinstance(error, NotConnected) and not isinstance(error, ClusterUnreachable):
                     note = f"it could not be made again: {error}"
                     break
@@ -266,6 +271,13 @@ def _kill_of(error: BaseException) -> DeathCause | None:
     if not isinstance(error, ActorLost) or isinstance(error.__cause__, RemoteCallError):
         return None
     return error.cause if error.cause.kind is DeathKind.KILLED_BY_USER else None
+
+
+def _is_shortage_outside(error: BaseException) -> bool:
+    """Return whether the system was short of something on the way to a new actor, rather than in its constructor."""
+    if isinstance(error.__cause__, RemoteCallError):
+        return False
+    return is_shortage(error) or (isinstance(error, ActorLost) and error.cause.kind is DeathKind.UNREACHABLE)
 
 
 def _nothing() -> None:
