@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 import zipfile
+from importlib.machinery import NamespaceLoader, PathFinder
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,25 @@ def test_of_a_namespace_package_comes_what_is_imported(project: Path) -> None:
     write(project, space__reg__part="")
     assert needed("import space.one") == {"space/one.py", "space/inner/two.py"}
     assert needed("import space.reg") == {"space/reg/__init__.py", "space/reg/part.py"}
+
+
+def test_a_directory_that_stands_for_a_namespace_package_is_no_file(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pytest's "importlib" mode makes them of directories whose names are none, with the dots replaced."""
+    write(project, beside_it="")
+    for name, path in (("_dots", project / ".dots"), ("_dots.inner", project / ".dots/inner")):
+        path.mkdir()
+        loader = NamespaceLoader(name, [str(path)], PathFinder())
+        spec = spec_from_file_location(name, str(path), loader=loader)
+        assert spec is not None
+        monkeypatch.setitem(sys.modules, name, module_from_spec(spec))
+    write(project / ".dots", **{"inner__not_imported": "", "inner__test_one": "import beside_it"})
+    module = spec_from_file_location("_dots.inner.test_one", str(project / ".dots/inner/test_one.py"))
+    assert module is not None
+    monkeypatch.setitem(sys.modules, module.name, module_from_spec(module))
+    found = [Path(own.file) for own in closure([], [name for name in loaded_modules() if name.startswith("_dots")])]
+    assert sorted(found) == [project / ".dots/inner/test_one.py", project / "beside_it.py"]
 
 
 def test_a_namespace_package_may_lie_in_two_places(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -96,15 +96,16 @@ def closure(seeds: Iterable[RootSource], modules: Iterable[str]) -> list[OwnFile
             continue  # an attribute and no module, or one that this host lacks as well
         for own in _files(spec):
             found.setdefault(own.file, own)
-        if spec.origin is None or not is_own(spec.origin):
+        origin = _file_of(spec)
+        if not origin:
             continue
         if spec.submodule_search_locations is not None and not _is_regular_package(parent):
             for own, inner in _beneath(name, spec.submodule_search_locations):
                 found[own.file] = own
                 waiting.append(inner)
-        if spec.origin.endswith(".py"):
+        if origin.endswith(".py"):
             package = name if spec.submodule_search_locations is not None else parent
-            waiting.extend(_imports_of_file(spec.origin, _stamp(spec.origin), package))
+            waiting.extend(_imports_of_file(origin, _stamp(origin), package))
     return list(found.values())
 
 
@@ -154,8 +155,8 @@ def _nested_namespace(name: str, path: Iterable[str]) -> importlib.machinery.Mod
 
 def _files(spec: importlib.machinery.ModuleSpec) -> Iterator[OwnFile]:
     """Yield the file of one module; namespace packages have none."""
-    origin = spec.origin
-    if origin is None or not is_own(origin):
+    origin = _file_of(spec)
+    if not origin:
         return
     archive = getattr(spec.loader, "archive", None)
     if isinstance(archive, str):
@@ -167,9 +168,18 @@ def _files(spec: importlib.machinery.ModuleSpec) -> Iterator[OwnFile]:
     yield OwnFile(_root(origin, path), path, origin)
 
 
+def _file_of(spec: importlib.machinery.ModuleSpec) -> str:
+    """Return the file of a module of the user's own; empty for other modules, and for namespace packages.
+
+    pytest's "importlib" mode makes namespace packages of the directories above a test, with a directory for the file.
+    """
+    origin = spec.origin
+    return "" if origin is None or not is_own(origin) or os.path.isdir(origin) else origin
+
+
 def _is_regular_package(name: str) -> bool:
     spec = find_spec(name) if name else None
-    return spec is not None and spec.origin is not None
+    return spec is not None and bool(_file_of(spec))
 
 
 def _beneath(name: str, locations: Iterable[str]) -> Iterator[tuple[OwnFile, str]]:
