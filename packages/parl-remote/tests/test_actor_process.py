@@ -44,6 +44,11 @@ class Host:
         self.on_state: Callable[[list[Any]], None] = print
         self.become_copy = bool
         self.done: list[int] = []
+        self.refused: list[BaseException] = []
+
+    def refuse(self, error: BaseException, number: int) -> list[Any]:
+        self.refused.append(error)
+        return pack(Kind.FAILURE, 0, 0, number)
 
     def handle(self, frames: list[memoryview]) -> list[Any]:
         _, _, index, number = header_of(frames[0])
@@ -118,6 +123,26 @@ def test_a_caller_that_takes_no_answers_keeps_no_other_one_waiting(serving: Serv
         assert serving.answers(other, 1) == [number]
     assert serving.done == [1, 2, 5, 6, 7], "the answers of one that does not take them fill no memory"
     assert serving.answers(serving.owner, 3) == [2, 3, 4]
+    other.close()
+    serving.end()
+
+
+def test_a_call_that_there_is_no_memory_to_receive_is_answered_with_that(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_large_memory(size: int) -> bytearray:
+        if size >= len(LARGE):
+            raise MemoryError
+        return bytearray(size)
+
+    monkeypatch.setattr(process, "allocate", no_large_memory)
+    other = serving.connect()
+    for number, content in ((2, b""), (3, LARGE), (4, b"")):
+        other.send(pack(Kind.CALL, 0, SMALL_ONE, number, [b"", content]))
+    assert sorted(serving.answers(other, 3)) == [2, 3, 4]
+    assert serving.done == [1, 2, 4]
+    (refused,) = serving.host.refused
+    assert "no memory for a frame of 33554432 bytes" in str(refused)
     other.close()
     serving.end()
 

@@ -18,14 +18,15 @@ from parl_remote._actor.process import Outbox as Answers
 from parl_remote._data import serialize
 from parl_remote._data.calls import Call
 from parl_remote._future import RemoteFuture
-from parl_remote._links.call_messages import HEADER_BYTES, Kind
+from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack
 from parl_remote._links.loop import Loop
 from parl_remote._program.connection import Connection
 from parl_remote._program.outbox import Outbox
+from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import copied
 from parl_remote._transport.sealed import Handover, SealedChannel, Sealer, can_seal
-from parl_remote._transport.unix import UnixChannel
-from parl_remote.errors import ChannelClosed
+from parl_remote._transport.unix import CutMessage, UnixChannel, UnixPeers
+from parl_remote.errors import ChannelClosed, SerializationError
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(32)
 DEADLINE_S = 60.0
@@ -210,6 +211,85 @@ def test_without_memory_for_a_record_a_call_leaves_in_small_ones_or_later(
         line.connection.write()
     short[0] = False
     assert [array.sum() for array in line.received()] == [SIZE]
+
+
+# -- what arrives --------------------------------------------------------------------------------------------------
+
+
+def no_large_memory(size: int) -> bytearray:
+    if size >= SIZE:
+        raise MemoryError
+    return bytearray(size)
+
+
+@pytest.mark.parametrize("line", ["plain", "sealed"], indirect=True)
+@pytest.mark.parametrize("flags", [0, int(Flag.HANDLES)])
+def test_of_an_answer_without_memory_the_call_fails_and_the_next_one_is_read(
+    line: Line, monkeypatch: pytest.MonkeyPatch, flags: int
+) -> None:
+    monkeypatch.setattr(line.connection.channel._reader, "_allocate", no_large_memory)  # type: ignore[attr-defined]
+    futures = [line.submit(np.zeros(1)) for _ in range(3)]
+    line.received()
+    for number, future in enumerate(futures):
+        size = SIZE if number == 1 else 8
+        data, *buffers = serialize.dumps(np.ones(size, np.uint8))
+        answer = pack(Kind.RESULT, flags if number == 1 else 0, 0, future._call_id, [data, *buffers])
+        sender = threading.Thread(target=line.end.send, args=(answer,))
+        sender.start()
+        if number == 1:
+            with pytest.raises(SerializationError, match=f"no memory for a frame of {SIZE} bytes") as caught:
+                future.result(DEADLINE_S)
+            assert is_shortage(caught.value)
+        else:
+            assert future.result(DEADLINE_S).sum() == 8
+        sender.join()
+    assert not line.connection._pending
+    if flags:
+        kind, _, unwanted, number = header_of(line.end.receive(DEADLINE_S)[0])
+        assert (kind, unwanted, number) == (Kind.RECEIVED, 1, futures[1]._call_id), "the actor need not hold them"
+
+
+def test_of_a_state_without_memory_the_former_one_is_kept(line: Line, caplog: pytest.LogCaptureFixture) -> None:
+    states: list[object] = []
+    line.connection.keep_states(states.append)
+    message = CutMessage(map(memoryview, pack(Kind.STATE, 0, 0, 0, [b"state"])))
+    message.shortage = MemoryError("no memory for it")
+    line.connection.take_message(message)
+    assert not states
+    assert "no memory for it" in caplog.text
+
+
+# -- a kernel without memory ---------------------------------------------------------------------------------------
+
+
+def test_calls_leave_later_while_the_kernel_has_no_memory(line: Line) -> None:
+    line.narrow.shortages = 3
+    array = ones()
+    line.submit(array)
+    array[:] = 0
+    line.submit(ones() * 2)
+    assert [arrived.sum() for arrived in line.received()] == [SIZE, 2 * SIZE]
+    assert not line.narrow.shortages
+
+
+def test_a_message_that_is_waited_for_is_sent_when_the_kernel_has_memory(line: Line) -> None:
+    line.narrow.shortages = 3
+    line.connection.channel.send(pack(Kind.CALL, 0, 0, 1, serialize.dumps((ones(),))))
+    assert [arrived.sum() for arrived in line.received()] == [SIZE]
+
+
+def test_a_listener_s_messages_stay_whole_while_the_kernel_has_no_memory() -> None:
+    ours, theirs = socket.socketpair()
+    narrow, end, peers = Narrow(ours), UnixChannel(theirs), UnixPeers()
+    peer = peers.add(cast("Any", narrow))
+    narrow.shortages = 2
+    for text in (b"first", b"second"):
+        peers.send(peer, [text])
+    while peers.backlog(peer):
+        peers.poll()
+    assert [bytes(end.receive(DEADLINE_S)[0]) for _ in range(2)] == [b"first", b"second"]
+    peers.close()
+    end.close()
 
 
 # -- answers -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parl_remote._transport.unix.sockets import FrameReader, stream
+from parl_remote._transport.unix import sockets
+from parl_remote._transport.unix.sockets import KEPT_OF_CUT, CutMessage, FrameReader, stream
 from parl_remote.errors import LocalProtocolError, RemoteProtocolError
 
 MESSAGES = st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=5), max_size=12)
@@ -54,6 +56,73 @@ def test_messages_arrive_whole_however_the_stream_is_cut(messages: list[list[byt
         theirs.close()
         got += read_all(reader, ours)
     assert got == messages
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.lists(st.sampled_from([0, 1, 63, 64, 65, 300, 5_000, 70_000, 200_000]), min_size=1), max_size=6),
+    cuts=st.lists(st.integers(1, 100_000), max_size=30),
+)
+def test_of_messages_without_memory_the_beginnings_arrive_and_the_others_whole(
+    sizes: list[list[int]], cuts: list[int]
+) -> None:
+    def allocate(size: int) -> bytearray:
+        if size >= 70_000:
+            raise MemoryError
+        return bytearray(size)
+
+    messages = [[bytes([number % 251]) * size for size in some] for number, some in enumerate(sizes)]
+    stream = memoryview(b"".join(map(bytes_of, messages)))
+    reader, got = FrameReader(2**24, allocate), []
+    reader.cuts = True
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for size in [*cuts, *[100_000] * (len(stream) // 100_000 + 1)]:
+            piece, stream = stream[:size], stream[size:]
+            theirs.sendall(piece)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    while (frames := reader.next()) is not None:
+                        got.append((type(frames) is CutMessage, [bytes(frame) for frame in frames]))
+                    reader.fill(ours, socket.MSG_DONTWAIT)
+    assert len(got) == len(messages)
+    for (is_cut, frames), message in zip(got, messages, strict=True):
+        assert not is_cut or max(map(len, message)) >= 70_000
+        assert frames == [frame[:KEPT_OF_CUT] if is_cut else frame for frame in message]
+
+
+def test_without_memory_even_for_beginnings_nothing_is_taken(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> bytearray:
+        raise MemoryError
+
+    ours, theirs = pair
+    reader = FrameReader(2**20, no_memory)
+    reader.cuts = True
+    theirs.sendall(bytes_of([bytes(100_000)]) + bytes_of([b"next"]))
+    reader.fill(ours)
+    with monkeypatch.context() as patch:
+        patch.setattr(sockets, "CutMessage", no_memory)
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                reader.next()
+    theirs.close()
+    assert read_all(reader, ours) == [[bytes(KEPT_OF_CUT)], [b"next"]]
+
+
+def test_a_message_without_memory_is_refused_where_it_must_not_be_cut(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    def no_memory(_: int) -> bytearray:
+        raise MemoryError
+
+    ours, theirs = pair
+    reader = FrameReader(2**20, no_memory)
+    theirs.sendall(bytes_of([bytes(100_000)]))
+    reader.fill(ours)
+    with pytest.raises(RemoteProtocolError, match="no memory for a frame of 100000 bytes"):
+        reader.next()
 
 
 @pytest.mark.parametrize("size", [4_083, 4_084, 4_085, 65_523, 65_524, 65_525, 1_000_000])

@@ -49,7 +49,7 @@ from parl_remote._system.processes import limit_numeric_threads
 from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
 from parl_remote._transport import Buffer, abandoned_in_children, allocate, copied
 from parl_remote._transport.sealed import Handover, SealedChannel
-from parl_remote._transport.unix import Acceptor, Listening, UnixChannel
+from parl_remote._transport.unix import Acceptor, CutMessage, Listening, UnixChannel
 from parl_remote.errors import ChannelClosed, DeathKind, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -410,6 +410,7 @@ class ActorProcess:
             self._add(channel)
 
     def _add(self, channel: UnixChannel) -> None:
+        channel.cut_messages()
         caller = _Caller(channel, self._sent, self._on_caught_up)
         self._callers[channel.fileno()] = caller
         self._holders.connected(caller)
@@ -420,6 +421,9 @@ class ActorProcess:
         caller.knows_of_change = False
         try:
             for frames in caller.channel.receive_ready():
+                if type(frames) is CutMessage:
+                    self._refuse(caller, frames, frames.shortage)
+                    continue
                 if len(frames[0]) < HEADER_BYTES:
                     raise RemoteProtocolError(f"a frame of {len(frames[0])} bytes is too short for a call")
                 kind = frames[0][0]
@@ -443,11 +447,18 @@ class ActorProcess:
         except (OSError, MemoryError) as error:
             if not is_shortage(error):
                 raise
-            if frames[0][0] == _CREATE:
-                self._cannot_go_on(error)
-            else:
-                caller.outbox.held.append(self._host.refuse(error, header_of(frames[0])[3]))
-                caller.outbox.flush()
+            self._refuse(caller, frames, error)
+
+    def _refuse(self, caller: _Caller, frames: list[memoryview], shortage: BaseException) -> None:
+        """Answer a call that cannot be received with the reason; end if it is the constructor's."""
+        kind, _, _, number = header_of(frames[0])
+        if kind == _CREATE:
+            self._cannot_go_on(shortage)
+        elif kind in _AT_ONCE or kind in _LIFECYCLE:
+            raise RemoteProtocolError(f"a message of kind {kind} cannot be received: {shortage}")
+        else:
+            caller.outbox.held.append(self._host.refuse(shortage, number))
+            caller.outbox.flush()
 
     def _cannot_go_on(self, error: BaseException) -> None:
         """End before the object is made, because a resource is missing; the worker reports the cause."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import threading
 import time
 import weakref
@@ -28,7 +29,7 @@ from parl_remote._program.answer_reader import UNSENT, AnswerReader
 from parl_remote._program.outbox import Outbox
 from parl_remote._system.interrupts import interruptible
 from parl_remote._transport import Buffer, Channel
-from parl_remote._transport.unix import UnixChannel
+from parl_remote._transport.unix import CutMessage, UnixChannel
 from parl_remote.errors import (
     ChannelClosed,
     RemoteError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "OwnConnection"]
 
 
+_log = logging.getLogger("parl.remote")
 _EMPTY = int(Flag.EMPTY)
 _RESULT = int(Kind.RESULT)
 _CREATE = int(Kind.CREATE)
@@ -90,6 +92,8 @@ class Connection(AnswerReader):
         shares_memory: bool = False,
     ) -> None:
         super().__init__(channel, background)
+        if isinstance(channel, UnixChannel):
+            channel.cut_messages()
         self._on_closed = closed
         self._objects = objects
         self._has_ended = ended
@@ -403,6 +407,9 @@ class Connection(AnswerReader):
 
     def take_message(self, frames: list[memoryview]) -> None:
         """Settle the future of an answer, or handle another message of the actor."""
+        if type(frames) is CutMessage:
+            self._take_cut(frames)
+            return
         kind, flags, _, call_id = header_of(frames[0])
         pending = self._pending.get(call_id)
         future = None if pending is None else pending()
@@ -439,6 +446,21 @@ class Connection(AnswerReader):
         finally:
             if (self._watched or self._awaited) and future._settled:
                 self._unwatch(future)
+
+    def _take_cut(self, message: CutMessage) -> None:
+        """Settle the future of an answer for which there is no memory with that error."""
+        kind, flags, _, call_id = header_of(message[0])
+        if kind == _STATE:
+            _log.warning("the state that an actor has saved is lost: %s", message.shortage)
+            return
+        if flags & _HANDLES:
+            self._confirm(call_id, wanted=False)
+        if flags & _NAMES:
+            self._names_changed = True
+        pending = self._pending.pop(call_id, None)
+        future = None if pending is None else pending()
+        if future is not None:
+            self._settle(future, None, unreadable(message.shortage, future.method))
 
     def _unstowed(self, frames: list[memoryview], flags: int) -> tuple[list[memoryview], int]:
         """Return a message and its flags as they were before large frames went into shared memory."""

@@ -32,7 +32,7 @@ from parl_remote._transport import Buffer, Closed, Event, Opened
 from parl_remote._transport.addresses import Address
 from parl_remote._transport.unix.channel import UnixChannel
 from parl_remote._transport.unix.listener import Acceptor, UnixPeers
-from parl_remote._transport.unix.sockets import NO_SIZE, NOW, FrameReader, after, stream
+from parl_remote._transport.unix.sockets import NO_SIZE, NOW, FrameReader, after, stream, takes_nothing_now
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteProtocolError, ResultTimeout
 
 __all__ = ["Handover", "Opener", "SealedChannel", "SealedListener", "Sealer", "can_seal"]
@@ -431,7 +431,9 @@ class SealedChannel(UnixChannel):
         while True:
             try:
                 sent = self._socket.send(rest[0], NOW) if len(rest) == 1 else self._socket.sendmsg(rest, (), NOW)
-            except BlockingIOError:
+            except OSError as error:
+                if not takes_nothing_now(error):
+                    raise
                 sent = 0
             rest = after(rest, sent)
             if not rest:

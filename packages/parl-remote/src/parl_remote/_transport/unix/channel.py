@@ -33,6 +33,7 @@ from parl_remote._transport.unix.sockets import (
     send_with_descriptor,
     size_in_stream,
     stream,
+    takes_nothing_now,
     unread_bytes,
     widen,
 )
@@ -101,10 +102,10 @@ class UnixChannel:
                         return
                 else:
                     sent = self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW)
-            except BlockingIOError:
-                sent = 0
             except OSError as error:
-                raise self._broken(error) from error
+                if not takes_nothing_now(error):
+                    raise self._broken(error) from error
+                sent = 0
             self._send_rest(parts, sent, timeout_s)
 
     def send_with_descriptor(self, frames: Sequence[Buffer], descriptor: int) -> None:
@@ -118,6 +119,10 @@ class UnixChannel:
                 send_with_descriptor(self._socket, b"".join(stream(frames)), descriptor)
             except OSError as error:
                 raise self._broken(error) from error
+
+    def cut_messages(self) -> None:
+        """Receive each message for which there is no memory as a `CutMessage`; else it ends the connection."""
+        self._reader.cuts = True
 
     @property
     def descriptors(self) -> deque[int] | None:
@@ -141,10 +146,9 @@ class UnixChannel:
                     if sent == len(parts[0]):
                         return True
                     parts = after(parts, sent)
-            except BlockingIOError:
-                pass
             except OSError as error:
-                raise self._broken(error) from error
+                if not takes_nothing_now(error):
+                    raise self._broken(error) from error
             return self._write_or_keep(parts)
 
     def _write_or_keep(self, parts: list[Buffer]) -> bool:
@@ -195,10 +199,9 @@ class UnixChannel:
         try:
             while parts:
                 parts = after(parts, self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW))
-        except BlockingIOError:
-            pass
         except OSError as error:
-            raise self._broken(error) from error
+            if not takes_nothing_now(error):
+                raise self._broken(error) from error
         return parts
 
     def _await_flushed(self, timeout_s: float | None) -> float | None:
@@ -219,7 +222,9 @@ class UnixChannel:
                     raise ResultTimeout(f"the peer received nothing for {timeout_s} s")
                 try:
                     sent = self._socket.sendmsg(rest[:PARTS_AT_ONCE], (), NOW)
-                except BlockingIOError:
+                except OSError as error:
+                    if not takes_nothing_now(error):
+                        raise
                     continue
                 started = True
                 rest = after(rest, sent)
@@ -349,6 +354,8 @@ class UnixChannel:
             frames = self._reader.next()
             if frames is not None:
                 self._inbox.append(frames)
+        except MemoryError:  # which who reads meets again
+            return True
         finally:
             self._receive_lock.release()
         return frames is not None

@@ -31,6 +31,7 @@ from parl_remote._transport.unix.sockets import (
     is_own_user,
     listen_at,
     stream,
+    takes_nothing_now,
     widen,
 )
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
@@ -160,7 +161,9 @@ class _Peer:
             parts = [self.outbox[i] for i in range(min(len(self.outbox), PARTS_AT_ONCE))]
             try:
                 sent = self.connection.sendmsg(parts, (), NOW)
-            except BlockingIOError:
+            except OSError as error:
+                if not takes_nothing_now(error):
+                    raise
                 return False
             for _ in parts:
                 self.outbox.popleft()

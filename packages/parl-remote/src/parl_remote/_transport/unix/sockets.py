@@ -22,6 +22,7 @@ import stat
 import struct
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -45,10 +46,12 @@ from parl_remote.errors import ChannelClosed, LocalProtocolError, RemoteProtocol
 __all__ = [
     "DONT_WAIT",
     "JOIN_BELOW",
+    "KEPT_OF_CUT",
     "NOW",
     "NO_SIZE",
     "PACK_ONE",
     "PARTS_AT_ONCE",
+    "CutMessage",
     "FrameReader",
     "Listening",
     "Messages",
@@ -63,6 +66,7 @@ __all__ = [
     "size_in_stream",
     "stream",
     "sweep_directories",
+    "takes_nothing_now",
     "unread_bytes",
     "widen",
 ]
@@ -71,6 +75,7 @@ __all__ = [
 _READ_AHEAD = 2**16  # a pipe's worth: some thousand small calls, one system call
 _READ_AHEAD_AT_FIRST = 2**12  # many connections carry a few small messages in all: one page, not sixteen
 _ONE = struct.Struct("<IQ")
+KEPT_OF_CUT = 64  # bytes of a frame for which there is no memory: enough to see which call it is about
 _MAX_FRAMES = 2**20  # a list of a million arrays is data, ten million "frames" are garbage
 
 _unpack_one = _ONE.unpack_from
@@ -82,6 +87,16 @@ NO_SIZE = (0,)
 _FIRST = operator.itemgetter(0)
 
 
+class CutMessage(list[memoryview]):
+    """A message some of whose frames are cut, because there was no memory for them.
+
+    Attributes:
+        shortage: What was missing.
+    """
+
+    shortage: MemoryError
+
+
 class FrameReader:
     """Parses the bytes of a stream socket into messages.
 
@@ -91,6 +106,7 @@ class FrameReader:
 
     Attributes:
         descriptors: Receives the descriptors that come with messages; None where none may come.
+        cuts: Whether a message for which there is no memory is read as a `CutMessage`, rather than refused.
     """
 
     __slots__ = (
@@ -103,6 +119,7 @@ class FrameReader:
         "_missing",
         "_start",
         "_view",
+        "cuts",
         "descriptors",
     )
 
@@ -117,6 +134,7 @@ class FrameReader:
         self._missing: list[memoryview] = []
         self._counts: list[int] = []  # the number of bytes that were read and are not noted yet
         self.descriptors: deque[int] | None = None
+        self.cuts = False
 
     def limit(self, max_bytes: int) -> None:
         """Accept messages up to this size from now on."""
@@ -184,7 +202,9 @@ class FrameReader:
                 try:
                     frame = memoryview(self._allocate(length))
                 except MemoryError as error:
-                    raise RemoteProtocolError(f"there is no memory for a frame of {length} bytes") from error
+                    if not self.cuts:
+                        raise RemoteProtocolError(_no_memory(length)) from error
+                    return self._cut_short(body, lengths)
                 frame[:here] = self._view[at : at + here]
                 missing.append(frame[here:])
             frames.append(frame)
@@ -196,6 +216,33 @@ class FrameReader:
             return frames
         self._frames, self._missing = frames, missing
         return None
+
+    def _cut_short(self, body: int, lengths: tuple[int, ...]) -> list[memoryview] | None:
+        """Take the beginning of each frame of a message for which there is no memory; what follows is discarded.
+
+        Raises:
+            MemoryError: There is no memory even for that; nothing is taken.
+        """
+        at, end = body, self._end
+        message, missing, waste = CutMessage(), [], memoryview(bytearray(_READ_AHEAD))
+        message.shortage = MemoryError(_no_memory(max(lengths)))
+        for length in lengths:
+            kept = memoryview(bytearray(min(length, KEPT_OF_CUT)))
+            message.append(kept)
+            here = min(length, end - at)
+            rest = length - max(here, len(kept))
+            kept[:here] = self._view[at : at + min(here, len(kept))]
+            if here < len(kept):
+                missing.append(kept[here:])
+            missing += [waste] * (rest // len(waste))
+            if rest % len(waste):
+                missing.append(waste[: rest % len(waste)])
+            at += here
+        self._frames, self._missing = message, missing
+        self._start = at
+        if at == end:
+            self._start = self._end = 0
+        return self._finished()
 
     def _finished(self) -> list[memoryview] | None:
         if self._frames and not self._missing:
@@ -282,6 +329,10 @@ class FrameReader:
         self._buffer, self._view, self._start, self._end = buffer, view, 0, count
 
 
+def _no_memory(size: int) -> str:
+    return f"there is no memory for a frame of {size} bytes"
+
+
 _DESCRIPTOR = struct.Struct("@i")
 
 
@@ -311,6 +362,7 @@ with contextlib.suppress(ImportError):  # neither is there on Windows
 _LONGEST_PATH = 80  # the kernel takes 107 bytes for a socket's path, and names follow
 _SOCKET_BUFFER = 2**20  # larger ones save wake-ups on arrays; the kernel caps it at net.core.wmem_max
 JOIN_BELOW = 2**14  # copying so little is cheaper than handing the kernel a list
+_NO_MEMORY_S = 0.002  # before the next attempt to write
 PARTS_AT_ONCE = 512  # the kernel takes 1024 (IOV_MAX)
 NOW = DONT_WAIT | NO_SIGNAL
 
@@ -335,6 +387,19 @@ def stream(*messages: Sequence[Buffer]) -> list[Buffer]:
             raise LocalProtocolError("a message needs a frame")
         parts += (struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames)), *frames)
     return [b"".join(parts)] if sum(map(len, parts)) < JOIN_BELOW else parts
+
+
+def takes_nothing_now(error: OSError) -> bool:
+    """Return whether a socket that did not take data will take it later: it is full, or the kernel has no memory.
+
+    A socket can be polled as writable while there is no memory, so that this waits a moment for it.
+    """
+    if isinstance(error, BlockingIOError):
+        return True
+    if not is_shortage(error):
+        return False
+    time.sleep(_NO_MEMORY_S)
+    return True
 
 
 def size_in_stream(frames: Sequence[Buffer]) -> int:
