@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -247,6 +248,17 @@ def test_of_an_answer_without_memory_the_call_fails_and_the_next_one_is_read(
     if flags:
         kind, _, unwanted, number = header_of(line.end.receive(DEADLINE_S)[0])
         assert (kind, unwanted, number) == (Kind.RECEIVED, 1, futures[1]._call_id), "the actor need not hold them"
+
+
+def test_a_dropped_answer_without_descriptors_fails_no_other_call(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_: object) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    line.received()
+    monkeypatch.setattr(line.connection, "_unstowed", short)
+    line.connection.take_message([*map(memoryview, pack(Kind.RESULT, Flag.HANDLES, 0, 7))])
+    kind, _, unwanted, number = header_of(line.end.receive(DEADLINE_S)[0])
+    assert (kind, unwanted, number) == (Kind.RECEIVED, 1, 7)
 
 
 def test_of_a_state_without_memory_the_former_one_is_kept(line: Line, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,6 +28,7 @@ from parl_remote._links.loop import Loop, WritableSource
 from parl_remote._program.answer_reader import UNSENT, AnswerReader
 from parl_remote._program.outbox import Outbox
 from parl_remote._system.interrupts import interruptible
+from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Buffer, Channel
 from parl_remote._transport.unix import CutMessage, UnixChannel
 from parl_remote.errors import (
@@ -420,7 +421,11 @@ class Connection(AnswerReader):
                 pending = future = None
         if pending is None or future is None:
             self._pending.pop(call_id, None)
-            frames, flags = self._unstowed(frames, flags)
+            try:
+                frames, flags = self._unstowed(frames, flags)
+            except (OSError, MemoryError) as error:  # which concerns no call; the memory stays with the actor
+                if not is_shortage(error):
+                    raise
             self._take_unasked(kind, flags, call_id, frames)
             return
         try:
