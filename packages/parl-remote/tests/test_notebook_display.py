@@ -112,7 +112,9 @@ def test_a_connection_shows_the_cluster_s_nodes(connect: Callable[..., None]) ->
     del worker
 
 
-@pytest.mark.parametrize(("is_draining", "leases", "state"), [(False, 0, "up"), (True, 1, "draining"), (True, 0, "drained")])
+@pytest.mark.parametrize(
+    ("is_draining", "leases", "state"), [(False, 0, "up"), (True, 1, "draining"), (True, 0, "drained")]
+)
 def test_a_node_s_state_is_that_which_xparl_tells(is_draining: bool, leases: int, state: str) -> None:
     class Cluster(ConnectionDisplay):
         address, actor_num = "host:8000", 0

@@ -30,7 +30,7 @@ from parl_remote._links.loop import Loop
 from parl_remote._messages import LeaseGranted, Status, StatusRequest
 from parl_remote._messages.parts import ActorFound, ActorReached, FindActor, UnwatchActor
 from parl_remote._options import ActorOptions
-from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames
+from parl_remote._program.actor_ref import ActorPlace, ActorRef
 from parl_remote._program.connection import Connection, OwnConnection
 from parl_remote._program.creation import ActorFactory, CreationRequest
 from parl_remote._program.known_actors import (

@@ -31,7 +31,7 @@ from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef, settled
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.proxy import make_proxy, proxy_class, reference_of
-from parl_remote._system.shortage import is_shortage
+from parl_remote._system.shortage import is_shortage, names_shortage
 from parl_remote.errors import (
     ActorLost,
     ClusterUnreachable,
@@ -274,10 +274,13 @@ def _kill_of(error: BaseException) -> DeathCause | None:
 
 
 def _is_shortage_outside(error: BaseException) -> bool:
-    """Return whether the system was short of something on the way to a new actor, rather than in its constructor."""
+    """Return whether a system was short of something on the way to a new actor, rather than in its constructor."""
     if isinstance(error.__cause__, RemoteCallError):
         return False
-    return is_shortage(error) or (isinstance(error, ActorLost) and error.cause.kind is DeathKind.UNREACHABLE)
+    if isinstance(error, ActorLost):  # its host may have been, see `Worker`
+        cause = error.cause
+        return cause.kind is DeathKind.UNREACHABLE or (cause.kind is DeathKind.EXIT and names_shortage(cause.detail))
+    return is_shortage(error)
 
 
 def _nothing() -> None:

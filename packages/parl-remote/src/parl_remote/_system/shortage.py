@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import _thread
 import errno
+import os
 import threading
 from collections.abc import Callable
 
-__all__ = ["is_shortage", "shortage_of", "start_daemon"]
+__all__ = ["is_shortage", "names_shortage", "shortage_of", "start_daemon"]
 
 
 _NUMBERS = frozenset(
@@ -39,6 +40,11 @@ def shortage_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or "Cannot allocate memory"
+
+
+def names_shortage(report: str) -> bool:
+    """Return whether another process's report has the system's name for a shortage in parentheses as its reason."""
+    return any(f"({os.strerror(number)})" in report for number in _NUMBERS)
 
 
 def start_daemon(run: Callable[[], None], name: str) -> None:
