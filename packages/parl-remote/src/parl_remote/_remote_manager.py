@@ -176,7 +176,7 @@ class ServedObject:
             limit=None,
             again=self._again,
             on_made=self._note,
-            part=lambda _: None,
+            release=lambda _: None,
             give_up=lambda _: None,
             hope="its program is waited for",
         )

@@ -157,7 +157,7 @@ class Connection(AnswerReader):
             with self._sending:
                 if self._is_lost:
                     raise ChannelClosed("the connection to the actor is closed")
-                if self._is_full:  # since this thread looked above; only one call may wait here
+                if self.is_full():  # since this thread looked above; only one call may wait here
                     self._take_back(frames)
                     return False
                 former = future._carrier
