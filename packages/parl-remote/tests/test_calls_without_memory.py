@@ -256,7 +256,7 @@ def test_a_dropped_answer_without_descriptors_fails_no_other_call(line: Line, mo
 
     line.received()
     monkeypatch.setattr(line.connection, "_unstowed", short)
-    line.connection.take_message([*map(memoryview, pack(Kind.RESULT, Flag.HANDLES, 0, 7))])
+    line.connection.take_message([memoryview(frame) for frame in pack(Kind.RESULT, Flag.HANDLES, 0, 7)])
     kind, _, unwanted, number = header_of(line.end.receive(DEADLINE_S)[0])
     assert (kind, unwanted, number) == (Kind.RECEIVED, 1, 7)
 
@@ -264,7 +264,7 @@ def test_a_dropped_answer_without_descriptors_fails_no_other_call(line: Line, mo
 def test_of_a_state_without_memory_the_former_one_is_kept(line: Line, caplog: pytest.LogCaptureFixture) -> None:
     states: list[object] = []
     line.connection.keep_states(states.append)
-    message = CutMessage(map(memoryview, pack(Kind.STATE, 0, 0, 0, [b"state"])))
+    message = CutMessage([memoryview(frame) for frame in pack(Kind.STATE, 0, 0, 0, [b"state"])])
     message.shortage = MemoryError("no memory for it")
     line.connection.take_message(message)
     assert not states

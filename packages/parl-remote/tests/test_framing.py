@@ -86,9 +86,9 @@ def test_of_messages_without_memory_the_beginnings_arrive_and_the_others_whole(
                         got.append((type(frames) is CutMessage, [bytes(frame) for frame in frames]))
                     reader.fill(ours, socket.MSG_DONTWAIT)
     assert len(got) == len(messages)
-    for (is_cut, frames), message in zip(got, messages, strict=True):
+    for (is_cut, arrived), message in zip(got, messages, strict=True):
         assert not is_cut or max(map(len, message)) >= 70_000
-        assert frames == [frame[:KEPT_OF_CUT] if is_cut else frame for frame in message]
+        assert arrived == [frame[:KEPT_OF_CUT] if is_cut else frame for frame in message]
 
 
 def test_without_memory_even_for_beginnings_nothing_is_taken(

@@ -81,7 +81,7 @@ def test_a_directory_that_stands_for_a_namespace_package_is_no_file(
     write(project, beside_it="")
     for name, path in (("_dots", project / ".dots"), ("_dots.inner", project / ".dots/inner")):
         path.mkdir()
-        loader = NamespaceLoader(name, [str(path)], PathFinder())
+        loader = NamespaceLoader(name, [str(path)], PathFinder.find_spec)
         spec = spec_from_file_location(name, str(path), loader=loader)
         assert spec is not None
         monkeypatch.setitem(sys.modules, name, module_from_spec(spec))

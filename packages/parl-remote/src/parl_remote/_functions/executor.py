@@ -21,7 +21,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from parl_remote import _connect, _current
 from parl_remote._data import serialize
@@ -36,9 +36,7 @@ from parl_remote._system.interrupts import Condition, Event, uninterrupted
 __all__ = ["Executor", "RemoteFunction", "map", "remote_function", "wait"]
 
 P = ParamSpec("P")
-Q = ParamSpec("Q")
 R = TypeVar("R")
-S = TypeVar("S")
 T = TypeVar("T")
 
 _RETRIES = 3  # as `ActorPool`
@@ -301,10 +299,8 @@ class RemoteFunction(Generic[P, R]):
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Self: ...
-    @overload
-    def __get__(
-        self: RemoteFunction[Concatenate[S, Q], R], instance: S, owner: type | None = None
-    ) -> RemoteFunction[Q, R]: ...
+    @overload  # without its arguments, for type checkers that take a static method for another one
+    def __get__(self, instance: object, owner: type | None = None) -> RemoteFunction[..., R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Return the function with the object that it is called on, as functions do."""
         if instance is None:
