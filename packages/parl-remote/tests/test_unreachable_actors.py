@@ -254,6 +254,21 @@ def test_an_actor_that_is_made_again_while_it_cannot_be_reached_is_found(shared_
     assert asker.ask_kept() == made_again
 
 
+def test_a_connection_for_which_there_is_no_memory_fails_for_that() -> None:
+    def ask(*_: object) -> ActorWatched:
+        raise MemoryError("no memory is left")
+
+    unused: Any = None
+    workers: Any = SimpleNamespace(ask=ask)
+    record = ActorRecord("lease", "node", "Keeper", is_borrowed=True)
+    path = Borrowing(unused, workers, unused, own_lease="", timeout_s=1.0).reach(
+        ActorPlace("lease", "node", (), "", ""), record
+    )
+    assert isinstance(path, Unreached)
+    assert "no memory is left" in str(record.unsent())
+    assert not record.has_ended
+
+
 def test_while_it_connects_again_calls_of_the_refused_connection_fail_with_the_shortage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

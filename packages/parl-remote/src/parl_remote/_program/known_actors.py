@@ -420,7 +420,7 @@ class Borrowing:
             connection.join(holds=place.lease_id != self._own_lease)
             if isinstance(record.channel, UnixChannel):  # else its worker sees it
                 self._workers.tell(place.node_id, ActorReached(place.lease_id))
-        except (RemoteError, OSError) as error:
+        except (RemoteError, OSError, MemoryError) as error:
             if is_shortage(error):
                 record.refuse(shortage_of(error))
             if (opened := record.connection) is not None:
