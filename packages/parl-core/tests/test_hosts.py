@@ -55,13 +55,13 @@ def test_a_free_port_can_be_listened_on() -> None:
 
 
 def test_a_free_port_is_none_that_an_outgoing_connection_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "_first_ephemeral_port", lambda: 10_001)
+    monkeypatch.setattr(hosts, "_first_ephemeral_port", lambda: 20_001)
     answers = iter([False, True])
     monkeypatch.setattr(hosts, "is_port_available", lambda port: next(answers))
-    assert hosts.get_free_tcp_port() == 10_000
+    assert hosts.get_free_tcp_port() == 20_000
 
 
-@pytest.mark.parametrize("first", [1024, 10_001])
+@pytest.mark.parametrize("first", [1024, 20_001])
 def test_the_system_gives_a_free_port_where_there_is_none_below(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "_first_ephemeral_port", lambda: first)
     monkeypatch.setattr(hosts, "is_port_available", lambda port: False)

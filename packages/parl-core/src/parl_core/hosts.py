@@ -22,7 +22,7 @@ __all__ = [
 
 LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
-_FIRST_PORT = 10_000  # well-known services are below it
+_FIRST_PORT = 20_000  # most services that have a port of their own are below it
 _EPHEMERAL = 49_152  # as IANA assigns it; Linux has a setting
 _ATTEMPTS = 100
 _TUNNELS = ("tun", "tap", "wg", "utun", "ppp", "tailscale", "docker", "br-", "veth", "virbr")

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import parl_remote
+from parl_core.hosts import get_free_tcp_port
 from parl_remote._config import environment
 from parl_remote._messages import Status
 from parl_remote._node.run_files import RunFiles
@@ -45,7 +44,6 @@ __all__ = [
 
 _XPARL = (sys.executable, "-P", "-m", "parl_remote.cli")
 _HERE, _TO_NODES, _TO_MASTER = "127.0.0.1", "127.0.2.1", "127.0.3."
-_PORTS = range(20_000, 32_000)  # below those that the system gives to outgoing connections
 _ENDS_S = 10.0
 _LOOK_S = 0.02  # how often to look for what has no event
 _WORKER_AT = re.compile(r"worker at \S*?:(\d+)\)")
@@ -87,7 +85,7 @@ class LoopbackCluster:
         self.home = Path(tempfile.mkdtemp(prefix="parl-test-"))
         self.nodes: dict[str, Member] = {}
         self._between: dict[tuple[str, str], Line] = {}  # by the nodes that a line leads from and to
-        self._port = _free_port()
+        self._port = get_free_tcp_port()
         self._variables = {
             "PARL_RUN_DIR": str(self.home / "run"),
             "PARL_FORCE_TCP": "1",
@@ -456,14 +454,6 @@ def _ends(process: Process) -> bool:
     with contextlib.suppress(TimeoutError):
         process.wait_for_end(_ENDS_S)
     return not process.alive
-
-
-def _free_port() -> int:
-    dice = random.SystemRandom()
-    while True:
-        port = dice.choice(_PORTS)
-        with contextlib.suppress(OSError), socket.create_server((_HERE, port)):
-            return port
 
 
 def _guard() -> None:
