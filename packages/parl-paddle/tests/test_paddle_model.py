@@ -68,6 +68,13 @@ def test_portable_weights_have_the_shared_names_and_layouts() -> None:
         np.testing.assert_array_equal(other.get_weights()[name], array)
 
 
+def test_weights_of_pytorch_may_have_the_counter_of_its_batch_normalisation() -> None:
+    model, other = Plain(), Plain()
+    portable = model.get_weights(portable=True) | {"norm.num_batches_tracked": np.array(3)}
+    other.set_weights(portable, portable=True)
+    np.testing.assert_array_equal(other.get_weights()["linear.weight"], model.get_weights()["linear.weight"])
+
+
 def test_a_recurrent_layer_lists_each_tensor_once_under_the_shared_name() -> None:
     class Recurrent(Model):
         def __init__(self) -> None:

@@ -43,15 +43,18 @@ def test_it_is_an_nn_module_with_everything_that_belongs_to_one() -> None:
     assert model.double().get_weights()["scale"].dtype == np.float64
 
 
-def test_portable_weights_leave_out_pytorch_s_batch_counter_and_take_it_from_the_model() -> None:
-    model = Plain()
+def test_a_batch_counter_is_among_portable_weights_and_stays_where_a_file_of_paddle_has_none() -> None:
+    model, other = Plain(), Plain()
     model(torch.randn(8, 3))
     portable = model.get_weights(portable=True)
-    assert "norm.num_batches_tracked" not in portable
-    assert "norm.running_mean" in portable
-    other = Plain()
     other.set_weights(portable, portable=True)
-    np.testing.assert_array_equal(other.get_weights()["norm.running_mean"], portable["norm.running_mean"])
+    assert other.get_weights()["norm.num_batches_tracked"] == 1
+    del portable["norm.num_batches_tracked"]
+    third = Plain()
+    third.set_weights(portable, portable=True)
+    found = third.get_weights()
+    assert found["norm.num_batches_tracked"] == 0
+    np.testing.assert_array_equal(found["norm.running_mean"], portable["norm.running_mean"])
 
 
 def test_portable_weights_have_the_batch_counter_that_cumulative_averages_are_computed_with() -> None:
@@ -149,3 +152,46 @@ def test_an_activation_in_place_leaves_the_layer_s_input_and_its_gradients_alone
     torch.testing.assert_close(inputs.detach(), before, rtol=0, atol=0)
     torch.testing.assert_close(outputs, plain)
     torch.testing.assert_close(found, torch.autograd.grad(plain.square().sum(), weights))
+
+
+class OfPyTorch(Model):
+    def __init__(self) -> None:
+        self.first = nn.LazyLinear(4)
+        self.norm = nn.LazyBatchNorm1d(affine=False)
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.last(self.norm(self.first(inputs)))
+        return output
+
+
+def test_pytorch_s_own_lazy_layers_take_their_shapes_from_weights() -> None:
+    model, other = OfPyTorch(), OfPyTorch()
+    inputs = torch.randn(8, 3)
+    model(inputs)
+    other.set_weights(model.get_weights(portable=True), portable=True)
+    torch.testing.assert_close(other(inputs), model(inputs), rtol=0, atol=0)
+    assert type(other.first) is nn.Linear
+    assert other.first.in_features == 3
+
+
+def test_copies_of_pytorch_s_own_lazy_layers_begin_with_equal_weights() -> None:
+    model = OfPyTorch()
+    twin = copy.deepcopy(model)
+    state = torch.get_rng_state()
+    twin(torch.randn(8, 3))
+    torch.set_rng_state(state)
+    torch.randn(1000)
+    model(torch.randn(8, 3))
+    np.testing.assert_array_equal(model.get_weights()["first.weight"], twin.get_weights()["first.weight"])
+    third = copy.deepcopy(OfPyTorch())
+    third.take_shapes_of(model)
+    np.testing.assert_array_equal(third.get_weights()["first.weight"], model.get_weights()["first.weight"])
+
+
+def test_the_first_batch_of_a_seeded_lazy_layer_draws_nothing_from_the_global_generator() -> None:
+    model = copy.deepcopy(OfPyTorch())
+    inputs = torch.randn(8, 3)
+    before = torch.get_rng_state()
+    model(inputs)
+    assert torch.equal(torch.get_rng_state(), before)

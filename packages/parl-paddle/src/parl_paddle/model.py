@@ -21,6 +21,7 @@ __all__ = ["Model"]
 
 # Of layers whose weights PyTorch, whose names and layouts are the shared ones, calls otherwise.
 _PORTABLE_NAMES = {"_mean": "running_mean", "_variance": "running_var"}
+_COUNTER = ".num_batches_tracked"  # of PyTorch's batch normalisation; paddle's has none
 
 
 class _NoTensorYet:
@@ -149,6 +150,8 @@ class Model(paddle.nn.Layer, contract.Model):
         for name, array in weights.items():
             # Only paddle's own layers have names of their own; those of parl.layers are the shared ones.
             own = name if name in known else _renamed(name, theirs_to_ours)
+            if own.endswith(_COUNTER) and own not in known:
+                continue
             converted[own] = np.ascontiguousarray(array.T) if own in transposed else array
         return converted
 

@@ -62,6 +62,8 @@ class Algorithm(contract.Algorithm):
     def _place(self, model: Any, device: torch.device) -> Any:
         if not isinstance(model, nn.Module):
             first_method(model, ("forward",), type(self).__name__)  # whose message fits what is not a model
+        if isinstance(model, Model):
+            model._seed_lazy_layers()
         return model.to(device)
 
     def _choose_threads(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from parl_core import model as contract
@@ -20,6 +21,24 @@ from parl_torch._tensors import to_array
 __all__ = ["Model"]
 
 _COUNTER = "num_batches_tracked"  # of batch normalisation; other frameworks have none
+
+
+class _SeededInitialisation:
+    """Draws the initial weights of one of PyTorch's lazily shaped layers from a seed, as those of `parl.layers`.
+
+    Copies of the layer then begin with equal weights, whichever runs first.
+    """
+
+    def __init__(self, layer: Any, seed: int) -> None:
+        self._layer, self._seed = layer, seed
+
+    def __call__(self, *inputs: Any, **options: Any) -> None:
+        layer = self._layer
+        del layer.initialize_parameters  # which this call replaced
+        devices = {parameter.device.index for parameter in layer.parameters() if parameter.is_cuda}
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(self._seed)
+            layer.initialize_parameters(*inputs, **options)
 
 
 class Model(nn.Module, contract.Model):
@@ -37,8 +56,12 @@ class Model(nn.Module, contract.Model):
             self.set_model_id(model_id)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        self._seed_lazy_layers()
         duplicate = type(self).__new__(type(self))
         memo[id(self)] = duplicate
+        for buffer in self.buffers():
+            if is_lazy(buffer):  # which PyTorch cannot copy
+                memo[id(buffer)] = nn.UninitializedBuffer(device=buffer.device, dtype=buffer.dtype)
         duplicate.__dict__.update(copy.deepcopy(self.__dict__, memo))
         duplicate.set_model_id(duplicate._fresh_id())
         duplicate._pack_recurrent_weights()
@@ -53,6 +76,14 @@ class Model(nn.Module, contract.Model):
         for layer in self.modules():
             if isinstance(layer, nn.RNNBase):
                 layer.flatten_parameters()
+
+    def _seed_lazy_layers(self) -> None:
+        """Let PyTorch's lazily shaped layers that have no seed yet draw their initial weights from one of their own."""
+        for layer in self.modules():
+            waits = isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params()  # type: ignore[misc]
+            if waits and not isinstance(layer.initialize_parameters, _SeededInitialisation):
+                seed = int(torch.randint(2**62, ()).item())
+                layer.initialize_parameters = _SeededInitialisation(layer, seed)  # type: ignore[assignment]
 
     def _plain_model(self) -> type[contract.Model]:
         return Model
@@ -107,20 +138,33 @@ class Model(nn.Module, contract.Model):
             return None
         return Parts(TORCH, (self, other)).are_same
 
+    def _beside_weights(self, layer: nn.Module) -> dict[str, Any]:
+        return {} if isinstance(layer, LazyModuleMixin) else super()._beside_weights(layer)
+
+    def _passing_buffers(self, layer: nn.Module) -> dict[str, Any]:
+        return {name: layer._buffers[name] for name in layer._non_persistent_buffers_set if name in layer._buffers}
+
     def _waiting(self) -> list[str]:
-        waiting = [name for name, parameter in self.named_parameters() if is_lazy(parameter)]
-        if waiting:  # only then may there be buffers without shapes
-            for name, layer in self._lazy_layers().items():
-                waiting += [f"{name}.{buffer}" for buffer in layer.BUFFERS if not layer.shaped]
+        waiting = [name for name, tensor in (*self.named_parameters(), *self.named_buffers()) if is_lazy(tensor)]
+        for name, layer in self._lazy_layers().items():
+            waiting += [f"{name}.{buffer}" for buffer in layer.BUFFERS if not layer.shaped]
         return waiting
 
-    def _to_portable(self, weights: Weights) -> Weights:
-        return {name: array for name, array in weights.items() if not self._is_idle_counter(name)}
+    def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        super()._take_shapes(shapes)
+        for name, tensor in self._named_tensors().items():  # of PyTorch's own lazily shaped layers
+            if is_lazy(tensor) and name in shapes:
+                tensor.materialize(shapes[name])
 
-    def _is_idle_counter(self, name: str) -> bool:
-        """Return whether it is a counter that nothing is computed with, which only cumulative averages do."""
-        owner, _, last = name.rpartition(".")
-        return last == _COUNTER and getattr(self._all_layers().get(owner), "momentum", None) is not None
+    def take_shapes_of(self, other: contract.Model) -> None:
+        waiting = {name for name, tensor in self._named_tensors().items() if is_lazy(tensor)}
+        for prefix in self._lazy_layers():  # these draw their initial weights by themselves
+            waiting = {name for name in waiting if not name.startswith(f"{prefix}.")}
+        super().take_shapes_of(other)
+        mine, theirs = self._named_tensors(), other._shaped_tensors()
+        with torch.no_grad():
+            for name in waiting & theirs.keys():
+                mine[name].copy_(theirs[name])
 
     def _from_portable(self, weights: Weights) -> Weights:
         counters = {name: to_array(value) for name, value in self._named_tensors().items() if name.endswith(_COUNTER)}
