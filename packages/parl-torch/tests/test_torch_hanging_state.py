@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from parl_core.contracts.batches import Transitions
 from parl_core.errors import CheckpointError
 from parl_torch.agent import Agent
 from parl_torch.algorithm import Algorithm
+from parl_torch.algorithms import DQN
 from parl_torch.model import Model
 
 
@@ -106,3 +108,69 @@ def test_a_state_that_no_file_holds_is_named(tmp_path: Path) -> None:
     agent.alg.strange = Strange()
     with pytest.raises(CheckpointError, match="strange/rule cannot be saved"):
         agent.save(tmp_path / "agent.ckpt")
+
+
+class Counting(Model):
+    """Keeps what no weights hold: tensors, a number and a generator, of its own and of a layer."""
+
+    def __init__(self) -> None:
+        self.fc = torch.nn.Linear(4, 2)
+        self.inner = torch.nn.Sequential(Scaled())
+        self.mean = torch.zeros(4)
+        self.register_buffer("largest", torch.zeros(4), persistent=False)
+        self.rng = np.random.default_rng(3)
+        self.table = torch.arange(4.0)  # which nothing changes
+
+    def value(self, obs: Any) -> Any:
+        if torch.is_grad_enabled():
+            self.mean = 0.9 * self.mean + 0.1 * obs.mean(0)
+            self.largest = torch.maximum(self.largest, obs.abs().amax(0))
+            obs = obs + float(self.rng.normal())
+        return self.fc(self.inner((obs - self.mean) / (1.0 + self.largest)))
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 1.0
+
+    def forward(self, obs: Any) -> Any:
+        if torch.is_grad_enabled():
+            self.scale *= 0.9
+        return obs * self.scale
+
+
+def test_what_a_model_changes_beside_its_weights_goes_on_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    batch = Transitions(
+        rng.normal(size=(8, 4)).astype(np.float32),
+        rng.integers(2, size=8),
+        rng.normal(size=8).astype(np.float32),
+        rng.normal(size=(8, 4)).astype(np.float32),
+        np.zeros(8, np.float32),
+    )
+    agent = Agent(DQN(Counting()))
+    for _ in range(3):
+        agent.learn(batch)
+    state = agent.alg.get_state()
+    assert {"model.mean", "model.largest", "model.rng", "model.inner.0.scale"} <= set(state.others)
+    assert not any("table" in name for name in state.others)
+    agent.save(tmp_path / "agent.ckpt")
+    expected = [agent.learn(batch) for _ in range(4)]
+    other = Agent(DQN(Counting()))
+    other.restore(tmp_path / "agent.ckpt")
+    assert [other.learn(batch) for _ in range(4)] == expected
+    agent.restore(tmp_path / "agent.ckpt")
+    assert [agent.learn(batch) for _ in range(4)] == expected
+
+
+def test_a_value_of_a_layer_that_is_gone_says_that_it_stays_unused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent(DQN(Counting()))
+    agent.alg.model.inner[0].scale = 0.5
+    agent.save(tmp_path / "agent.ckpt")
+    other = Agent(DQN(Counting()))
+    other.alg.model.inner = other.alg.target_model.inner = torch.nn.Identity()
+    other.restore(tmp_path / "agent.ckpt")
+    assert "DQN has no model.inner.0.scale" in caplog.text

@@ -4,6 +4,7 @@
     self.rng = np.random.default_rng(0)      the state of its bit generator
     self.heads = [Head(), Head()]            what a list, a tuple or a dictionary holds, too
     self.e_greed -= 1e-6                     numbers, arrays and tensors that have changed
+    self.model.mean = 0.9 * mean + ...       the same on models and their layers, beside parameters and buffers
 
 A state is written as JSON and arrays, never pickled. Models of `parl.Model` and optimizers of `parl.optim` are not
 among them: `parl_core.algorithm` has those.
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from parl_core.errors import CheckpointError
 
-__all__ = ["StateAccessor", "accessor_of", "attributes", "changed_values", "decode", "encode", "values_of"]
+__all__ = ["StateAccessor", "accessor_of", "attributes", "changed_values", "decode", "encode", "held_in", "values_of"]
 
 _ARRAY, _NUMBER, _TENSOR, _TUPLE, _ITEMS = "$array", "$number", "$tensor", "$tuple", "$items"
 
@@ -34,7 +35,12 @@ class StateAccessor:
 
 def attributes(owner: object) -> Iterator[tuple[str, Any]]:
     """Yield the values of an object's attributes by name; those in lists, tuples and dictionaries as `heads.0`."""
-    for name, value in list(vars(owner).items()):  # a copy: another thread may act for the first time meanwhile
+    yield from held_in(vars(owner))
+
+
+def held_in(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield values by name; those in lists, tuples and dictionaries among them as `heads.0`."""
+    for name, value in list(values.items()):  # a copy: another thread may act for the first time meanwhile
         yield from _held(name, value)
 
 
@@ -69,7 +75,9 @@ def accessor_of(value: Any) -> StateAccessor | None:
     return None
 
 
-def values_of(owner: object, to_array: Callable[[Any], NDArray[Any] | None]) -> dict[str, Any]:
+def values_of(
+    owner: object, to_array: Callable[[Any], NDArray[Any] | None], given: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return copies of the numbers and arrays among an object's own attributes by name, and None where they are None.
 
     Private attributes that have a default in the class are left out: what is kept there can be found again.
@@ -77,9 +85,10 @@ def values_of(owner: object, to_array: Callable[[Any], NDArray[Any] | None]) -> 
     Args:
         owner: the object.
         to_array: returns a copy of a tensor, None of what is none.
+        given: those of its attributes that are looked at; default: all.
     """
     found: dict[str, Any] = {}
-    for name, value in getattr(owner, "__dict__", {}).items():
+    for name, value in list((getattr(owner, "__dict__", {}) if given is None else given).items()):
         if name.startswith("_") and hasattr(type(owner), name):
             continue
         if value is None or isinstance(value, (bool, int, float, np.generic)):

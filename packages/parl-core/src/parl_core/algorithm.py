@@ -19,7 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core import logger
-from parl_core._attached_state import StateAccessor, accessor_of, attributes, changed_values, decode, encode, values_of
+from parl_core._attached_state import (
+    StateAccessor,
+    accessor_of,
+    attributes,
+    changed_values,
+    decode,
+    encode,
+    held_in,
+    values_of,
+)
 from parl_core._nested import holds_tensors, map_nested, rows_of
 from parl_core._small_networks import Framework, HostActing, Way, has_hooks
 from parl_core.checks import check_non_negative
@@ -495,7 +504,8 @@ class Algorithm:
     def get_state(self) -> AlgorithmState:
         """Return copies of all state that learning changes: models, optimizers, counters, other stateful attributes.
 
-        The state is collected from the attributes, and from the lists, tuples and dictionaries among them. Models of
+        The state is collected from the attributes of the algorithm and of the layers of its models, and from the lists,
+        tuples and dictionaries among them. Models of
         `parl.Model` and optimizers of `parl.optim` have names and layouts that both backends share. The framework's own
         optimizers, schedulers, generators, modules and tensors that require gradients, numpy's generators, and whatever
         has `state_dict` and `load_state_dict`, or `get_state` and `set_state`, can be restored in the same framework
@@ -891,19 +901,40 @@ class Algorithm:
             own.update(map(id, model._all_layers().values()))
             own.update(map(id, model._named_parameters().values()))
         found: dict[str, tuple[Any, StateAccessor]] = {}
-        for name, value in attributes(self):
-            if id(value) in own or isinstance(value, (Model, Optimizer)):
-                continue
-            accessor = self._accessor(value)
-            if accessor is not None:
-                own.add(id(value))  # one that two attributes share counts once
-                found[name] = value, accessor
+        for place, _, values in self._parts():
+            for name, value in held_in(values):
+                if id(value) in own or isinstance(value, (Model, Optimizer)):
+                    continue
+                accessor = self._accessor(value)
+                if accessor is not None:
+                    own.add(id(value))  # one that two attributes share counts once
+                    found[place + name] = value, accessor
         return found
+
+    def _parts(self) -> Iterator[tuple[str, object, Mapping[str, Any]]]:
+        """Yield the algorithm and the layers of its models, each with its attributes and the beginning of their names.
+
+        Of a layer these are the attributes that are in no saved weights.
+        """
+        yield "", self, vars(self)
+        seen: set[int] = set()
+        for owner, model in self._models().items():
+            for path, layer in model._all_layers().items():
+                if id(layer) not in seen:
+                    seen.add(id(layer))
+                    yield f"{owner}.{path}." if path else f"{owner}.", layer, model._beside_weights(layer)
 
     def _note_values(self) -> None:
         """Record the numbers, arrays and tensors in attributes before learning changes some of them."""
         if "_first_values" not in self.__dict__:
-            self._first_values = values_of(self, self._value_in)
+            self._first_values = self._present_values()
+
+    def _present_values(self) -> dict[str, Any]:
+        """Return copies of the numbers and arrays, tensors included, among the attributes, by name."""
+        found: dict[str, Any] = {}
+        for place, owner, given in self._parts():
+            found |= {place + name: value for name, value in values_of(owner, self._value_in, given).items()}
+        return found
 
     def _value_in(self, held: Any) -> NDArray[Any] | None:
         """Return the values of a tensor that is no parameter, None of anything else."""
@@ -914,23 +945,35 @@ class Algorithm:
         """Return the attributes whose numbers, arrays or tensors are not those that they were at first."""
         if "_first_values" not in self.__dict__:
             return {}
-        changed = changed_values(values_of(self, self._value_in), self._first_values)
-        return {name: getattr(self, name) for name in changed if name not in self.COUNTERS}
+        changed = changed_values(self._present_values(), self._first_values)
+        held = {place + name: value for place, _, given in self._parts() for name, value in given.items()}
+        return {name: held[name] for name in changed if name not in self.COUNTERS}
 
     def _load_values(self, state: AlgorithmState) -> None:
         """Set the attributes that had changed when a state was taken, and set those back that had not."""
         saved = {name: one for name, one in state.others.items() if "value" in one}
         first = self.__dict__.get("_first_values", {})
+        owners = {place: owner for place, owner, _ in self._parts()}
+
+        def owner_of(name: str) -> tuple[Any, str]:
+            place, dot, attribute = name.rpartition(".")
+            return owners.get(place + dot), attribute
+
         for name, now in self._changed_values().items():
             if name in first and name not in saved:
                 was_tensor = holds_tensors(now) and first[name] is not None
-                setattr(self, name, self._exact_tensor(first[name], now) if was_tensor else copy.copy(first[name]))
+                before = self._exact_tensor(first[name], now) if was_tensor else copy.copy(first[name])
+                setattr(*owner_of(name), before)
         parameters = (each for model in self._models().values() for each in model._named_parameters().values())
         placed = next(parameters, None)
         for name, one in saved.items():
-            now = getattr(self, name, None)
+            owner, attribute = owner_of(name)
+            if owner is None:
+                logger.warning("%s has no %s, whose saved value stays unused", type(self).__name__, name)
+                continue
+            now = getattr(owner, attribute, None)
             like = now if holds_tensors(now) else placed
-            setattr(self, name, decode(one["value"], state.arrays, partial(self._exact_tensor, like=like)))
+            setattr(owner, attribute, decode(one["value"], state.arrays, partial(self._exact_tensor, like=like)))
 
     def _load_others(self, state: AlgorithmState) -> None:
         attached = self._attached()

@@ -6,6 +6,7 @@ methods below `Backend hooks`. Names, checks and messages are here, once for bot
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
@@ -280,6 +281,10 @@ class Model:
         """Return a check that both models still have their present layers and tensors; None if there is none."""
         return None
 
+    def _passing_buffers(self, layer: Any) -> dict[str, Any]:
+        """Return the buffers of a layer that are in no saved weights, by name."""
+        raise NotImplementedError
+
     def _waiting(self) -> list[str]:
         """Return the names of the parameters and buffers whose shapes are not known yet."""
         raise NotImplementedError
@@ -293,6 +298,14 @@ class Model:
         return weights
 
     # Shared
+
+    def _beside_weights(self, layer: Any) -> dict[str, Any]:
+        """Return the attributes of a layer that are neither the framework's own nor in saved weights, by name."""
+        if isinstance(layer, LazyLayer):
+            return {}  # which changes its own with the first batch
+        known = _names_in_every_layer(self._layer_class())
+        own = {name: value for name, value in vars(layer).items() if name not in known}
+        return {**own, **self._passing_buffers(layer)}
 
     def _lazy_layers(self) -> dict[str, LazyLayer]:
         return {name: layer for name, layer in self._all_layers().items() if isinstance(layer, LazyLayer)}
@@ -368,6 +381,12 @@ class _Blended:
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
         return type(None), ()
+
+
+@functools.cache
+def _names_in_every_layer(kind: type[Any]) -> frozenset[str]:
+    """Return the names of the attributes that a layer of the framework has from the start, such as `training`."""
+    return frozenset(vars(kind()))
 
 
 def check_weights(owner: str, expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]) -> None:

@@ -125,6 +125,11 @@ class Model(paddle.nn.Layer, contract.Model):
                     old.add_(new)
                     old.scale_(1.0 - decay)
 
+    def _passing_buffers(self, layer: paddle.nn.Layer) -> dict[str, Any]:
+        # Paddle makes such a buffer of each tensor that is assigned to an attribute.
+        names = layer._non_persistable_buffer_names_set
+        return {name: layer._buffers[name] for name in names if name in layer._buffers}
+
     def _waiting(self) -> list[str]:
         return [f"{prefix}.{name}" for prefix, layer in self._lazy_layers().items() for name in layer.waiting]
 
