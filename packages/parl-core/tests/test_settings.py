@@ -236,6 +236,15 @@ def test_algorithms_are_found_however_they_are_written() -> None:
         contract_of("Nothing")
 
 
+def test_a_message_proposes_only_the_algorithms_that_are_offered() -> None:
+    known, offered = ("PPO", "RND", "QRDQN"), ("PPO", "QRDQN")
+    assert algorithm_named("rnd", known, offered) == "RND"
+    with pytest.raises(HyperparameterError, match=r"no algorithm 'zzzzz'; there are ppo, qrdqn$"):
+        algorithm_named("zzzzz", known, offered)
+    with pytest.raises(HyperparameterError, match=r"no algorithm 'rndd'; there are"):
+        algorithm_named("rndd", known, offered)
+
+
 @pytest.mark.parametrize(
     ("name", "here"),
     [("her", "hindsight=0.8"), ("ppo_lstm", "network.memory=lstm"), ("MaskablePPO", "action_mask"), ("ars", "evokit")],

@@ -150,7 +150,7 @@ def asked_by(
         values["data"] = str(Path(data).expanduser().absolute())  # the run is taken up from anywhere
     current = backends.current()
     values["backend"] = current.name
-    values["algorithm"] = algorithm_named(values["algorithm"], current.algorithms.__all__)
+    values["algorithm"] = algorithm_named(values["algorithm"], current.algorithms.__all__, tuple(NETWORKS))
     if actors:
         settings |= _actors_as_settings(values, actors, settings)
     return RecipeRun(**{**values, "checkpoint_every": checkpoint_every, "given": settings})

@@ -163,8 +163,13 @@ def contract_of(algorithm: str) -> type[Algorithm]:
     return _contracts()[algorithm]
 
 
-def algorithm_named(name: str, known: Sequence[str]) -> str:
+def algorithm_named(name: str, known: Sequence[str], offered: Sequence[str] | None = None) -> str:
     """Return the name of an algorithm from a user's spelling: case, `-` and `_` do not count.
+
+    Args:
+        name: the spelling.
+        known: all names that have a meaning.
+        offered: those that a message proposes; default: all.
 
     Raises:
         HyperparameterError: there is no such algorithm; the message has the nearest names.
@@ -178,9 +183,9 @@ def algorithm_named(name: str, known: Sequence[str]) -> str:
             return one
     if here := _ELSEWHERE.get(folded(name)):
         raise HyperparameterError(f"there is no algorithm {name!r}; here that is {here}")
-    near = difflib.get_close_matches(folded(name), [folded(one) for one in known], 1)
-    meant = [one for one in known if near and folded(one) == near[0]]
-    hint = f"did you mean {meant[0].lower()}?" if meant else f"there are {', '.join(sorted(map(folded, known)))}"
+    names = {folded(one): one for one in (known if offered is None else offered)}
+    near = difflib.get_close_matches(folded(name), names, 1)
+    hint = f"did you mean {names[near[0]].lower()}?" if near else f"there are {', '.join(sorted(names))}"
     raise HyperparameterError(f"there is no algorithm {name!r}; {hint}")
 
 
