@@ -42,6 +42,8 @@ _PROGRAM = (
 )
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that a process may take to end after its connection was closed, before it is killed."""
+STUCK_TIMEOUT_S = 0.2
+"""The same for a process in which calls wait behind one that is not answered, such as a step without end."""
 _CHUNK = 1 << 18
 FRESH, SPAWN, FORK = "fresh", "spawn", "fork"
 
@@ -246,7 +248,8 @@ class _Process:
         self._loss = ""
         if not self._closed:
             self._closed = True
-            self._ends_by = time.monotonic() + CLOSE_TIMEOUT_S
+            is_stuck = len(self._pending) > 1  # it has not come to its last call, such as the `close` of environments
+            self._ends_by = time.monotonic() + (STUCK_TIMEOUT_S if is_stuck else CLOSE_TIMEOUT_S)
             self._socket.close()
             self._fail("its handle was closed")
 
