@@ -95,8 +95,10 @@ def test_exceptions_come_as_their_own_type_and_the_actor_lives_on(actors: Subpro
     with pytest.raises(KeyError, match="missing") as caught:
         handle.call("fail")
     assert "in fail" in caught.value.__notes__[0]
-    with pytest.raises(ParlError, match=r"Odd in an actor's process(.|\n)*1 and 2"):
+    with pytest.raises(ParlError) as caught_odd:
         handle.call("fail", odd=True)
+    assert str(caught_odd.value) == "Odd in an actor's process: 1 and 2"
+    assert "in fail" in caught_odd.value.__notes__[0]
     with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):  # the latter from Python 3.14 on
         handle.call("secret")
     with pytest.raises(AttributeError, match="no_such"):
@@ -105,6 +107,44 @@ def test_exceptions_come_as_their_own_type_and_the_actor_lives_on(actors: Subpro
         handle.call("echo", lambda: 1)
     assert handle.call("add") == 1
     handle.close()
+
+
+class Raising:
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def fail(self) -> None:
+        raise self.error("motor")
+
+
+def test_an_exception_of_the_main_program_comes_as_its_own_type(
+    actors: SubprocessActors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = type("Broken", (Exception,), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Broken", broken, raising=False)
+    handle = actors.create(Raising, broken)
+    with pytest.raises(broken) as caught:
+        handle.call("fail")
+    assert str(caught.value) == "motor"
+    assert "in fail" in caught.value.__notes__[0]
+    handle.close()
+
+
+def test_a_process_in_a_call_without_end_does_not_keep_the_end_of_the_environments_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parl_core._subprocess_actors.CLOSE_TIMEOUT_S", 2 * DEADLINE_S)
+    with SubprocessActors(1) as actors:
+        handle = actors.create(Worker)
+        handle.submit("wait_for_ever")
+        handle.submit("add")
+        handle.close()
+        assert _started_by(handle).poll() is not None
+
+
+def _started_by(handle: Any) -> "subprocess.Popen[bytes]":
+    process: subprocess.Popen[bytes] = handle._process
+    return process
 
 
 def test_a_failing_constructor_raises_here(actors: SubprocessActors) -> None:

@@ -7,6 +7,7 @@ It ends when its parent closes the connection, and, within a call too, when its 
 a pipe that only the parent could write to, reports its end.
 """
 
+import contextlib
 import os
 import pickle
 import signal
@@ -19,7 +20,7 @@ from typing import Any
 
 from parl_core.errors import ParlError
 
-__all__ = ["HEADER", "PROGRAM_NAMES", "main", "program_is_being_imported"]
+__all__ = ["HEADER", "PROGRAM_NAMES", "by_value", "main", "program_is_being_imported", "unwrapped"]
 
 HEADER = struct.Struct("<QQ")
 """Each frame is the length of its pickle, the call's number, and the pickle; an answer has the number of its call."""
@@ -53,8 +54,7 @@ def main(connection: int, lifeline: int, program: Mapping[str, Any] | None = Non
             try:
                 target, args, kwargs = pickle.loads(frame)
                 if instance is None:
-                    wrapped = target
-                    cls, args, kwargs = wrapped.fn if hasattr(wrapped, "fn") else wrapped
+                    cls, args, kwargs = unwrapped(target)
                     instance, answer = cls(*args, **kwargs), None
                 else:
                     answer = getattr(instance, target)(*args, **kwargs)
@@ -102,13 +102,37 @@ def _exactly(link: socket.socket, size: int) -> bytearray | None:
 
 def _packed_error(error: Exception) -> bytes:
     trace = "".join(traceback.format_exception(error))
-    error.add_note(f"in the actor's process {os.getpid()}:\n{trace}")
-    try:
-        packed = pickle.dumps(("error", error.with_traceback(None)), 5)
-        pickle.loads(packed)  # some exceptions can be pickled, but not made again
-    except Exception:  # any: whatever the exception's own methods raise
-        return pickle.dumps(("error", ParlError(f"{type(error).__name__} in an actor's process:\n{trace}")), 5)
-    return packed
+    note = f"in the actor's process {os.getpid()}:\n{trace}"
+    error.add_note(note)
+    error = error.with_traceback(None)
+    for made in (lambda: error, lambda: by_value(error)):
+        with contextlib.suppress(Exception):  # any: whatever the exception's own methods raise
+            packed = pickle.dumps(("error", made()), 5)
+            pickle.loads(packed)  # some exceptions can be pickled, but not made again
+            return packed
+    stand_in = ParlError(f"{type(error).__name__} in an actor's process: {error}")
+    stand_in.add_note(note)
+    return pickle.dumps(("error", stand_in), 5)
+
+
+def by_value(value: object) -> Any:
+    """Return an object that is pickled with the classes and functions of the main program in it.
+
+    A class that came in this way goes back as the one that it was made of. cloudpickle, of Gymnasium, does it; Gymnasium
+    takes longer to import than Python to start.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    from gymnasium.vector.utils import CloudpickleWrapper
+
+    wrapper: Any = CloudpickleWrapper
+    return wrapper(value)
+
+
+def unwrapped(value: Any) -> Any:
+    """Return the argument of `by_value`; any other object as it is."""
+    return value.fn if type(value).__name__ == "CloudpickleWrapper" else value
 
 
 def _end_with_parent(lifeline: int) -> None:

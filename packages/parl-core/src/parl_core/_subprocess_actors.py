@@ -28,7 +28,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from parl_core import _actor_process
-from parl_core._actor_process import HEADER
+from parl_core._actor_process import HEADER, by_value, unwrapped
 from parl_core._closing import ClosingContext
 from parl_core._config import one_thread_unless_chosen
 from parl_core.checks import check_int
@@ -332,7 +332,7 @@ class _Process:
             future.set_exception(error)
             return
         if kind == "error":
-            future.set_exception(value)
+            future.set_exception(unwrapped(value))
         else:
             future.set_result(value)
 
@@ -387,14 +387,12 @@ class _Answer:
 def _shipped(constructor: tuple[Any, ...]) -> Any:
     """Return the object to send: pickled by value if something needs that and cloudpickle, of Gymnasium, is installed.
 
-    That is lambdas and classes of the main program; Gymnasium takes longer to import than Python to start.
+    That is lambdas and classes of the main program.
     """
     with contextlib.suppress(Exception):  # any: whatever the arguments' own methods raise; they may go by value
         if b"__main__" not in pickle.dumps(constructor, 5):
             return constructor
     try:
-        from gymnasium.vector.utils import CloudpickleWrapper
+        return by_value(constructor)
     except ImportError:
         return constructor
-    wrapper: Any = CloudpickleWrapper
-    return wrapper(constructor)
