@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from parl.env import check_env
+from parl_core.env.compat import CompatWrapper
 from parl_core.errors import EnvironmentContractError
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -72,6 +73,42 @@ def test_a_reset_without_a_seed_is_refused() -> None:
             return super().reset()
 
     assert "reset() takes no seed" in refused(Seedless)
+
+
+def test_an_environment_is_judged_in_the_same_way_as_a_class_and_by_its_own_name() -> None:
+    class Old(Good):
+        def reset(self) -> Any:  # type: ignore[override]  # that is the mistake
+            return super().reset()[0]
+
+        def step(self, action: Any) -> Any:
+            obs, reward, done, _, info = super().step(action)
+            return obs, reward, done, info
+
+    with pytest.raises(EnvironmentContractError) as caught:
+        check_env(Old)
+    assert str(caught.value) == refused(Old)
+    assert str(caught.value).startswith("Old would break training")
+
+
+def test_an_environment_that_says_it_has_gyms_api_is_checked_as_the_loops_see_it() -> None:
+    assert check_env(lambda: CompatWrapper(Good())) == []
+    assert check_env(CompatWrapper(Good())) == []
+
+
+def test_an_info_of_reset_that_is_no_dictionary_is_named() -> None:
+    class NoneInfo(Good):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return super().reset(seed=seed)[0], None
+
+    assert "the info of reset() is None of type NoneType: return a dict" in refused(NoneInfo)
+
+
+def test_a_reset_without_options_is_refused() -> None:
+    class OnlySeed(Good):
+        def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]  # that is the mistake
+            return super().reset(seed=seed)
+
+    assert "reset() takes no options" in refused(OnlySeed)
 
 
 def test_a_step_of_gyms_old_kind_is_refused() -> None:

@@ -424,6 +424,47 @@ def test_the_old_api_of_gym_is_named(method: str, said: str) -> None:
         begin_and_step(old)
 
 
+class WithoutBase:
+    """Of gym's old API, and of no class of Gymnasium's."""
+
+    observation_space, action_space = BOX, gymnasium.spaces.Discrete(2)
+
+    def reset(self) -> Any:
+        self.count = 0
+        return np.zeros(3, np.float32)
+
+    def step(self, action: int) -> Any:
+        self.count += 1
+        return np.full(3, self.count, np.float32), float(action), self.count == 2, {}
+
+
+def test_an_environment_needs_no_base_class() -> None:
+    with make_vector_env(WithoutBase, 2) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 1])
+        _, rewards, terminated, _, infos = envs.step([0, 1])
+    assert (rewards.tolist(), terminated.tolist()) == ([0.0, 1.0], [True, True])
+    assert infos["episode"]["l"].tolist() == [2, 2]
+
+
+def test_an_environment_without_a_space_is_refused_by_name() -> None:
+    class Spaceless(gymnasium.Env[Any, Any]):
+        action_space = gymnasium.spaces.Discrete(2)
+
+    for env in (Spaceless, lambda: gymnasium.wrappers.TimeLimit(Spaceless(), 9)):
+        with pytest.raises(EnvironmentContractError, match=r"Spaceless has no observation_space: set self.obs"):
+            make_vector_env(env, 1)
+
+
+def test_a_reset_that_takes_a_seed_alone_is_enough() -> None:
+    class Seeded(Says):
+        def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]  # that is what is tested
+            return super().reset(seed=seed)
+
+    with make_vector_env(Seeded, 1, env_kwargs={"space": BOX, "observation": np.ones(3, np.float32)}) as envs:
+        assert envs.reset(seed=3)[0].tolist() == [[1.0, 1.0, 1.0]]
+
+
 @pytest.mark.parametrize("envs_per_actor", [1, 2])
 def test_environments_of_a_vector_need_the_same_spaces(envs_per_actor: int) -> None:
     spaces = iter([BOX, gymnasium.spaces.Box(-9.0, 9.0, (1,), np.float32)])

@@ -48,6 +48,8 @@ __all__ = [
     "as_observation",
     "as_reward",
     "close_all",
+    "kind_of_env",
+    "make_as_it_is",
     "make_env",
     "make_envs",
     "require_equal_spaces",
@@ -131,7 +133,8 @@ class EnvGroup:
                 if chosen is not None and not chosen[index]:
                     continue
                 self._at = index
-                observations[index], info = _beginning(env, env.reset(seed=seed, options=options))
+                passed = {} if options is None else {"options": options}  # which some environments do not take
+                observations[index], info = _beginning(env, env.reset(seed=seed, **passed))
                 self._begin([index])
                 if info:
                     infos.append((index, info))
@@ -434,8 +437,22 @@ def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
         env: a registered id, a name of `make_joint_env`, or a function that returns an environment.
         env_kwargs: passed to `gymnasium.make`, to `make_joint_env` or to the function.
 
+    Returns:
+        an environment with Gymnasium's API.
+
     Raises:
         HyperparameterError: `env` is none of them, or has no such option.
+        EnvironmentContractError: what the function returned has no space of observations or actions.
+        TypeError: it lacks `reset` or `step`.
+    """
+    return as_gymnasium(make_as_it_is(env, env_kwargs))
+
+
+def make_as_it_is(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Return what `make_env` makes an environment of.
+
+    Raises:
+        HyperparameterError: as of `make_env`.
     """
     kwargs = dict(env_kwargs or {})
     if isinstance(env, str):
@@ -450,8 +467,7 @@ def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
             f"environments are made here, from a registered id or a function that returns a new one; got {env!r}: pass "
             "for instance lambda: gymnasium.make('CartPole-v1')"
         )
-    made = env(**kwargs)
-    return as_gymnasium(made) if isinstance(made, gymnasium.Env) else made  # a `CompatWrapper` speaks gym's API
+    return env(**kwargs)
 
 
 @contextlib.contextmanager
@@ -500,7 +516,7 @@ def _wrong_answer(env: Any, method: str, answer: Any, wanted: str) -> Environmen
     found = f"an array of shape {list(answer.shape)}" if isinstance(answer, np.ndarray) else f"{answer!r:.99}"
     found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else found
     return EnvironmentContractError(
-        f"{method} of {_kind(env)} returned {found}: let it return {wanted}; parl.env.check_env looks for more"
+        f"{method} of {kind_of_env(env)} returned {found}: let it return {wanted}; parl.env.check_env looks for more"
     )
 
 
@@ -512,7 +528,7 @@ def require_info(env: Any, method: str, info: Any) -> None:
     """
     if not isinstance(info, Mapping):
         raise EnvironmentContractError(
-            f"{method} of {_kind(env)} gave info={info!r:.99} of {type(info).__name__}: return a dict; {{}} will do"
+            f"{method} of {kind_of_env(env)} gave info={info!r:.99} of {type(info).__name__}: return a dict; {{}} will do"
         )
 
 
@@ -528,7 +544,7 @@ def as_reward(env: Any, reward: Any) -> float:
         return float(reward)
     found = f"of shape {list(np.shape(reward))}" if isinstance(reward, np.ndarray) else f"of {type(reward).__name__}"
     raise EnvironmentContractError(
-        f"step of {_kind(env)} gave the reward {reward!r} {found}: it has to be one number; return float(reward), of "
+        f"step of {kind_of_env(env)} gave the reward {reward!r} {found}: it has to be one number; return float(reward), of "
         "an array with one entry reward.item()"
     )
 
@@ -542,7 +558,7 @@ def as_flag(env: Any, name: str, flag: Any) -> bool:
     if isinstance(flag, (bool, np.bool_)) or (np.size(flag) == 1 and np.asarray(flag).dtype.kind in "biuf"):
         return bool(flag)
     raise EnvironmentContractError(
-        f"step of {_kind(env)} gave {name}={flag!r} of {type(flag).__name__}: return a bool, such as bool({name})"
+        f"step of {kind_of_env(env)} gave {name}={flag!r} of {type(flag).__name__}: return a bool, such as bool({name})"
     )
 
 
@@ -600,7 +616,7 @@ def _require_parts(env: Any, space: Any, observation: Any, place: str = "") -> N
             start, stop = _choices_of(space)
             if np.any((observation < start) | (observation >= stop)):
                 raise EnvironmentContractError(
-                    f"{_kind(env)} gave the observation{place} {observation}, which is not in {space}: return one of "
+                    f"{kind_of_env(env)} gave the observation{place} {observation}, which is not in {space}: return one of "
                     f"{start}..{stop - 1}, or mend the space"
                 )
         return
@@ -616,7 +632,7 @@ def _require_parts(env: Any, space: Any, observation: Any, place: str = "") -> N
         missing = [key for key in parts if key not in observation]
         found = f"with the key {unknown[0]!r}" if unknown else f"without the key {missing[0]!r}"
         raise EnvironmentContractError(
-            f"{_kind(env)} gave the observation{place} {found}, its observation_space has there the keys "
+            f"{kind_of_env(env)} gave the observation{place} {found}, its observation_space has there the keys "
             f"{list(parts)}: return exactly those, or mend the space"
         )
     for key, part in parts.items():
@@ -635,7 +651,7 @@ def wrong_observation(env: Any, space: Any, observation: Any, place: str = "") -
     else:
         found, wanted = f"{observation!r:.299}", "like that"
     return EnvironmentContractError(
-        f"{_kind(env)} gave the observation{place} {found}, its observation_space{place} is {space!r:.299}: return one "
+        f"{kind_of_env(env)} gave the observation{place} {found}, its observation_space{place} is {space!r:.299}: return one "
         f"{wanted}, or mend the space; parl.env.check_env finds the place"
     )
 
@@ -662,5 +678,6 @@ def _form(space: Any) -> Any:
     return type(space), space.shape, space.dtype, getattr(space, "n", None)
 
 
-def _kind(env: Any) -> str:
+def kind_of_env(env: Any) -> str:
+    """Return the name of the class of an environment, without wrappers."""
     return type(getattr(env, "unwrapped", env)).__name__

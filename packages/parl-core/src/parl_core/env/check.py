@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from parl_core.checks import check_int, first_not_finite
 from parl_core.contracts.actions import mask_of
-from parl_core.env._vector_group import EnvMaker, make_env
+from parl_core.env._vector_group import EnvMaker, kind_of_env, make_as_it_is
+from parl_core.env.compat import as_gymnasium
 from parl_core.errors import EnvironmentContractError
 
 __all__ = ["check_env"]
@@ -48,19 +49,22 @@ def check_env(env: Any, *, steps: int = 200, seed: int = 0, env_kwargs: Mapping[
     """
     check_int("steps", steps)
     maker: EnvMaker | None = env if isinstance(env, (str, type)) or not hasattr(env, "step") else None
-    found = make_env(maker, env_kwargs) if maker is not None else env
+    found = make_as_it_is(maker, env_kwargs) if maker is not None else env
+    if getattr(found, "api", None) == "gym":  # as it says itself
+        found = as_gymnasium(found)
+    name = kind_of_env(found)
     try:
         checker = _Checker(found)
         checker.check(steps, seed)
     except Exception as error:
-        error.add_note(f"while {type(found).__name__} was checked")
+        error.add_note(f"while {name} was checked")
         raise
     finally:
         if maker is not None and hasattr(found, "close"):
             found.close()
     if checker.problems:
         lines = "\n".join(f"  {number}. {problem}" for number, problem in enumerate(checker.problems, 1))
-        raise EnvironmentContractError(f"{type(found).__name__} would break training:\n{lines}")
+        raise EnvironmentContractError(f"{name} would break training:\n{lines}")
     return list(checker.advice)
 
 
@@ -99,7 +103,7 @@ class _Checker:
         if self.problems:
             return False
         if not isinstance(self.env, gymnasium.Env):
-            self._problem(f"{type(self.env).__name__} is not a gymnasium.Env: derive the class from it")
+            self._problem(f"{kind_of_env(self.env)} is not a gymnasium.Env: derive the class from it")
         self._action_space(self.env.action_space)
         for path, space in _leaves(self.env.observation_space, "observation_space"):
             self._observation_space(path, space)
@@ -137,16 +141,20 @@ class _Checker:
 
     def _reset(self, seed: int | None) -> Any:
         try:
-            answer = self.env.reset(seed=seed)
+            answer = self.env.reset(seed=seed, options=None)
         except TypeError as error:
-            if "seed" not in str(error):
+            missing = next((name for name in ("seed", "options") if name in str(error)), None)
+            if missing is None:
                 raise
             self._problem(
-                "reset() takes no seed: define reset(self, *, seed=None, options=None) and call "
+                f"reset() takes no {missing}: define reset(self, *, seed=None, options=None) and call "
                 "super().reset(seed=seed) in it"
             )
             return None
-        if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
+        if isinstance(answer, tuple) and len(answer) == 2 and not isinstance(answer[1], dict):
+            self._problem(f"the info of reset() is {_kind(answer[1])}: return a dict; {{}} will do")
+            return None
+        if not (isinstance(answer, tuple) and len(answer) == 2):
             self._problem(
                 f"reset() returned {_kind(answer)}: return the pair (observation, info), where info is a dict; {{}} "
                 "will do"

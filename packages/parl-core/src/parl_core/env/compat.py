@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import gymnasium
 
+from parl_core.errors import EnvironmentContractError
+
 __all__ = [
     "V_GYM_CHANGED",
     "V_NPRANDOM_CHANGED",
@@ -96,10 +98,17 @@ def as_gymnasium(env: Any) -> AnyEnv:
 
     Raises:
         TypeError: it is not an environment: it lacks `reset` or `step`.
+        EnvironmentContractError: it has no space of observations or actions.
     """
     for method in ("reset", "step"):
         if not callable(getattr(env, method, None)):
             raise TypeError(f"an environment needs reset() and step(), {type(env).__name__} has no {method}()")
+    for name in ("observation_space", "action_space"):
+        if getattr(env, name, None) is None:
+            raise EnvironmentContractError(
+                f"{type(getattr(env, 'unwrapped', env)).__name__} has no {name}: set self.{name} in __init__ to one of "
+                "gymnasium.spaces, such as Box(-1.0, 1.0, (4,), numpy.float32) or Discrete(2)"
+            )
     api = api_of(env)
     if not isinstance(env, gymnasium.Env):
         env = _ForeignEnv(env, api)
