@@ -158,6 +158,57 @@ class OnPolicyConformance(Conformance):
         ):
             RolloutCollector(agent, envs, 4, seed=1)
 
+    def test_a_policy_that_returns_no_tensor_is_refused_before_the_loop(self) -> None:
+        base = self.backend.Model
+        layers: Any = self.backend.layers
+
+        class Distributing(base):  # type: ignore[valid-type,misc]  # the base is known only at run time
+            def __init__(self) -> None:
+                self.fc = layers.fc(size=ACT_DIM)
+
+            def policy(self, obs: Any) -> Any:
+                return {"distribution": self.fc(obs)}
+
+            def value(self, obs: Any) -> Any:
+                return self.fc(obs)[:, :1]
+
+        agent = self.backend.Agent(self.algorithm("PPO", Distributing()))
+        with (
+            make_vector_env(OneReward, 2) as envs,
+            pytest.raises(ModelContractError, match=r"Distributing.policy has to return logits.*returned a dict"),
+        ):
+            train_on_policy(agent, envs, OnPolicySettings(total_steps=8, n_steps=4))
+
+    def test_a_loop_learns_in_training_mode_also_where_an_evaluation_left_it(self) -> None:
+        base = self.backend.Model
+        layers: Any = self.backend.layers
+        seen: list[bool] = []
+
+        class Watching(base):  # type: ignore[valid-type,misc]  # the base is known only at run time
+            def __init__(self) -> None:
+                self.fc = layers.fc(size=ACT_DIM)
+
+            def policy(self, obs: Any) -> Any:
+                seen.append(self.training)
+                return self.fc(obs)
+
+            def value(self, obs: Any) -> Any:
+                return self.fc(obs)[:, :1]
+
+        agent = self.backend.Agent(self.algorithm("PPO", Watching()))
+
+        def evaluation() -> Any:
+            found = evaluate(agent, lambda: OneReward(cut=2), 1)
+            agent.eval()
+            return found
+
+        agent.eval()
+        settings = OnPolicySettings(total_steps=24, n_steps=4, epochs=1, minibatch_size=8)
+        with make_vector_env(OneReward, 2) as envs:
+            train_on_policy(agent, envs, settings, evaluator=evaluation, evaluate_every=8)
+        assert seen.count(True) == 3  # one for each rollout
+        assert agent.training
+
     def _algorithm(self, name: str, kind: str, settings: dict[str, Any]) -> Any:
         if name == "PolicyGradient":
             if kind == "discrete":

@@ -464,7 +464,7 @@ class Agent:
         self.training = True
 
     def eval(self) -> None:
-        """Enter evaluation mode."""
+        """Enter evaluation mode, in which learning uses neither; the loops of `parl.training` leave it to learn."""
         self.alg.eval()
         self.training = False
 

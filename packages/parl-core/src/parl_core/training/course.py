@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from parl_core import logger
+from parl_core.agent import Agent
 from parl_core.algorithm import Algorithm
 from parl_core.checks import check_finite, check_int
 from parl_core.errors import HyperparameterError
@@ -94,14 +95,18 @@ class Course:
     def keep(self, parts: LoopParts) -> None:
         """Register the parts of the loop; if the run is a resumed one, restore their state.
 
+        A `parl.Agent` enters training mode, here and after each evaluation.
+
         Raises:
             CheckpointError: a part cannot be saved, or the checkpoint cannot be used.
         """
         self._agent = parts.agent
         if self._checkpoints is None:
+            self._learn_in_training_mode()
             return
         saved = self._checkpoints.keep(parts)
         self._checkpoints.await_rounds(True)
+        self._learn_in_training_mode()
         if saved is None:
             return
         self.step = int(saved["step"])
@@ -166,6 +171,7 @@ class Course:
             return
         self._next_evaluation += self._evaluate_every
         found = self._evaluator()
+        self._learn_in_training_mode()
         if not isinstance(found, Evaluation):
             raise TypeError(
                 f"the evaluator returned {found!r}: return an Evaluation, as training.evaluate(agent, env) does"
@@ -203,6 +209,10 @@ class Course:
         """
         if self._checkpoints is not None and self._checkpoints.exact:
             self._checkpoints.save(self.step, self._state)
+
+    def _learn_in_training_mode(self) -> None:
+        if isinstance(self._agent, Agent) and not self._agent.training:
+            self._agent.train()
 
     def _listen(self, callback: Callback, method: str, said: Any) -> None:
         if said is None:
