@@ -380,6 +380,15 @@ class AgentConformance(Conformance):
             agent.learn(wide, action, reward, wide, terminal)
         assert "action int64" in caught.value.__notes__[0]
 
+    def test_an_option_of_acting_that_there_is_not_is_named(self) -> None:
+        agents = [self._agent(), self.backend.Agent(self.algorithm("PPO", actor_critic(self.backend)))]
+        for agent in agents:
+            for act in (agent.predict, agent.sample):
+                with pytest.raises(HyperparameterError, match="has no option temperature for acting; predict gives"):
+                    act(np.zeros(OBS_DIM, np.float32), temperature=1.0)
+        with pytest.raises(HyperparameterError, match="PPO has no option temperature"):
+            agents[1].explore(np.zeros(OBS_DIM, np.float32), temperature=1.0)
+
     def test_what_is_no_algorithm_is_refused(self) -> None:
         for wrong in (None, q_values(self.backend)):
             with pytest.raises(ModelContractError, match=r"parl\.Agent needs an algorithm, got"):

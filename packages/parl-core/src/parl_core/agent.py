@@ -684,6 +684,8 @@ class Agent:
         except Exception as error:
             if holds_tensors(batch):
                 raise
+            if isinstance(error, TypeError) and (unknown := self._unknown_options(method, options)):
+                raise self.alg._without_option(unknown) from None
             shapes = {name: array.shape[1:] for name, array in leaves("obs", batch).items()}
             if self._acted_on not in (None, shapes) and not isinstance(error, ParlError):
                 raise ValueError(
@@ -697,6 +699,16 @@ class Agent:
             for layer in learning:
                 layer.training = True
             self.alg._settle_threads()
+
+    def _unknown_options(self, method: Callable[..., Any], options: Iterable[str]) -> list[str]:
+        """Return the options of acting that a method of the algorithm does not take."""
+        if getattr(method, "__func__", None) is Algorithm.sample_actions:  # which passes all of them on
+            method = self.alg.sample
+        parameters = inspect.signature(method).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return []
+        given = (name for name in options if name != "state" or not self.alg.remembers)
+        return [name for name in given if name not in parameters]
 
     def _tensors(self, value: Any) -> Any:
         if isinstance(value, dict):

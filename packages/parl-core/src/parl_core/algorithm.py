@@ -438,10 +438,7 @@ class Algorithm:
             Actions, one row an observation; here the output itself.
         """
         if options:
-            raise HyperparameterError(
-                f"{type(self).__name__} has no option {', '.join(options)} for acting; predict gives the best actions, "
-                "sample explores"
-            )
+            raise self._without_option(options)
         return output
 
     def check_batch(self, batch: Any) -> Any:
@@ -721,6 +718,12 @@ class Algorithm:
         return False
 
     # Shared
+
+    def _without_option(self, names: Iterable[str]) -> HyperparameterError:
+        return HyperparameterError(
+            f"{type(self).__name__} has no option {', '.join(names)} for acting; predict gives the best actions, "
+            "sample explores"
+        )
 
     def _on_host(self, method: Callable[..., Any], obs: NDArray[Any], action_mask: NDArray[Any] | None = None) -> Any:
         """Return the result of a method for observations as arrays; None if only the framework can."""
