@@ -392,6 +392,8 @@ def test_numbers_out_of_range_are_refused_by_name(name: str, value: int) -> None
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"exploration": 0.1}, r'exploration is a dictionary such as \{"epsilon": 0.1\}, got 0.1'),
+        ({"rates": 1e-3}, r'rates is a dictionary such as \{"learning_rate": 1e-3\}, got 0.001'),
         ({"exploration": {"noise": -1.0}}, "exploration's noise must be at least 0, got -1.0"),
         ({"exploration": {"noise": linear(1.0, -1.0, 100)}}, r"noise of linear\(1.0, -1.0, 100\) must be at least 0"),
         ({"exploration": {"epsilon": piecewise([(0, 1.0), (9, 1.5)])}}, r"epsilon of piecewise.* must lie in \[0, 1\]"),
@@ -401,7 +403,7 @@ def test_numbers_out_of_range_are_refused_by_name(name: str, value: int) -> None
         ),
     ],
 )
-def test_exploration_and_rates_that_become_negative_are_refused_when_made(given: Any, message: str) -> None:
+def test_exploration_and_rates_that_are_none_or_become_negative_are_refused_when_made(given: Any, message: str) -> None:
     with pytest.raises(HyperparameterError, match=message):
         settings(**given)
 

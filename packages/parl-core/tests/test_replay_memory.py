@@ -162,6 +162,14 @@ def test_sample_reuses_its_arrays_and_copies_stay() -> None:
     assert np.array_equal(kept.obs[:, 0], kept.index)
 
 
+@pytest.mark.parametrize("size", [-1, 2.5, None, "3"])
+def test_a_batch_of_no_number_of_rows_is_refused(size: Any) -> None:
+    memory = ReplayMemory(100, 2, 0, seed=0)
+    numbered(memory, range(100))
+    with pytest.raises(HyperparameterError, match="batch_size must be"):
+        memory.sample(size)
+
+
 def test_sample_batch_gives_arrays_of_their_own() -> None:
     memory = ReplayMemory(100, 2, 0, seed=0)
     numbered(memory, range(100))

@@ -19,6 +19,11 @@ SPACE = Dict(
 )
 
 
+def test_a_part_without_a_name_is_refused() -> None:
+    with pytest.raises(HyperparameterError, match="needs a name of each part"):
+        storage_of(Dict({"": Box(-1.0, 1.0, (3,)), "x": Box(-1.0, 1.0)}))
+
+
 def observations(n: int) -> dict[str, Any]:
     rng = np.random.default_rng(n)
     return {

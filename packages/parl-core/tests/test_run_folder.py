@@ -7,6 +7,7 @@ import sys
 import threading
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,8 @@ def test_a_taken_name_gets_a_number_and_what_is_there_stays(tmp_path: Path) -> N
     assert (first.path / "precious").read_text() == "kept"
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "../a", "/"])
-def test_a_name_that_is_no_single_folder_is_refused(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["", "a/b", "../a", "/", 5])
+def test_a_name_that_is_no_single_folder_is_refused(name: Any, tmp_path: Path) -> None:
     with pytest.raises(HyperparameterError, match="one part of a path"):
         Run(name, tmp_path)
 

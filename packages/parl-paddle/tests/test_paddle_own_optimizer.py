@@ -7,7 +7,7 @@ import numpy as np
 import paddle
 import pytest
 
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_paddle.agent import Agent
 from parl_paddle.algorithms.dqn import DQN
 from parl_paddle.model import Model
@@ -59,3 +59,17 @@ def test_its_state_is_saved_and_goes_on(tmp_path: Path) -> None:
 def test_one_of_another_model_is_refused() -> None:
     with pytest.raises(HyperparameterError, match="SGD has no parameters of this model"):
         DQN(Q(), optimizer=paddle.optimizer.SGD(0.1, parameters=Q().parameters()))
+    model = Q()
+    with pytest.raises(HyperparameterError, match="LBFGS computes the loss of one step several times"):
+        DQN(model, optimizer=paddle.optimizer.LBFGS(parameters=model.parameters()))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_loss_without_a_gradient_is_refused(own: bool) -> None:
+    model = Q()
+    for parameter in model.parameters():
+        parameter.stop_gradient = True
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters()) if own else None
+    agent = Agent(DQN(model, optimizer=optimizer, device="cpu"))
+    with pytest.raises(ModelContractError, match="the loss has no gradient, so nothing would be learned"):
+        agent.learn(*batch())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_torch.agent import Agent
 from parl_torch.algorithms.a2c import A2C
 from parl_torch.algorithms.dqn import DQN, OfflineQ
@@ -105,3 +105,14 @@ def test_one_of_another_model_or_none_is_refused() -> None:
         DQN(Q(), optimizer=torch.optim.SGD(Q().parameters(), 0.1))
     with pytest.raises(HyperparameterError, match=r"must be one of torch.optim or parl.optim, got 'adam'"):
         DQN(Q(), optimizer="adam")
+    model = Q()
+    with pytest.raises(HyperparameterError, match="LBFGS computes the loss of one step several times"):
+        DQN(model, optimizer=torch.optim.LBFGS(model.parameters()))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_loss_without_a_gradient_is_refused(own: bool) -> None:
+    model = Q().requires_grad_(False)
+    agent = Agent(DQN(model, optimizer=torch.optim.SGD(model.parameters(), 0.1) if own else None, device="cpu"))
+    with pytest.raises(ModelContractError, match="the loss has no gradient, so nothing would be learned"):
+        agent.learn(*batch())

@@ -38,7 +38,7 @@ from parl_core.layers import NoisyFc
 from parl_core.model import Model, Weights, check_names, check_weights
 from parl_core.recurrent import has_memory
 
-__all__ = ["Algorithm", "AlgorithmState", "LearningRate", "Optimizer"]
+__all__ = ["Algorithm", "AlgorithmState", "LearningRate", "Optimizer", "require_gradient"]
 
 _MOST_TRIED = 64  # rows; of as many logarithms one is as good as surely not above 0
 
@@ -233,6 +233,23 @@ class Optimizer(LearningRate):
             check_weights(f"{slot} of the optimizer", known, slots[slot])
         check_weights("step of the optimizer", dict.fromkeys(known, ()), slots["step"])
         return slots["step"], slots["moment1"], slots["moment2"]
+
+
+def require_gradient(has_one: bool, owner: str) -> None:
+    """Refuse a loss on which no trainable parameter has an influence.
+
+    Args:
+        has_one: the loss has a gradient.
+        owner: of the parameters, for the message.
+
+    Raises:
+        ModelContractError: it has none.
+    """
+    if not has_one:
+        raise ModelContractError(
+            f"the loss has no gradient, so nothing would be learned: let some parameters of {owner} require "
+            "gradients, and compute the loss of them, where gradients are recorded"
+        )
 
 
 @dataclass(frozen=True)
@@ -1096,6 +1113,25 @@ class Algorithm:
                 method, wanted, f"a std of {smallest:.4g}: if the network gives its logarithm, return its exponential"
             )
         self._has_gaussians = True
+
+    def _require_logits(self, method: str, obs: Any) -> None:
+        """Refuse a policy that does not return a tensor, such as one that returns a distribution.
+
+        Args:
+            method: of the model, such as `policy`; of what `policy_and_value` returns, the first one counts.
+            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+
+        Raises:
+            ModelContractError: it names the method, what it returned and what it has to return.
+        """
+        with self._trying_out(obs, np.zeros(1)) as (rows, _, _):
+            try:
+                found = self._run(getattr(self.model, method), rows)
+                found = found[0] if method == "policy_and_value" else found
+            except Exception:  # any: the update, which is next, raises it again and is explained
+                return
+        if not hasattr(found, "shape"):
+            raise self._wrong_return(method, "logits, a tensor [batch, act_dim],", _named(found))
 
     def _shape_returned(
         self, method: str, wanted: str, obs: Any, action: NDArray[Any] | None = None

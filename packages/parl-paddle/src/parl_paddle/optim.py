@@ -58,6 +58,8 @@ class Adam(contract.Optimizer):
         While a program is built, this adds the step to the program; `lr` may then also be an input of the program.
         """
         slots = self._slots or self._create()
+        if not in_program():
+            contract.require_gradient(not loss.stop_gradient, type(self._model).__name__)
         if self._shared is not None and not in_program():
             loss = self._shared.announce(loss)
         gradients = _gradients(loss, [slot.parameter for slot in slots.values()])
@@ -214,8 +216,8 @@ class FrameworkOptimizer(contract.LearningRate):
         part: the parameters that the optimizer may have; default all.
 
     Raises:
-        HyperparameterError: `optimizer` is not an optimizer, has no parameter of the model or one of another part, or
-            several processes learn together.
+        HyperparameterError: `optimizer` is not an optimizer or one that computes losses several times, has no parameter
+            of the model or one of another part, or several processes learn together.
     """
 
     def __init__(
@@ -230,6 +232,11 @@ class FrameworkOptimizer(contract.LearningRate):
             raise HyperparameterError(
                 f"optimizer must be one of paddle.optimizer or parl.optim, got {optimizer!r}: for instance "
                 "paddle.optimizer.AdamW(1e-3, parameters=model.parameters())"
+            )
+        if isinstance(optimizer, paddle.optimizer.LBFGS):
+            raise HyperparameterError(
+                f"{type(optimizer).__name__} computes the loss of one step several times, and updates compute it once: "
+                "use another optimizer, such as paddle.optimizer.AdamW(1e-3, parameters=model.parameters())"
             )
         known = set(map(id, parameters))
         if not known.intersection(map(id, parameters_of(optimizer))):
@@ -254,6 +261,7 @@ class FrameworkOptimizer(contract.LearningRate):
         if in_program():
             raise HyperparameterError("programs of build_program take steps with parl.optim: leave optimizer= out")
         self.optimizer.clear_grad()
+        contract.require_gradient(not loss.stop_gradient, f"the {type(self.optimizer).__name__}")
         loss.backward()
         if lr is not None:
             self.optimizer.set_lr(self._rate(lr))

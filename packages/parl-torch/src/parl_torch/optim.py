@@ -1,6 +1,7 @@
 """Optimizers on PyTorch: a fast Adam, and adapters of PyTorch's own optimizers."""
 
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ class Adam(contract.Optimizer):
         """Compute gradients of `loss` and take one step: see the contract."""
         if not self._parameters or self._waits:
             self._list_parameters()
+        contract.require_gradient(loss.requires_grad, type(self._model).__name__)
         rate = self._rate(lr)
         if self._shared is not None and not self._shared.at_backward:
             gradients = gradients_of(loss, self._parameters)
@@ -270,8 +272,8 @@ class FrameworkOptimizer(contract.LearningRate):
         part: the parameters that the optimizer may have; default all.
 
     Raises:
-        HyperparameterError: `optimizer` is not an optimizer, has no parameter of the model or one of another part, or
-            several processes learn together.
+        HyperparameterError: `optimizer` is not an optimizer or one that computes losses several times, has no parameter
+            of the model or one of another part, or several processes learn together.
     """
 
     _given: float | None
@@ -288,6 +290,11 @@ class FrameworkOptimizer(contract.LearningRate):
             raise HyperparameterError(
                 f"optimizer must be one of torch.optim or parl.optim, got {optimizer!r}: for instance "
                 "torch.optim.AdamW(model.parameters(), lr=1e-3)"
+            )
+        if inspect.signature(optimizer.step).parameters["closure"].default is inspect.Parameter.empty:
+            raise HyperparameterError(
+                f"{type(optimizer).__name__} computes the loss of one step several times, and updates compute it once: "
+                "use another optimizer, such as torch.optim.AdamW(model.parameters(), lr=1e-3)"
             )
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         known = set(map(id, parameters))
@@ -310,6 +317,7 @@ class FrameworkOptimizer(contract.LearningRate):
     def minimize(self, loss: Tensor, lr: float | None = None) -> Tensor | None:
         """Compute gradients of `loss` and take one step; `lr` becomes the learning rate of all groups of parameters."""
         self.optimizer.zero_grad(set_to_none=True)
+        contract.require_gradient(loss.requires_grad, f"the {type(self.optimizer).__name__}")
         loss.backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         norm = None
         if self._max_grad_norm is not None:

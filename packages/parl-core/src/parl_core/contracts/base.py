@@ -23,6 +23,7 @@ __all__ = [
     "OnPolicy",
     "RolloutSettings",
     "Scheduled",
+    "check_by_name",
     "check_rates",
     "check_schedule",
     "check_stages",
@@ -88,12 +89,23 @@ def check_stages(name: str, value: Any, check: Callable[[str, object], float]) -
     return schedule
 
 
+def check_by_name(name: str, given: object, example: str) -> None:
+    """Refuse a setting of a loop that is no dictionary of numbers or schedules by name.
+
+    Raises:
+        HyperparameterError: it is something else; the message has the value and an example.
+    """
+    if not isinstance(given, Mapping):
+        raise HyperparameterError(f"{name} is a dictionary such as {example}, got {given!r}")
+
+
 def check_rates(rates: Mapping[str, Scheduled]) -> None:
     """Refuse rates of a loop that are or become negative, except for `entropy_coeff`, which is negative in PARL 2.x.
 
     Raises:
-        HyperparameterError: a rate is negative; the message names the rate and the value.
+        HyperparameterError: they are no dictionary, or one is negative; the message names the rate and the value.
     """
+    check_by_name("rates", rates, '{"learning_rate": 1e-3}')
     for name, value in rates.items():
         check_stages(f"the rate {name}", value, check_real if name == "entropy_coeff" else check_non_negative)
 
@@ -207,6 +219,7 @@ class OnPolicy(CountingUpdates):
     actions: ActionKind
 
     _outputs: int | None = None
+    _gives_logits: bool = False
     _acts_with: str = "policy"
 
     def explore(self, obs: Any, action_mask: Any = None) -> Any:
@@ -244,7 +257,7 @@ class OnPolicy(CountingUpdates):
         raise NotImplementedError(f"{type(self).__name__} does not define learn_rollout()")
 
     def check_policy(self, obs: Any) -> None:
-        """Refuse a policy for continuous actions that does not return valid Gaussians.
+        """Refuse a policy that returns no tensor of logits, or for continuous actions no valid Gaussians.
 
         Args:
             obs: `[n, ...]`, or a dictionary of such.
@@ -254,6 +267,9 @@ class OnPolicy(CountingUpdates):
         """
         if self.actions.continuous:
             self._require_gaussians(self._acts_with, obs, after=int(self.actions.nvec is not None))
+        elif not self._gives_logits:
+            self._require_logits(self._acts_with, obs)
+            self._gives_logits = True
 
     def settle_shapes(self, obs: Any, action: Any) -> None:
         """Run the values once where they have lazily shaped layers."""

@@ -178,11 +178,14 @@ class SampledRing(Ring):
             beta: exponent of the importance-sampling weights for this call; default: that of the settings.
 
         Raises:
+            HyperparameterError: the number is not a whole number of at least 0.
             ValueError: the memory is empty.
         """
+        buffers = self._buffers.get(batch_size)
+        if buffers is None:
+            check_int("batch_size", batch_size, at_least=0)
         index = self.make_index(batch_size)
         weight = None if self._sampler is None else self._sampler.weights(index, beta)
-        buffers = self._buffers.get(batch_size)
         if buffers is None:
             if len(self._buffers) == KEPT_BUFFERS:
                 self._buffers.clear()

@@ -31,7 +31,7 @@ from parl_core._nested import GOAL_KEYS, Observations, holds_tensors, map_nested
 from parl_core.algorithm import Algorithm
 from parl_core.checks import check_fraction, check_int, check_non_negative
 from parl_core.contracts.actions import ActionKind, mask_of
-from parl_core.contracts.base import check_rates, check_stages, unused_settings
+from parl_core.contracts.base import check_by_name, check_rates, check_stages, unused_settings
 from parl_core.contracts.batches import Batch, Sequences, Transitions
 from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.env.normalize import NormalizeVector
@@ -97,9 +97,13 @@ def storage_of(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and dtype in which observations of a space are stored; floating-point numbers as float32.
 
     Raises:
-        HyperparameterError: they are neither an array nor a dictionary of arrays.
+        HyperparameterError: they are neither an array nor a dictionary of arrays, or the name of a part is empty.
     """
     if isinstance(space, gymnasium.spaces.Dict) and space.spaces:
+        if "" in space.spaces:  # numpy names the field of a record by itself then
+            raise HyperparameterError(
+                f"a replay memory needs a name of each part of an observation, got an empty one in {space}: rename it"
+            )
         fields = []
         for name, part in space.spaces.items():
             shape, dtype = storage_of(part)
@@ -390,6 +394,7 @@ class OffPolicySettings:
                 f"prioritized must be parl_core.replay.Prioritized(), got {self.prioritized!r}: alpha and beta are its "
                 "settings; None draws uniformly"
             )
+        check_by_name("exploration", self.exploration, '{"epsilon": 0.1}')
         for name, check in (("epsilon", check_fraction), ("noise", check_non_negative)):
             if name in self.exploration:
                 check_stages(f"exploration's {name}", self.exploration[name], check)

@@ -188,7 +188,7 @@ class Run:
         started: datetime | None = None,
         out: TextIO | None = None,
     ) -> None:
-        if not name or Path(name).name != name:
+        if not isinstance(name, str) or not name or Path(name).name != name:
             raise HyperparameterError(f"the name of a run must be one part of a path, got {name!r}")
         self.name = name
         self._stem = Path(root).expanduser() / f"{name}-{(started or datetime.now()):%Y%m%d-%H%M%S}"
