@@ -48,10 +48,10 @@ __all__ = [
     "as_observation",
     "as_reward",
     "close_all",
-    "kind_of_env",
     "make_as_it_is",
     "make_env",
     "make_envs",
+    "name_of",
     "require_equal_spaces",
     "require_info",
     "telling_options",
@@ -516,7 +516,7 @@ def _wrong_answer(env: Any, method: str, answer: Any, wanted: str) -> Environmen
     found = f"an array of shape {list(answer.shape)}" if isinstance(answer, np.ndarray) else f"{answer!r:.99}"
     found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else found
     return EnvironmentContractError(
-        f"{method} of {kind_of_env(env)} returned {found}: let it return {wanted}; parl.env.check_env looks for more"
+        f"{method} of {name_of(env)} returned {found}: let it return {wanted}; parl.env.check_env looks for more"
     )
 
 
@@ -528,7 +528,7 @@ def require_info(env: Any, method: str, info: Any) -> None:
     """
     if not isinstance(info, Mapping):
         raise EnvironmentContractError(
-            f"{method} of {kind_of_env(env)} gave info={info!r:.99} of {type(info).__name__}: return a dict; {{}} will do"
+            f"{method} of {name_of(env)} gave info={info!r:.99} of {type(info).__name__}: return a dict; {{}} will do"
         )
 
 
@@ -544,7 +544,7 @@ def as_reward(env: Any, reward: Any) -> float:
         return float(reward)
     found = f"of shape {list(np.shape(reward))}" if isinstance(reward, np.ndarray) else f"of {type(reward).__name__}"
     raise EnvironmentContractError(
-        f"step of {kind_of_env(env)} gave the reward {reward!r} {found}: it has to be one number; return float(reward), of "
+        f"step of {name_of(env)} gave the reward {reward!r} {found}: it has to be one number; return float(reward), of "
         "an array with one entry reward.item()"
     )
 
@@ -558,7 +558,7 @@ def as_flag(env: Any, name: str, flag: Any) -> bool:
     if isinstance(flag, (bool, np.bool_)) or (np.size(flag) == 1 and np.asarray(flag).dtype.kind in "biuf"):
         return bool(flag)
     raise EnvironmentContractError(
-        f"step of {kind_of_env(env)} gave {name}={flag!r} of {type(flag).__name__}: return a bool, such as bool({name})"
+        f"step of {name_of(env)} gave {name}={flag!r} of {type(flag).__name__}: return a bool, such as bool({name})"
     )
 
 
@@ -616,7 +616,7 @@ def _require_parts(env: Any, space: Any, observation: Any, place: str = "") -> N
             start, stop = _choices_of(space)
             if np.any((observation < start) | (observation >= stop)):
                 raise EnvironmentContractError(
-                    f"{kind_of_env(env)} gave the observation{place} {observation}, which is not in {space}: return one of "
+                    f"{name_of(env)} gave the observation{place} {observation}, which is not in {space}: return one of "
                     f"{start}..{stop - 1}, or mend the space"
                 )
         return
@@ -632,7 +632,7 @@ def _require_parts(env: Any, space: Any, observation: Any, place: str = "") -> N
         missing = [key for key in parts if key not in observation]
         found = f"with the key {unknown[0]!r}" if unknown else f"without the key {missing[0]!r}"
         raise EnvironmentContractError(
-            f"{kind_of_env(env)} gave the observation{place} {found}, its observation_space has there the keys "
+            f"{name_of(env)} gave the observation{place} {found}, its observation_space has there the keys "
             f"{list(parts)}: return exactly those, or mend the space"
         )
     for key, part in parts.items():
@@ -651,8 +651,8 @@ def wrong_observation(env: Any, space: Any, observation: Any, place: str = "") -
     else:
         found, wanted = f"{observation!r:.299}", "like that"
     return EnvironmentContractError(
-        f"{kind_of_env(env)} gave the observation{place} {found}, its observation_space{place} is {space!r:.299}: return one "
-        f"{wanted}, or mend the space; parl.env.check_env finds the place"
+        f"{name_of(env)} gave the observation{place} {found}, its observation_space{place} is {space!r:.299}: return "
+        f"one {wanted}, or mend the space; parl.env.check_env finds the place"
     )
 
 
@@ -678,6 +678,6 @@ def _form(space: Any) -> Any:
     return type(space), space.shape, space.dtype, getattr(space, "n", None)
 
 
-def kind_of_env(env: Any) -> str:
+def name_of(env: Any) -> str:
     """Return the name of the class of an environment, without wrappers."""
     return type(getattr(env, "unwrapped", env)).__name__

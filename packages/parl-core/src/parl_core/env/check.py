@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from parl_core.checks import check_int, first_not_finite
 from parl_core.contracts.actions import mask_of
-from parl_core.env._vector_group import EnvMaker, kind_of_env, make_as_it_is
+from parl_core.env._vector_group import EnvMaker, make_as_it_is, name_of
 from parl_core.env.compat import as_gymnasium
 from parl_core.errors import EnvironmentContractError
 
@@ -52,7 +52,7 @@ def check_env(env: Any, *, steps: int = 200, seed: int = 0, env_kwargs: Mapping[
     found = make_as_it_is(maker, env_kwargs) if maker is not None else env
     if getattr(found, "api", None) == "gym":  # as it says itself
         found = as_gymnasium(found)
-    name = kind_of_env(found)
+    name = name_of(found)
     try:
         checker = _Checker(found)
         checker.check(steps, seed)
@@ -103,7 +103,7 @@ class _Checker:
         if self.problems:
             return False
         if not isinstance(self.env, gymnasium.Env):
-            self._problem(f"{kind_of_env(self.env)} is not a gymnasium.Env: derive the class from it")
+            self._problem(f"{name_of(self.env)} is not a gymnasium.Env: derive the class from it")
         self._action_space(self.env.action_space)
         for path, space in _leaves(self.env.observation_space, "observation_space"):
             self._observation_space(path, space)
