@@ -118,7 +118,7 @@ def _packed_error(error: Exception) -> bytes:
 def by_value(value: object) -> Any:
     """Return an object that is pickled with the classes and functions of the main program in it.
 
-    A class that came in this way goes back as the one that it was made of. cloudpickle, of Gymnasium, does it; Gymnasium
+    A class that came in this way goes back as the one that it was made of. cloudpickle, of Gymnasium, does it, which
     takes longer to import than Python to start.
 
     Raises:

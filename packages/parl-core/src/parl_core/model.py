@@ -303,7 +303,8 @@ class Model:
         """Return the attributes of a layer that are neither the framework's own nor in saved weights, by name."""
         if isinstance(layer, LazyLayer):
             return {}  # which changes its own with the first batch
-        known = _names_in_every_layer(self._layer_class())
+        kind: Any = self._layer_class()
+        known = _names_in_every_layer(kind)
         own = {name: value for name, value in vars(layer).items() if name not in known}
         return {**own, **self._passing_buffers(layer)}
 

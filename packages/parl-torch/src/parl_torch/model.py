@@ -59,9 +59,10 @@ class Model(nn.Module, contract.Model):
         self._seed_lazy_layers()
         duplicate = type(self).__new__(type(self))
         memo[id(self)] = duplicate
+        empty: Any = nn.UninitializedBuffer
         for buffer in self.buffers():
             if is_lazy(buffer):  # which PyTorch cannot copy
-                memo[id(buffer)] = nn.UninitializedBuffer(device=buffer.device, dtype=buffer.dtype)
+                memo[id(buffer)] = empty(device=buffer.device, dtype=buffer.dtype)
         duplicate.__dict__.update(copy.deepcopy(self.__dict__, memo))
         duplicate.set_model_id(duplicate._fresh_id())
         duplicate._pack_recurrent_weights()
@@ -80,7 +81,7 @@ class Model(nn.Module, contract.Model):
     def _seed_lazy_layers(self) -> None:
         """Let PyTorch's lazily shaped layers that have no seed yet draw their initial weights from one of their own."""
         for layer in self.modules():
-            waits = isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params()  # type: ignore[misc]
+            waits = isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params()
             if waits and not isinstance(layer.initialize_parameters, _SeededInitialisation):
                 seed = int(torch.randint(2**62, ()).item())
                 layer.initialize_parameters = _SeededInitialisation(layer, seed)  # type: ignore[assignment]
