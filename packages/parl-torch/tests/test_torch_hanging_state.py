@@ -113,6 +113,8 @@ def test_a_state_that_no_file_holds_is_named(tmp_path: Path) -> None:
 class Counting(Model):
     """Keeps what no weights hold: tensors, a number and a generator, of its own and of a layer."""
 
+    largest: torch.Tensor
+
     def __init__(self) -> None:
         self.fc = torch.nn.Linear(4, 2)
         self.inner = torch.nn.Sequential(Scaled())
