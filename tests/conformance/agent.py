@@ -138,6 +138,31 @@ class AgentConformance(Conformance):
             agent.predict(np.zeros((3, OBS_DIM), np.float32))
         assert agent.alg.model.training
 
+    def test_trial_passes_leave_what_a_model_counts_as_it_was(self) -> None:
+        layers: Any = self.backend.layers
+        base = self.backend.Model
+
+        class Counting(base):  # type: ignore[valid-type,misc]  # the base is known only at run time
+            def __init__(self) -> None:
+                self.fc = layers.fc(size=2)
+                self.passes = 0
+
+            def policy(self, obs: Any) -> Any:
+                self.passes += 1
+                return self.fc(obs)
+
+            def value(self, obs: Any) -> Any:
+                return self.fc(obs)[:, :1]
+
+        agent = self.backend.Agent(self.algorithm("PPO", Counting()))
+        settings = OnPolicySettings(total_steps=8, n_steps=8, epochs=1, minibatch_size=8)
+        with make_vector_env("CartPole-v1", 1) as envs:
+            train_on_policy(agent, envs, settings, seed=0)
+            first = agent.alg.model.passes
+            train_on_policy(agent, envs, settings, seed=0)
+        assert first >= 9  # eight to act, and one to learn
+        assert agent.alg.model.passes == 2 * first
+
     def test_loops_with_one_environment_take_models_with_batch_statistics(self) -> None:
         layers: Any = self.backend.layers
         base = self.backend.Model

@@ -973,27 +973,27 @@ class Algorithm:
         """Set the attributes that had changed when a state was taken, and set those back that had not."""
         saved = {name: one for name, one in state.others.items() if "value" in one}
         first = self.__dict__.get("_first_values", {})
-        owners = {place: owner for place, owner, _ in self._parts()}
-
-        def owner_of(name: str) -> tuple[Any, str]:
-            place, dot, attribute = name.rpartition(".")
-            return owners.get(place + dot), attribute
-
-        for name, now in self._changed_values().items():
-            if name in first and name not in saved:
-                was_tensor = holds_tensors(now) and first[name] is not None
-                before = self._exact_tensor(first[name], now) if was_tensor else copy.copy(first[name])
-                setattr(*owner_of(name), before)
+        self._put_back([name for name in self._changed_values() if name in first and name not in saved], first)
         parameters = (each for model in self._models().values() for each in model._named_parameters().values())
         placed = next(parameters, None)
+        owners = {place: owner for place, owner, _ in self._parts()}
         for name, one in saved.items():
-            owner, attribute = owner_of(name)
+            owner, attribute = _owner_in(owners, name)
             if owner is None:
                 logger.warning("%s has no %s, whose saved value stays unused", type(self).__name__, name)
                 continue
             now = getattr(owner, attribute, None)
             like = now if holds_tensors(now) else placed
             setattr(owner, attribute, decode(one["value"], state.arrays, partial(self._exact_tensor, like=like)))
+
+    def _put_back(self, names: Iterable[str], values: Mapping[str, Any]) -> None:
+        """Set attributes to earlier values, which `_present_values` returned."""
+        owners = {place: owner for place, owner, _ in self._parts()}
+        for name in names:
+            owner, attribute = _owner_in(owners, name)
+            now, value = getattr(owner, attribute), values[name]
+            was_tensor = holds_tensors(now) and value is not None
+            setattr(owner, attribute, self._exact_tensor(value, now) if was_tensor else copy.copy(value))
 
     def _load_others(self, state: AlgorithmState) -> None:
         attached = self._attached()
@@ -1227,6 +1227,7 @@ class Algorithm:
         def first(array: Any) -> Any:
             return self._tensor(array[:rows])
 
+        before = self._present_values()
         switched = [layer for layer in self._layers_by_mode() if layer.training]
         for layer in switched:
             layer.training = False
@@ -1239,6 +1240,14 @@ class Algorithm:
         finally:
             for layer in switched:
                 layer.training = True
+            of_models = [name for name in changed_values(self._present_values(), before) if "." in name]
+            self._put_back([name for name in of_models if name in before], before)
+
+
+def _owner_in(owners: Mapping[str, object], name: str) -> tuple[Any, str]:
+    """Return the owner of an attribute, None where there is none, and the attribute's own name."""
+    place, dot, attribute = name.rpartition(".")
+    return owners.get(place + dot), attribute
 
 
 def _named(found: Any) -> str:
