@@ -26,9 +26,11 @@ HERE = Path(__file__).parent
 CONFIG = {"keys": "COUNTER", "solver": {"optimizer": {"type": "ADAM", "base_lr": 0.1}}}
 
 
-@pytest.fixture(autouse=True)
-def importable_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(HERE))
+@pytest.fixture(scope="module", autouse=True)
+def importable_evaluations() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(HERE))
+        yield
 
 
 def new_agent(**solver: Any) -> ESAgent:
@@ -54,8 +56,9 @@ POOLS: dict[str, Callable[[], Pool]] = {
 }
 
 
-@pytest.fixture(params=POOLS)
+@pytest.fixture(scope="module", params=POOLS)
 def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """Each kind of pool, one after the other; all tests that do it no harm share one."""
     with POOLS[request.param]() as opened:
         yield opened
 
