@@ -80,8 +80,9 @@ DISTRIBUTIONS: dict[str, Draw] = {
     "some not finite": lambda random, n: np.where(random.random(n) < 0.1, np.nan, random.standard_normal(n)),
     "ramp": lambda random, n: np.arange(n, dtype=np.float64) ** 3,
 }
+OPTIMIZED = {SolverKind.BASIC_ES, SolverKind.ARS, SolverKind.PGPE}
 NOISE = GaussianNoise(NoiseSpec(7))
-SIZES = (1, 2, 63, 500, 2000)
+SIZES = (1, 2, 63, 500)
 
 
 def keys_of(random: np.random.Generator, n: int) -> NDArray[np.uint64]:
@@ -145,7 +146,7 @@ def test_a_step_is_that_of_fractions(name: str) -> None:
 @pytest.mark.parametrize("shape", ["CENTERED_RANK", "CENTERED", "NORMALIZED", "SIGN", "TOP_K"])
 def test_no_rewards_raise_anything_else_or_publish_what_is_not_finite(kind: SolverKind, shape: str) -> None:
     random = np.random.default_rng(3)
-    for optimizer in ("SGD", "ADAM"):
+    for optimizer in ("SGD", "ADAM") if kind in OPTIMIZED else ("ADAM",):
         settings = {"type": kind.name, "optimizer": {"type": optimizer}, "update": {"shaping": shape, "min_samples": 1}}
         search = solver_class(kind)(np.ones(12, np.float32), {"solver": settings})
         for draw in DISTRIBUTIONS.values():
@@ -198,7 +199,7 @@ def test_samples_are_finite_where_noise_is_as_wide_as_may_be(kind: str, optimize
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SolverKind if kind not in {SolverKind.BASIC_ES, SolverKind.ARS}])
-@pytest.mark.parametrize("d", [1, 3, 7])
+@pytest.mark.parametrize("d", [1, 3, pytest.param(7, marks=pytest.mark.slow)])
 def test_samples_are_finite_where_rewards_grow_for_ever(kind: SolverKind, d: int) -> None:
     sampling = {"gaussian_sampling": {"std": 1e20}}
     settings = {"keys": "COUNTER", "solver": {"type": kind.name, "sampling": sampling}}

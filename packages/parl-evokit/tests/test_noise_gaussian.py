@@ -402,7 +402,8 @@ def test_a_sum_in_float64_is_that_in_int64_rounded_once(spec: NoiseSpec, largest
     whole, rounded = found.part(70, 5000), np.full(5000, np.nan)
     assert found.part(70, 5000, rounded) is rounded
     assert (whole == ExactSum(GaussianNoise(spec), keys[::-1], weights[::-1]).part(70, 5000)).all()
-    columns = [GaussianNoise(spec).units(key, 70, 3).tolist() for key in keys]
+    alone = GaussianNoise(spec)
+    columns = [alone.units(key, 70, 3).tolist() for key in keys]
     exact = [sum(int(w) * column[c] for w, column in zip(weights, columns, strict=True)) for c in range(3)]
     assert whole[:3].tolist() == exact
     assert (rounded == whole.astype(np.float64)).all()
