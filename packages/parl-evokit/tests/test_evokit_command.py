@@ -54,6 +54,7 @@ def offline_update(epoch: int) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_the_documented_loop_learns(workplace: Path) -> None:
     # Keys and episodes are drawn anew in each run; six runs needed 45 to 95 rounds, and the loop ends at the target.
     settings = ["--rounds=2000", "--target=200", "--evaluate-every=5", "--evaluate-episodes=5", "--picture=-"]

@@ -272,7 +272,7 @@ def test_rewards_that_spread_more_and_more_raise_no_more_false_alarms_than_other
 
 
 @pytest.mark.parametrize("small", ["present", "holdout"])
-@pytest.mark.parametrize("rewards", ["rare clicks", "times on a page"])
+@pytest.mark.parametrize("rewards", ["rare clicks", pytest.param("times on a page", marks=pytest.mark.slow)])
 def test_unequal_arms_raise_no_more_false_alarms_than_equal_ones(rewards: str, small: str) -> None:
     """Two hundred comparisons of equal models."""
 
