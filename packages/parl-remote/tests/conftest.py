@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import subprocess
@@ -81,7 +82,7 @@ def connect(nothing_left: Callable[[], None]) -> Callable[..., None]:
     """`parl_remote.connect` whose cluster is checked to leave nothing behind."""
 
     def open_cluster(**options: Any) -> None:
-        _close_kept()
+        _drop_connection()
         parl_remote.connect(**{"cpu_num": 4, **options})
         if not options.get("debug"):
             nothing_left()
@@ -93,6 +94,22 @@ def connect(nothing_left: Callable[[], None]) -> Callable[..., None]:
 def shared_cluster() -> None:
     """A private cluster for tests that do no harm to it; the next one finds it still there."""
     _be_connected(debug=False)
+
+
+@pytest.fixture
+def share_cluster() -> Callable[[int], None]:
+    """Connect to a private cluster of so many CPUs, which later tests find still there; no actor has any of them."""
+
+    def connect(cpu_num: int) -> None:
+        _be_connected(debug=False, cpu_num=cpu_num)
+        client, deadline = _current.client(), time.monotonic() + GONE_WITHIN_S
+        assert isinstance(client, Client)
+        while (status := client._status()) is None or status.leases:
+            assert time.monotonic() < deadline, "actors of an earlier test are left"
+            gc.collect()  # a test's errors hold its variables, in cycles
+            time.sleep(0.001)
+
+    return connect
 
 
 @pytest.fixture(params=["process", "debug"])
@@ -116,16 +133,17 @@ def _no_connection_of_another_file() -> Iterator[None]:
     _drop_connection()
 
 
-_kept: dict[bool, _current.ActorMaker] = {}  # connections that tests share, so that each need not start a cluster
+# Connections that tests share, so that each need not start a cluster.
+_kept: dict[tuple[bool, int], _current.ActorMaker] = {}
 
 
-def _be_connected(*, debug: bool) -> None:
+def _be_connected(*, debug: bool, cpu_num: int = 16) -> None:
     _drop_connection()
-    kept: Any = _kept.get(debug)
+    kept: Any = _kept.get((debug, cpu_num))
     if kept is None or kept._closed:  # a test may have disconnected
-        parl_remote.connect(cpu_num=16, debug=debug)
-        _kept[debug] = _current.client()
-    _current.install(_kept[debug])
+        parl_remote.connect(cpu_num=cpu_num, debug=debug)
+        _kept[debug, cpu_num] = _current.client()
+    _current.install(_kept[debug, cpu_num])
 
 
 def _drop_connection() -> None:

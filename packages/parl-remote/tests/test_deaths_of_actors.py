@@ -152,15 +152,13 @@ def test_a_killed_actor_is_reported_to_a_waiting_call_with_signal_and_last_words
     assert "my last words" in str(lost.value)
 
 
-def test_an_actor_that_exits_is_reported_with_its_status(connect: Callable[..., None]) -> None:
-    connect()
+def test_an_actor_that_exits_is_reported_with_its_status(shared_cluster: None) -> None:
     with pytest.raises(ActorLost, match="its process exited with status 7") as lost:
         Victim().exit_with(7)
     assert lost.value.cause.exit_code == 7
 
 
-def test_every_outstanding_call_of_a_lost_actor_raises(connect: Callable[..., None]) -> None:
-    connect()
+def test_every_outstanding_call_of_a_lost_actor_raises(shared_cluster: None) -> None:
     victim = Victim()
     futures = [submit(victim.sleep)] + [submit(victim.process) for _ in range(20)]
     victim_future = futures[0]
@@ -173,8 +171,7 @@ def test_every_outstanding_call_of_a_lost_actor_raises(connect: Callable[..., No
             future.result(PATIENCE_S)
 
 
-def test_a_result_that_is_not_requested_yet_survives_the_death(connect: Callable[..., None]) -> None:
-    connect()
+def test_a_result_that_is_not_requested_yet_survives_the_death(shared_cluster: None) -> None:
     victim = Victim()
     unread = submit(victim.process)
     pid = victim.process()
@@ -183,8 +180,7 @@ def test_a_result_that_is_not_requested_yet_survives_the_death(connect: Callable
     assert unread.result(PATIENCE_S) == pid
 
 
-def test_a_result_does_not_wait_for_the_slow_call_behind_it(connect: Callable[..., None]) -> None:
-    connect()
+def test_a_result_does_not_wait_for_the_slow_call_behind_it(shared_cluster: None) -> None:
     victim = Victim()
     quick = [submit(victim.process) for _ in range(10)]
     slow = submit(victim.sleep)
@@ -193,8 +189,7 @@ def test_a_result_does_not_wait_for_the_slow_call_behind_it(connect: Callable[..
     destroy(victim)
 
 
-def test_a_call_after_the_death_says_so_at_once(connect: Callable[..., None]) -> None:
-    connect()
+def test_a_call_after_the_death_says_so_at_once(shared_cluster: None) -> None:
     victim = Victim()
     with pytest.raises(ActorLost):
         victim.die_by(signal.SIGSEGV)
@@ -204,8 +199,8 @@ def test_a_call_after_the_death_says_so_at_once(connect: Callable[..., None]) ->
         _ = victim.hoard
 
 
-def test_the_slot_of_a_killed_actor_is_free_again(connect: Callable[..., None]) -> None:
-    connect(cpu_num=2)
+def test_the_slot_of_a_killed_actor_is_free_again(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(2)
     for _ in range(3):
         victims = [Victim(), Victim()]
         for victim in victims:
@@ -214,8 +209,7 @@ def test_the_slot_of_a_killed_actor_is_free_again(connect: Callable[..., None]) 
     wait_until_free(2)
 
 
-def test_other_actors_go_on_when_one_dies(connect: Callable[..., None]) -> None:
-    connect()
+def test_other_actors_go_on_when_one_dies(shared_cluster: None) -> None:
     victim, survivor = Victim(), Victim()
     before = survivor.process()
     with pytest.raises(ActorLost):
@@ -223,16 +217,18 @@ def test_other_actors_go_on_when_one_dies(connect: Callable[..., None]) -> None:
     assert survivor.process() == before
 
 
-def test_the_slot_of_a_failed_constructor_is_free_again(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_the_slot_of_a_failed_constructor_is_free_again(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     for _ in range(3):
         with pytest.raises(ValueError, match="will not be made"):
             Victim(fail=True)
     wait_until_free(1)
 
 
-def test_an_actor_ends_with_its_last_reference(connect: Callable[..., None], await_end: Callable[..., float]) -> None:
-    connect(cpu_num=1)
+def test_an_actor_ends_with_its_last_reference(
+    share_cluster: Callable[[int], None], await_end: Callable[..., float]
+) -> None:
+    share_cluster(1)
     victim = Victim()
     pid = victim.process()
     del victim
@@ -241,16 +237,16 @@ def test_an_actor_ends_with_its_last_reference(connect: Callable[..., None], awa
     wait_until_free(1)
 
 
-def test_dropped_actors_free_slots_for_those_that_wait(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_dropped_actors_free_slots_for_those_that_wait(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     for _ in range(10):
         assert with_options(Victim, lease_timeout_s=PATIENCE_S)().process() > 0
 
 
 def test_a_destroyed_actor_is_gone_even_in_the_middle_of_a_call(
-    connect: Callable[..., None], await_end: Callable[..., float]
+    share_cluster: Callable[[int], None], await_end: Callable[..., float]
 ) -> None:
-    connect(cpu_num=1)
+    share_cluster(1)
     victim = Victim()
     pid = victim.process()
     waiting = submit(victim.sleep)
@@ -261,8 +257,7 @@ def test_a_destroyed_actor_is_gone_even_in_the_middle_of_a_call(
     wait_until_free(1)
 
 
-def test_an_actor_that_was_destroyed_by_name_says_by_whom_once(connect: Callable[..., None]) -> None:
-    connect()
+def test_an_actor_that_was_destroyed_by_name_says_by_whom_once(shared_cluster: None) -> None:
     victim = with_options(Victim, name="victim")()
     parl_remote.kill("victim")
     with pytest.raises(ActorLost, match=rf"it was destroyed: by [^,;]*\(process {os.getpid()}\)(;|$)"):
@@ -278,9 +273,9 @@ def test_what_an_actor_has_started_goes_with_it(connect: Callable[..., None], aw
 
 
 def test_an_actor_that_is_released_does_not_wait_long_for_a_child(
-    connect: Callable[..., None], await_end: Callable[..., float]
+    share_cluster: Callable[[int], None], await_end: Callable[..., float]
 ) -> None:
-    connect(cpu_num=1)
+    share_cluster(1)
     victim = Victim()
     child = victim.start_a_process()
     del victim
@@ -288,11 +283,20 @@ def test_an_actor_that_is_released_does_not_wait_long_for_a_child(
     await_end([child])
 
 
-@pytest.mark.parametrize("how", ["exit handler", "deleter", "log handler", "exit handler that closed a child"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "exit handler",
+        *(
+            pytest.param(how, marks=pytest.mark.slow)
+            for how in ("deleter", "log handler", "exit handler that closed a child")
+        ),
+    ],
+)
 def test_an_actor_whose_last_steps_hang_is_ended_and_frees_its_slot(
-    connect: Callable[..., None], await_end: Callable[..., float], how: str
+    share_cluster: Callable[[int], None], await_end: Callable[..., float], how: str
 ) -> None:
-    connect(cpu_num=1)
+    share_cluster(1)
     victim = Victim()
     pid = victim.process()
     victim.hang_at_the_end(how)
@@ -302,9 +306,8 @@ def test_an_actor_whose_last_steps_hang_is_ended_and_frees_its_slot(
 
 
 def test_a_released_actor_sends_its_last_calls_although_its_exit_handlers_have_a_limit(
-    connect: Callable[..., None], await_end: Callable[..., float]
+    shared_cluster: None, await_end: Callable[..., float]
 ) -> None:
-    connect()
     receiver: Any = Receiver()
     sender: Any = Sender()
     pid = sender.send(receiver, 300)
@@ -316,8 +319,10 @@ def test_a_released_actor_sends_its_last_calls_although_its_exit_handlers_have_a
     assert receiver.count == 301
 
 
-def test_missing_resources_are_reported_with_what_was_asked_and_what_there_is(connect: Callable[..., None]) -> None:
-    connect(cpu_num=2)
+def test_missing_resources_are_reported_with_what_was_asked_and_what_there_is(
+    share_cluster: Callable[[int], None],
+) -> None:
+    share_cluster(2)
     kept = [Victim(), Victim()]
     with pytest.raises(NoResources, match=r"Victim asked for 1 CPU; the cluster has 2 CPU .*within 0.05 s") as refused:
         with_options(Victim, lease_timeout_s=0.05)()
@@ -557,8 +562,7 @@ class Taker:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_answers_for_a_caller_that_is_gone_are_not_kept(connect: Callable[..., None]) -> None:
-    connect()
+def test_answers_for_a_caller_that_is_gone_are_not_kept(shared_cluster: None) -> None:
     giver, taker, calls = Giver(), Taker(), 100
     with pytest.raises(ActorLost):
         taker.take_from(giver, calls)

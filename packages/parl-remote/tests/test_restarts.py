@@ -205,9 +205,9 @@ def test_the_handle_leads_to_a_new_actor_made_of_the_same_arguments(connect: Cal
 
 
 def test_calls_in_flight_say_that_it_is_made_again_and_later_ones_wait_for_that(
-    connect: Callable[..., None], tmp_path: Path
+    share_cluster: Callable[[int], None], tmp_path: Path
 ) -> None:
-    connect(cpu_num=1)
+    share_cluster(1)
     counter = Counter()
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -248,14 +248,14 @@ def test_a_restart_waits_for_resources_in_a_program_that_runs_functions(connect:
     assert holder.add() == 1
 
 
-def test_a_restart_that_finds_no_resources_is_not_used_up(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_a_restart_that_finds_no_resources_is_not_used_up(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     counter = with_options(Counter, max_restarts=1, lease_timeout_s=0.0)()
     make_it_wait(counter, 0.4)
 
 
-def test_after_the_limit_the_last_cause_is_raised(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_after_the_limit_the_last_cause_is_raised(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     counter = Counter()
     for _ in range(3):
         kill(counter)
@@ -267,8 +267,8 @@ def test_after_the_limit_the_last_cause_is_raised(connect: Callable[..., None]) 
     assert Counter().add() == 1  # its slot is free
 
 
-def test_an_actor_that_exits_is_made_again_and_an_exception_is_no_death(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_an_actor_that_exits_is_made_again_and_an_exception_is_no_death(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     counter = Counter()
     with pytest.raises(ValueError, match="not a death"):
         counter.fail()
@@ -303,8 +303,8 @@ def test_a_supervisor_whose_actor_was_not_made_ends(monkeypatch: pytest.MonkeyPa
     assert ended.wait(60.0)
 
 
-def test_without_max_restarts_nothing_is_made_again(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_without_max_restarts_nothing_is_made_again(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     counter = with_options(Counter, max_restarts=0)()
     kill(counter)
     with pytest.raises(ActorLost) as caught:
@@ -312,16 +312,16 @@ def test_without_max_restarts_nothing_is_made_again(connect: Callable[..., None]
     assert not caught.value.is_restarting
 
 
-def test_it_can_be_made_again_as_often_as_needed(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_it_can_be_made_again_as_often_as_needed(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     counter = with_options(Counter, max_restarts=-1)()
     for _ in range(6):
         kill(counter)
         assert counter.add() == 1
 
 
-def test_destroying_it_is_final(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_destroying_it_is_final(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     counter: Any = Counter()
     counter.destroy()
     with pytest.raises(ActorLost) as caught:
@@ -330,8 +330,8 @@ def test_destroying_it_is_final(connect: Callable[..., None]) -> None:
     assert with_options(Counter, lease_timeout_s=PATIENCE_S)().add() == 1
 
 
-def test_killing_it_while_it_is_made_again_is_final(connect: Callable[..., None], tmp_path: Path) -> None:
-    connect(cpu_num=1)
+def test_killing_it_while_it_is_made_again_is_final(share_cluster: Callable[[int], None], tmp_path: Path) -> None:
+    share_cluster(1)
     gate = tmp_path / "gate"
     actor: Any = with_options(WaitsLater, name="killed twice")(str(gate))
     pid = actor.pid()
@@ -345,8 +345,8 @@ def test_killing_it_while_it_is_made_again_is_final(connect: Callable[..., None]
     assert with_options(Counter, lease_timeout_s=PATIENCE_S)().add() == 1
 
 
-def test_killing_it_while_it_waits_for_resources_is_final(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_killing_it_while_it_waits_for_resources_is_final(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     counter: Any = with_options(Counter, name="waits")()
     pid = counter.pid()
     with concurrent.futures.ThreadPoolExecutor() as threads:
@@ -392,8 +392,8 @@ def test_killing_it_before_its_process_is_there_is_final(
         submit(counter.pid).result(PATIENCE_S)
 
 
-def test_dropping_the_handle_ends_the_actor_that_was_made_again(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_dropping_the_handle_ends_the_actor_that_was_made_again(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     counter = Counter()
     kill(counter)
     assert counter.add() == 1
@@ -432,8 +432,8 @@ def test_disconnecting_while_it_is_made_again_ends_the_calls_that_wait(connect: 
     assert isinstance(future.exception(PATIENCE_S), ActorLost | None)
 
 
-def test_a_constructor_that_fails_then_uses_up_a_restart(connect: Callable[..., None], tmp_path: Path) -> None:
-    connect(cpu_num=1)
+def test_a_constructor_that_fails_then_uses_up_a_restart(share_cluster: Callable[[int], None], tmp_path: Path) -> None:
+    share_cluster(1)
     marks = tmp_path / "marks"
     marks.write_text("x")
     actor = OnceOnly(str(marks))
@@ -444,8 +444,8 @@ def test_a_constructor_that_fails_then_uses_up_a_restart(connect: Callable[..., 
     assert "as often as max_restarts allows" in str(caught.value)
 
 
-def test_arrays_among_the_arguments_are_those_of_the_first_time(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_arrays_among_the_arguments_are_those_of_the_first_time(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     array = np.ones(200_000)
     actor = Sum(array)
     array[:] = 7
@@ -454,9 +454,9 @@ def test_arrays_among_the_arguments_are_those_of_the_first_time(connect: Callabl
 
 
 def test_many_calls_under_way_are_answered_or_lost_and_all_that_follow_are_answered(
-    connect: Callable[..., None],
+    share_cluster: Callable[[int], None],
 ) -> None:
-    connect(cpu_num=1)
+    share_cluster(1)
     counter = with_options(Counter, max_restarts=-1)()
     pid = counter.pid()
     futures = [submit(counter.add) for _ in range(2_000)]
@@ -468,8 +468,8 @@ def test_many_calls_under_way_are_answered_or_lost_and_all_that_follow_are_answe
     assert all(isinstance(future.result(PATIENCE_S), int) for future in later)
 
 
-def test_threads_that_call_meanwhile_all_get_answers(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_threads_that_call_meanwhile_all_get_answers(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     counter = with_options(Counter, max_restarts=-1)()
     stop = threading.Event()
     losses: list[ActorLost] = []
@@ -500,8 +500,8 @@ def test_threads_that_call_meanwhile_all_get_answers(connect: Callable[..., None
 # -- state -------------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_answered_is_not_forgotten(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_what_was_answered_is_not_forgotten(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     actor = Saving()
     assert [actor.add() for _ in range(5)] == [1, 2, 3, 4, 5]
     kill(actor)
@@ -513,24 +513,24 @@ def test_what_was_answered_is_not_forgotten(connect: Callable[..., None]) -> Non
     assert actor.what()[2] == 2
 
 
-def test_an_attribute_that_was_written_is_not_forgotten(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_an_attribute_that_was_written_is_not_forgotten(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     actor = Saving()
     actor.count = 42
     kill(actor)
     assert actor.count == 42
 
 
-def test_none_keeps_what_was_saved_before_and_so_does_an_error(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_none_keeps_what_was_saved_before_and_so_does_an_error(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     actor = SavesSometimes()
     assert [actor.add() for _ in range(8)] == list(range(1, 9))
     kill(actor)
     assert actor.add() == 6
 
 
-def test_the_state_of_coroutines_is_kept(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_the_state_of_coroutines_is_kept(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     actor = AsyncSaving()
     futures = [submit(actor.add) for _ in range(20)]
     concurrent.futures.wait(futures, PATIENCE_S)
@@ -539,8 +539,7 @@ def test_the_state_of_coroutines_is_kept(connect: Callable[..., None]) -> None:
 
 
 @pytest.mark.slow
-def test_calls_of_others_are_saved_too_although_the_owner_does_nothing(connect: Callable[..., None]) -> None:
-    connect(cpu_num=3)
+def test_calls_of_others_are_saved_too_although_the_owner_does_nothing(shared_cluster: None) -> None:
     actor = Saving()
     pid = actor.pid()
     holders = [Holder(actor) for _ in range(2)]
@@ -568,8 +567,8 @@ def test_the_connection_to_a_dropped_actor_that_saves_is_closed(connect: Callabl
         threading.Event().wait(0.005)
 
 
-def test_one_half_of_saving_is_refused(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_one_half_of_saving_is_refused(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     with pytest.raises(TypeError, match="__parl_save__ but no __parl_load__"):
         HalfSaving()
 
@@ -577,8 +576,7 @@ def test_one_half_of_saving_is_refused(connect: Callable[..., None]) -> None:
 # -- with other things -------------------------------------------------------------------------------------------------
 
 
-def test_a_pool_keeps_actors_that_are_made_again(connect: Callable[..., None], tmp_path: Path) -> None:
-    connect(cpu_num=2)
+def test_a_pool_keeps_actors_that_are_made_again(shared_cluster: None, tmp_path: Path) -> None:
     once = tmp_path / "once"
 
     @parl_remote.remote_class(max_restarts=1)
@@ -595,8 +593,7 @@ def test_a_pool_keeps_actors_that_are_made_again(connect: Callable[..., None], t
         assert len(pool) == 2
 
 
-def test_other_holders_find_the_new_actor(connect: Callable[..., None]) -> None:
-    connect(cpu_num=2)
+def test_other_holders_find_the_new_actor(shared_cluster: None) -> None:
     counter = with_options(Counter, max_restarts=-1)()
     holder = Holder(counter)
     assert holder.add() == 1
@@ -612,8 +609,7 @@ def test_other_holders_find_the_new_actor(connect: Callable[..., None]) -> None:
             pytest.fail("the holder did not find it")
 
 
-def test_other_holders_learn_that_no_restart_is_left(connect: Callable[..., None]) -> None:
-    connect(cpu_num=2)
+def test_other_holders_learn_that_no_restart_is_left(shared_cluster: None) -> None:
     counter = with_options(Counter, max_restarts=1)()
     holder = Holder(counter)
     for _ in range(2):
@@ -625,8 +621,8 @@ def test_other_holders_learn_that_no_restart_is_left(connect: Callable[..., None
     assert not caught.value.is_restarting
 
 
-def test_a_name_leads_to_the_new_actor(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_a_name_leads_to_the_new_actor(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     counter = with_options(Counter, name="the counter", max_restarts=-1)()
     kill(counter)
     assert counter.add() == 1
