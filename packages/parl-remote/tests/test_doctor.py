@@ -41,8 +41,7 @@ from parl_remote._transport.addresses import Address
 from parl_remote._transport.zmq import ZmqListener
 from parl_remote._worker.host_check import missing_modules
 from parl_remote.cli._start import _check_reached
-
-XPARL = [sys.executable, "-m", "parl_remote.cli"]
+from xparl_command import xparl as run_xparl
 
 
 @contextlib.contextmanager
@@ -93,14 +92,7 @@ def xparl(home: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]
     """The command, as this user runs it; the clusters of this user are stopped at the end."""
 
     def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*XPARL, *map(str, arguments)],
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        return run_xparl(*arguments, environment={**os.environ, **variables})
 
     yield run
     run("stop", "--all")

@@ -34,8 +34,7 @@ from parl_remote.cli._logs import _later_events
 from parl_remote.cli._session import _meant
 from parl_remote.cli._show import _actor_table, age, clip, size, table
 from parl_remote.errors import RemoteError
-
-XPARL = [sys.executable, "-m", "parl_remote.cli"]
+from xparl_command import XPARL, xparl
 
 PROGRAM = """
 import logging, os, sys, time
@@ -81,14 +80,7 @@ class Desk:
         }
 
     def xparl(self, *arguments: object, fails: bool = False, **variables: str) -> str:
-        done = subprocess.run(
-            [*XPARL, *map(str, arguments)],
-            env={**self.environment, **variables},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        done = xparl(*arguments, environment={**self.environment, **variables})
         assert (done.returncode != 0) is fails, done.stdout + done.stderr
         return done.stderr if fails else done.stdout
 

@@ -31,8 +31,9 @@ from parl_remote._transport.addresses import Address
 from parl_remote.cli import main
 from parl_remote.cli._start import NodeResources
 from parl_remote.cli._stop import NOTHING_THERE, _is_at, stop_all
+from xparl_command import XPARL
+from xparl_command import xparl as run_xparl
 
-XPARL = [sys.executable, "-m", "parl_remote.cli"]
 COMMANDS = ["start", "connect", "status", "stop", "list", "logs", "top", "kill", "drain", "doctor", "key"]
 
 
@@ -48,14 +49,7 @@ def xparl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Xparl]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
 
     def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*XPARL, *map(str, arguments)],
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        return run_xparl(*arguments, environment={**os.environ, **variables})
 
     yield run
     run("stop", "--all")
@@ -218,7 +212,13 @@ def test_xparl_python_launches_the_node(xparl: Xparl, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "value", "more"), [((), "", False), ((), "0", False), ((), "1", True), (("--debug",), "", True)]
+    ("options", "value", "more"),
+    [
+        ((), "1", True),
+        ((), "", False),
+        pytest.param((), "0", False, marks=pytest.mark.slow),
+        pytest.param(("--debug",), "", True, marks=pytest.mark.slow),
+    ],
 )
 def test_debug_says_more_in_the_log(
     xparl: Xparl, tmp_path: Path, options: tuple[str, ...], value: str, more: bool
@@ -513,8 +513,7 @@ def test_an_address_names_the_cluster_that_listens_there(listens: str, address: 
 def answered(answer: str) -> int:
     """Return the exit status of `xparl stop` at a terminal whose user answers its question."""
     ours, theirs = os.openpty()
-    command = [sys.executable, "-m", "parl_remote.cli", "stop"]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as asked:
+    with subprocess.Popen([*XPARL, "stop"], stdin=theirs, stdout=theirs, stderr=theirs) as asked:
         os.close(theirs)
         said = b""
         while b"Stop all of them?" not in said:

@@ -20,6 +20,7 @@ import pytest
 
 from faults.ports import unused_port
 from parl_remote._links.identity import host_name, versions
+from xparl_command import XPARL, xparl
 
 DEADLINE_S = 60.0
 PROGRAM = """
@@ -78,14 +79,7 @@ class Place:
         return found
 
     def xparl(self, *arguments: object, fails: bool = False, **variables: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "parl_remote.cli", *map(str, arguments)],
-            env={**self.environment, **variables},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        done = xparl(*arguments, environment={**self.environment, **variables})
         assert (done.returncode != 0) is fails, done.stdout + done.stderr
         return done.stderr if fails else done.stdout
 
@@ -96,7 +90,7 @@ class Place:
         self, *arguments: object, stdout: int = subprocess.PIPE, stderr: int | None = None
     ) -> subprocess.Popen[str]:
         """Start the command, which goes on."""
-        command = [sys.executable, "-m", "parl_remote.cli", *map(str, arguments)]
+        command = [*XPARL, *map(str, arguments)]
         running = subprocess.Popen(
             command, env={**self.environment, "PYTHONUNBUFFERED": "1"}, text=True, stdout=stdout, stderr=stderr
         )
