@@ -268,7 +268,9 @@ def test_environments_that_hang_are_ended_side_by_side(monkeypatch: pytest.Monke
     assert seconds_to_end(4) < 3 * seconds_to_end(1)  # one after the other they would take four times as long
 
 
-def test_close_does_not_wait_for_a_step_without_end() -> None:
+def test_close_does_not_wait_for_a_step_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parl_core.env.vector.CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("parl_core._subprocess_actors.CLOSE_TIMEOUT_S", 0.1)
     with SubprocessActors(1) as system:
         envs = make_vector_env(Diary, 1, actors=system)
         envs.reset(seed=0)

@@ -149,7 +149,7 @@ def test_an_actor_that_hangs_is_ended_and_its_slot_is_used_again(
     actors: RemoteActors, tmp_path: Path, inference: str
 ) -> None:
     changes = {"env_kwargs": {"fault": "hang", "marker": str(tmp_path / "done")}, "inference": inference}
-    ended, metrics = run(actors, timeout_s=4.0, max_failures=20, deterministic=True, **changes)
+    ended, metrics = run(actors, timeout_s=2.0, max_failures=20, deterministic=True, **changes)
     assert ended.step == 96
     assert metrics["actors/lost"] >= 1  # a busy machine may be slower than the timeout
 

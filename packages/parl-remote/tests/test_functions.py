@@ -1146,6 +1146,7 @@ def test_busy_workers_give_their_slot_up_when_they_become_idle(
     connect: Callable[..., None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("parl_remote._functions.workers._IDLE_S", 1000.0)
+    monkeypatch.setattr("parl_remote._program.master_client._QUIET_WAIT_S", 0.1)
     connect(cpu_num=1, lease_timeout_s=PATIENCE_S)
     os.mkfifo(tmp_path / "gate")
     with Executor(1) as executor, concurrent.futures.ThreadPoolExecutor(1) as other:

@@ -98,7 +98,8 @@ def test_two_simultaneous_requests_get_the_same_dump(busy: ActorProcess) -> None
     assert links[0].told == links[1].told
 
 
-def test_a_stopped_actor_is_reported_as_stopped(busy: ActorProcess) -> None:
+def test_a_stopped_actor_is_reported_as_stopped(busy: ActorProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parl_remote._worker.watch._PRINT_TIMEOUT_S", 0.1)
     os.kill(busy.pid, signal.SIGSTOP)
     link = Listener()
     ask(busy, link)

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -76,6 +77,11 @@ class Victim:
     def sleep(self, seconds: float) -> str:
         time.sleep(seconds)
         return "slept"
+
+    def wait_for(self, gate: str) -> str:
+        while not os.path.exists(gate):
+            time.sleep(0.01)
+        return "open"
 
     def grow(self, mib: int) -> int:
         self.hoard.append(bytes(bytearray(mib * 2**20)))
@@ -260,20 +266,21 @@ def node_of(master: RequestConnection, victim: Any) -> NodeDetail:
 
 
 def test_a_drained_node_s_actors_finish_what_they_were_sent_and_the_worker_ends(
-    two_nodes: LoopbackCluster, connected: RequestConnection
+    two_nodes: LoopbackCluster, connected: RequestConnection, tmp_path: Path
 ) -> None:
-    master = connected
+    master, gate = connected, tmp_path / "gate"
     before = master.ask(ListNodes, NodeList).nodes
     victims: list[Any] = [Victim() for _ in range(5)]
     homes = [node_of(master, victim) for victim in victims]
     leaving = next(home for home in homes if not home.is_master)
     on_it = [victim for victim, home in zip(victims, homes, strict=True) if home.node_id == leaving.node_id]
     others = [victim for victim, home in zip(victims, homes, strict=True) if home.node_id != leaving.node_id]
-    sent = [submit(victim.sleep, 5.0) for victim in on_it]
-    eventually(lambda: [row.numbers.busy_with for row in actors()].count("sleep") == len(on_it))
+    sent = [submit(victim.wait_for, str(gate)) for victim in on_it]
+    eventually(lambda: [row.numbers.busy_with for row in actors()].count("wait_for") == len(on_it))
     started = master.ask(lambda number: DrainNode(number, leaving.node_id, 0.0, "new kernel"), DrainStarted)
     assert (started.actors, started.leaves) == (len(on_it), True)
-    assert [future.result(PATIENCE_S) for future in sent] == ["slept"] * len(on_it)
+    gate.touch()
+    assert [future.result(PATIENCE_S) for future in sent] == ["open"] * len(on_it)
     with pytest.raises(ActorLost, match="its node was drained: new kernel"):
         eventually(lambda: not on_it[0].process())  # what it has not read yet when it ends is lost
     eventually(lambda: len(master.ask(ListNodes, NodeList).nodes) == len(before) - 1)
