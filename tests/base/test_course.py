@@ -102,8 +102,7 @@ def test_a_line_that_belongs_to_no_cell_is_refused(compared: Any, script: str) -
         compared.cells_of(script)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lesson", TABULAR)
+@pytest.mark.parametrize("lesson", [TABULAR[0], *(pytest.param(each, marks=pytest.mark.slow) for each in TABULAR[1:])])
 def test_a_lesson_runs_as_a_script_without_a_framework(lesson: str, tmp_path: Path) -> None:
     command = [sys.executable, str(COURSE / f"{lesson}.py"), "--smoke", "--pictures", "pictures"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS_TO_RUN)
@@ -114,7 +113,8 @@ def test_a_lesson_runs_as_a_script_without_a_framework(lesson: str, tmp_path: Pa
     assert list(tmp_path.iterdir()) == [tmp_path / "pictures"]
 
 
-@pytest.mark.parametrize("lesson", [TABULAR[0], *(pytest.param(each, marks=pytest.mark.slow) for each in TABULAR[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", TABULAR)
 def test_a_lesson_runs_as_a_notebook(lesson: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_ARGUMENTS", "--smoke")
     notebook = nbformat.read(COURSE / f"{lesson}.ipynb", as_version=4)

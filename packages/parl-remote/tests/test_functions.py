@@ -1320,8 +1320,10 @@ ENDLESS = """
     ("at_import", "says"),
     [
         ("list(parl.map(double, [1]))", "calls functions in workers"),
-        ("parl.Executor().submit(double, 1).result()", "calls functions in workers"),
-        ("parl.remote_function(double)(1)", "calls functions in workers"),
+        pytest.param(
+            *("parl.Executor().submit(double, 1).result()", "calls functions in workers"), marks=pytest.mark.slow
+        ),
+        pytest.param(*("parl.remote_function(double)(1)", "calls functions in workers"), marks=pytest.mark.slow),
         ("Actor()", "makes Actor"),
     ],
 )
@@ -1372,7 +1374,7 @@ print(list(parl.map(step, [1])), double_step(1), Stepper().step(1))
     "program",
     [
         "import runpy; runpy.run_path('found.py')",
-        "import runpy; runpy.run_path('found.py', run_name='found_here')",
+        pytest.param("import runpy; runpy.run_path('found.py', run_name='found_here')", marks=pytest.mark.slow),
         "import sys, types; sys.modules['made'] = types.ModuleType('made')\n"
         "exec(open('found.py').read(), vars(sys.modules['made']))",
     ],

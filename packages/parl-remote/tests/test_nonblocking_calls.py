@@ -85,7 +85,12 @@ def open_gate(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("peers", "times", "size"), [(2, 100, 100_000), (2, 5_000, 8), (3, 2_000, 100), (5, 500, 1_000)]
+    ("peers", "times", "size"),
+    [
+        (2, 100, 100_000),
+        (3, 1_000, 100),
+        *(pytest.param(*more, marks=pytest.mark.slow) for more in ((2, 5_000, 8), (3, 2_000, 100), (5, 500, 1_000))),
+    ],
 )
 def test_actors_that_push_to_each_other_without_reading_make_progress(
     connect: Callable[..., None], peers: int, times: int, size: int

@@ -15,7 +15,7 @@ import parl_remote
 from parl_remote.testing import LoopbackCluster
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-METHODS = ["spawn", "forkserver"] if sys.platform == "linux" else ["spawn"]
+METHODS = ["spawn", *([pytest.param("forkserver", marks=pytest.mark.slow)] if sys.platform == "linux" else [])]
 
 
 @pytest.fixture(scope="module")
