@@ -1,6 +1,7 @@
 """Vector environments of other libraries behave behind our interface as our own do."""
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,15 @@ def pong(num_envs: int = 2, **options: Any) -> Any:
 def cart_pole(num_envs: int = 3, **options: Any) -> Any:
     pytest.importorskip("envpool")
     return make_native_vector_env("CartPole-v1", num_envs, "envpool", num_threads=1, **options)
+
+
+@pytest.fixture(scope="module")
+def two_games() -> Iterator[Any]:
+    """Games that have begun, for tests that take no step."""
+    envs = pong()
+    envs.reset(seed=0)
+    yield envs
+    envs.close()
 
 
 @pytest.mark.slow
@@ -165,12 +175,9 @@ def test_a_library_that_is_missing_is_named_with_its_command(
         ([0], r"shape \[2\].*got \[1\]"),
     ],
 )
-def test_ale_is_not_given_an_action_that_it_lacks(actions: Any, said: str) -> None:
-    envs = pong()
-    envs.reset(seed=0)
+def test_ale_is_not_given_an_action_that_it_lacks(two_games: Any, actions: Any, said: str) -> None:
     with pytest.raises(HyperparameterError, match=said):
-        envs.step(np.array(actions))
-    envs.close()
+        two_games.step(np.array(actions))
 
 
 def test_ale_is_not_given_an_action_that_is_no_number() -> None:

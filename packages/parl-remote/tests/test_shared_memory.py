@@ -135,7 +135,7 @@ def test_a_segment_whose_frame_is_read_is_left_alone(segments: Segments) -> None
 def test_a_forked_child_keeps_the_frames_that_it_was_forked_with(segments: Segments) -> None:
     mappings = Mappings()
     before = len(segments_here())
-    for _ in range(100):
+    for _ in range(20):
         view = open_one(mappings, place(segments, frame(LARGE, 1)))
         may_look, look = os.pipe()
         child = os.fork()
