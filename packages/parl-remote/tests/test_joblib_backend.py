@@ -13,9 +13,6 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
-from sklearn.datasets import make_classification
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
 
 import parl_remote.joblib
 
@@ -110,6 +107,10 @@ def test_parallel_calls_within_parallel_calls(shared_cluster: None) -> None:
 
 
 def test_a_grid_search_finds_what_it_finds_alone(shared_cluster: None) -> None:
+    from sklearn.datasets import make_classification
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+
     features, classes = make_classification(300, 10, random_state=1)
     grid = {"C": [0.01, 0.1, 1.0, 10.0], "fit_intercept": [True, False]}
 
