@@ -24,6 +24,11 @@ from parl_remote._program.private_cluster import PrivateCluster
 GONE_WITHIN_S = 60.0
 
 
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from what collecting tests has made: tests of lost actors call it again and again."""
+    gc.freeze()
+
+
 def processes_of_session(session: int) -> dict[int, str]:
     """All processes of a session, with their names; a private cluster is a session of its own."""
     found = {}
