@@ -39,8 +39,8 @@ class Other:
 
 
 @pytest.fixture
-def faults(connect: Callable[..., None]) -> Iterator[Faults]:
-    connect()
+def faults(share_cluster: Callable[[int], None]) -> Iterator[Faults]:
+    share_cluster(4)
     with Faults() as one:
         yield one
 
