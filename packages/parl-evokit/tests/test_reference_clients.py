@@ -121,7 +121,15 @@ def test_compilers_that_fuse_products_and_sums_give_the_same_bits(tmp_path: Path
     case = VECTORS["noise"][0]
     place = (case["seed"], case["cache_size"], case["key"], case["start"], case["count"])
     for compiler in compilers:
-        flags = ["-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", *WARNINGS, "-pthread", f"-I{SOURCE.parent}"]
+        flags = [
+            "-std=c++17",
+            "-O3",
+            "-march=native",
+            "-ffp-contract=fast",
+            *WARNINGS,
+            "-pthread",
+            f"-I{SOURCE.parent}",
+        ]
         program = tmp_path / "fused"
         sources = [HERE / "cpp_client_program.cpp", SOURCE]
         subprocess.run([compiler, *flags, "-o", program, *sources], check=True, timeout=240)

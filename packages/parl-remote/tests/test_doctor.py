@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xparl_command import xparl as run_xparl
 
 import parl_remote
 from faults.ports import unused_port
@@ -41,7 +42,6 @@ from parl_remote._transport.addresses import Address
 from parl_remote._transport.zmq import ZmqListener
 from parl_remote._worker.host_check import missing_modules
 from parl_remote.cli._start import _check_reached
-from xparl_command import xparl as run_xparl
 
 
 @contextlib.contextmanager

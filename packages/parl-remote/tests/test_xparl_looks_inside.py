@@ -22,6 +22,7 @@ from unittest.mock import Mock
 
 import click
 import pytest
+from xparl_command import XPARL, xparl
 
 from faults.ports import unused_port
 from parl_remote._config import environment
@@ -34,7 +35,6 @@ from parl_remote.cli._logs import _later_events
 from parl_remote.cli._session import _meant
 from parl_remote.cli._show import _actor_table, age, clip, size, table
 from parl_remote.errors import RemoteError
-from xparl_command import XPARL, xparl
 
 PROGRAM = """
 import logging, os, sys, time

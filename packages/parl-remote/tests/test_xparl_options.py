@@ -22,6 +22,8 @@ import click
 import psutil
 import pytest
 from click.testing import CliRunner
+from xparl_command import XPARL
+from xparl_command import xparl as run_xparl
 
 from faults.ports import unused_port
 from parl_remote._config import Limits, environment
@@ -31,8 +33,6 @@ from parl_remote._transport.addresses import Address
 from parl_remote.cli import main
 from parl_remote.cli._start import NodeResources
 from parl_remote.cli._stop import NOTHING_THERE, _is_at, stop_all
-from xparl_command import XPARL
-from xparl_command import xparl as run_xparl
 
 COMMANDS = ["start", "connect", "status", "stop", "list", "logs", "top", "kill", "drain", "doctor", "key"]
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xparl_command import XPARL, xparl
 
 from faults.ports import unused_port
 from parl_remote._links.identity import host_name, versions
-from xparl_command import XPARL, xparl
 
 DEADLINE_S = 60.0
 PROGRAM = """
