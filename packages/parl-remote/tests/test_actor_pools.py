@@ -235,16 +235,15 @@ def test_items_that_raise_while_they_are_made_raise_there(anywhere: str, ahead: 
         assert list(results) == []
 
 
-def test_no_item_is_lost_when_actors_die(connect: Callable[..., None], tmp_path: Path) -> None:
-    connect(cpu_num=3)
+def test_no_item_is_lost_when_actors_die(share_cluster: Callable[[int], None], tmp_path: Path) -> None:
+    share_cluster(3)
     items = [(i, str(tmp_path / str(i)) if i % 7 == 0 else "") for i in range(50)]
     with ActorPool(Worker, 3) as pool:
         assert list(pool.map("die_once", items)) == list(range(50))
         assert len(pool) <= 3
 
 
-def test_actors_that_were_given_and_die_are_not_replaced(connect: Callable[..., None], tmp_path: Path) -> None:
-    connect()
+def test_actors_that_were_given_and_die_are_not_replaced(shared_cluster: None, tmp_path: Path) -> None:
     actors = [Worker() for _ in range(3)]
     items = [(i, str(tmp_path / "once") if i == 4 else "") for i in range(30)]
     with ActorPool(actors) as pool:
@@ -256,9 +255,9 @@ def test_actors_that_were_given_and_die_are_not_replaced(connect: Callable[..., 
     ("retries", "per_actor", "deaths"), [(0, 1, "1 actor died"), (2, 1, "3 actors died"), (2, 2, "3 actors died")]
 )
 def test_an_item_that_kills_actors_is_given_up_with_its_index_and_the_cause(
-    connect: Callable[..., None], tmp_path: Path, retries: int, per_actor: int, deaths: str
+    share_cluster: Callable[[int], None], tmp_path: Path, retries: int, per_actor: int, deaths: str
 ) -> None:
-    connect(cpu_num=2)
+    share_cluster(2)
     log = tmp_path / "log"
     with ActorPool(Worker, 2, retries=retries, per_actor=per_actor) as pool:
         results = pool.map(lambda actor, item: actor.deadly(item, str(log)), range(8))
@@ -273,8 +272,8 @@ def test_an_item_that_kills_actors_is_given_up_with_its_index_and_the_cause(
     assert retries + 1 <= len(log.read_text()) <= retries + 1 + once_in_company
 
 
-def test_an_item_is_not_lost_with_an_idle_actor_that_is_dead(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_an_item_is_not_lost_with_an_idle_actor_that_is_dead(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     with ActorPool(Worker, 1, retries=0) as pool:
         for _ in range(3):
             number = pool.submit("pid").result(PATIENCE_S)
@@ -284,8 +283,7 @@ def test_an_item_is_not_lost_with_an_idle_actor_that_is_dead(connect: Callable[.
             assert pool.submit("work", 1).result(PATIENCE_S) == 1
 
 
-def test_without_actors_every_item_says_so(connect: Callable[..., None]) -> None:
-    connect()
+def test_without_actors_every_item_says_so(shared_cluster: None) -> None:
     with ActorPool([Worker()], retries=5) as pool:
         with pytest.raises(ActorError, match="no actors any more") as caught:
             list(pool.map("deadly", [3, 1]))
@@ -295,8 +293,7 @@ def test_without_actors_every_item_says_so(connect: Callable[..., None]) -> None
         assert pool.submit("work", 7).result(PATIENCE_S) == 7
 
 
-def test_a_pool_that_cannot_replace_its_actors_says_why(connect: Callable[..., None]) -> None:
-    connect()
+def test_a_pool_that_cannot_replace_its_actors_says_why(shared_cluster: None) -> None:
     with ActorPool(Broken(), 1, retries=1) as pool:
         with pytest.raises(ActorError, match="no actors any more") as caught:
             list(pool.map("deadly", [3]))
@@ -527,8 +524,8 @@ def test_without_threads_an_actor_that_died_is_not_replaced(
             pool.submit("deadly", 3).result(PATIENCE_S)
 
 
-def test_a_pool_that_is_dropped_lets_its_actors_go(connect: Callable[..., None]) -> None:
-    connect(cpu_num=2)
+def test_a_pool_that_is_dropped_lets_its_actors_go(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(2)
     pool = ActorPool(Worker, 2)
     assert sum(pool.map("work", range(10))) == 45
     del pool

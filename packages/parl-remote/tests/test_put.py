@@ -187,8 +187,8 @@ def test_get_does_not_copy(shared_cluster: None) -> None:
     assert got["same"] is got["again"]
 
 
-def test_a_reference_can_be_returned_and_outlives_its_actor(connect: Callable[..., None]) -> None:
-    connect(cpu_num=2)
+def test_a_reference_can_be_returned_and_outlives_its_actor(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(2)
     maker: Any = Reader()
     reader: Any = Reader()
     ref = maker.store(LARGE).result()
@@ -199,8 +199,8 @@ def test_a_reference_can_be_returned_and_outlives_its_actor(connect: Callable[..
     assert reader.describe(ref).result()[0].sum() == LARGE
 
 
-def test_actors_pass_references_on(connect: Callable[..., None]) -> None:
-    connect(cpu_num=2)
+def test_actors_pass_references_on(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(2)
     first: Any = Reader()
     second: Any = Reader()
     got, writeable, _ = first.pass_on(second, [put(np.ones(LARGE))]).result()
@@ -208,8 +208,8 @@ def test_actors_pass_references_on(connect: Callable[..., None]) -> None:
     assert not writeable
 
 
-def test_what_an_actor_keeps_does_not_change_when_others_are_stored(connect: Callable[..., None]) -> None:
-    connect(cpu_num=2)
+def test_what_an_actor_keeps_does_not_change_when_others_are_stored(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(2)
     first: Any = Reader()
     second: Any = Reader()
     ref = put(np.full(LARGE, 0.0))
@@ -221,8 +221,8 @@ def test_what_an_actor_keeps_does_not_change_when_others_are_stored(connect: Cal
     assert first.kept_sum().result() == 0.0
 
 
-def test_a_call_holds_what_it_was_given(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1)
+def test_a_call_holds_what_it_was_given(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(1)
     reader: Any = Reader()
     futures = [reader.describe(put(np.full(LARGE, float(value)))) for value in range(20)]
     assert [future.result()[0][0] for future in futures] == list(range(20))
@@ -239,8 +239,8 @@ def test_a_reference_that_comes_home_is_the_one_that_left(shared_cluster: None) 
     assert copy.deepcopy([ref])[0] is ref
 
 
-def test_handles_within_a_value_are_held(connect: Callable[..., None]) -> None:
-    connect(cpu_num=2)
+def test_handles_within_a_value_are_held(share_cluster: Callable[[int], None]) -> None:
+    share_cluster(2)
     ref = put({"actor": Reader(np.ones(3))})  # this is the only handle
     assert ref.get()["actor"].kept_sum().result() == 3
 

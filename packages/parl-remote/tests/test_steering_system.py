@@ -138,9 +138,8 @@ def eventually(happened: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
     ],
 )
 def test_the_exception_and_the_master_describe_a_death_in_the_same_words(
-    connect: Callable[..., None], method: str, argument: int | None, kind: DeathKind, exit_code: int, number: int
+    shared_cluster: None, method: str, argument: int | None, kind: DeathKind, exit_code: int, number: int
 ) -> None:
-    connect()
     victim: Any = Victim()
     victim.say("my last words")
     pid, began = victim.process(), time.time()
@@ -152,14 +151,13 @@ def test_the_exception_and_the_master_describe_a_death_in_the_same_words(
     assert began - 1 < cause.at < time.time() + 1
     assert cause.memory[0].resident > 2**20
     assert cause.memory_peak >= cause.memory[0].resident // 2
-    (record,) = eventually(deaths)
+    (record,) = eventually(lambda: [record for record in deaths() if record.cause.pid == pid])
     assert record.cause == cause
     assert (record.class_name, record.restarts) == ("Victim", 0)
     assert record.owner.endswith(f"(process {os.getpid()})")
 
 
-def test_a_memory_limit_leaves_the_limit_the_size_and_the_curve(connect: Callable[..., None]) -> None:
-    connect()
+def test_a_memory_limit_leaves_the_limit_the_size_and_the_curve(shared_cluster: None) -> None:
     victim = with_options(Victim, max_memory=64)()
     victim.grow(8)
     growing = submit(victim.grow_and_sleep, 128)
