@@ -796,13 +796,14 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         assert self.waiting() == []
 
 
-class TestAnyOrderOfEvents(AnyOrderOfEvents.TestCase):
-    settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+class ManyOrdersOfEvents(AnyOrderOfEvents):
+    """The same, for longer."""
 
 
-@pytest.mark.slow
-class TestManyOrdersOfEvents(AnyOrderOfEvents.TestCase):
-    settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+AnyOrderOfEvents.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+ManyOrdersOfEvents.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
+TestManyOrdersOfEvents = pytest.mark.slow(ManyOrdersOfEvents.TestCase)
 
 
 def test_a_program_with_several_workers_of_functions_is_asked_for_one_that_another_waits_for() -> None:
