@@ -10,11 +10,13 @@ from conformance.models import ACT_DIM, OBS_DIM
 
 __all__ = ["IdentityEnv", "continuous_identity", "discrete_identity"]
 
+_SHOWN = np.eye(OBS_DIM, dtype=np.float32)
+
 
 def discrete_identity(rng: np.random.Generator, batch: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Observations `[batch, OBS_DIM]` and the action `[batch]` that each shows as the position of its 1."""
     state = rng.integers(ACT_DIM, size=batch)
-    return np.eye(OBS_DIM, dtype=np.float32)[state], state
+    return _SHOWN[state], state
 
 
 def continuous_identity(rng: np.random.Generator, batch: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -57,20 +59,25 @@ class IdentityEnv(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
+        self._seen = self._begin()
+        return self._seen, {}
+
+    def _begin(self) -> Any:
+        """Choose the right action and return the observation that shows it."""
         if self._kind == "continuous":
             (state,), (right,) = continuous_identity(self.np_random, 1)
             self._right = self.LOW + (right + 1.0) / 2.0 * (self.HIGH - self.LOW)
-            return state, {}
+            return state
         if self._kind == "multi":
             self._right = self.np_random.integers(2, size=2)
-            return np.eye(2, dtype=np.float32)[self._right].reshape(OBS_DIM), {}
+            return np.eye(2, dtype=np.float32)[self._right].reshape(OBS_DIM)
         (state,), (right,) = discrete_identity(self.np_random, 1)
         self._right = right + 5
         if self._kind == "masked":
             self._mask = np.zeros(ACT_DIM, np.int8)
             self._mask[[right, self.np_random.integers(ACT_DIM)]] = 1
-            return {"state": state, "action_mask": self._mask}, {}
-        return state, {}
+            return {"state": state, "action_mask": self._mask}
+        return state
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if not self.action_space.contains(action) or (self._kind == "masked" and not self._mask[action - 5]):
@@ -79,4 +86,4 @@ class IdentityEnv(gymnasium.Env[Any, Any]):
             reward = -float((((action - self._right) / (self.HIGH - self.LOW) * 2.0) ** 2).sum())
         else:
             reward = float(np.sum(action == self._right))
-        return self.reset()[0], reward, True, False, {}
+        return self._seen, reward, True, False, {}

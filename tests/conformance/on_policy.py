@@ -63,16 +63,17 @@ class OnPolicyConformance(Conformance):
         ],
     )
     def test_it_learns_the_identity_environment(self, name: str, kind: str) -> None:
+        numbers = kind == "continuous"
         settings: dict[str, Any] = {
-            "PPO": {"initial_lr": 0.02, "clip_param": 0.2},
-            "A2C": {"learning_rate": 0.02, "entropy_coeff": 0.0},
-            "PolicyGradient": {"lr": 0.03 if kind == "discrete" else 0.01},
+            "PPO": {"initial_lr": 0.02 if numbers else 0.03, "clip_param": 0.2},
+            "A2C": {"learning_rate": 0.02 if numbers else 0.03, "entropy_coeff": 0.0},
+            "PolicyGradient": {"lr": 0.01 if numbers else 0.05},
         }[name]
         agent = self.backend.Agent(self._algorithm(name, kind, settings))
-        if name == "PPO":
-            loop = OnPolicySettings(total_steps=16 * 160, n_steps=8, gae_lambda=1.0, epochs=5, minibatch_size=64)
-        else:
-            loop = OnPolicySettings(total_steps=16 * 480, n_steps=8, gae_lambda=1.0)
+        n_steps = 8 if numbers or name == "PPO" else 4
+        rollouts = (20 if numbers else 10) if name == "PPO" else 60
+        passes: dict[str, Any] = {"epochs": 5, "minibatch_size": 64} if name == "PPO" else {}
+        loop = OnPolicySettings(16 * n_steps * rollouts, n_steps=n_steps, gae_lambda=1.0, **passes)
         with make_vector_env(IdentityEnv, 16, env_kwargs={"kind": kind}) as envs:
             train_on_policy(agent, envs, loop, seed=1)
         goal = {"continuous": -0.3, "multi": 1.9}.get(kind, 0.95)
