@@ -1,5 +1,6 @@
 """The description of a backend's framework for the suite, and the base of all suites."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -10,7 +11,16 @@ import pytest
 from parl_core.backends import Backend
 from parl_core.model import Weights
 
-__all__ = ["FLOAT32", "FLOAT64", "Adapter", "Conformance", "Precision", "assert_weights_close", "random_weights"]
+__all__ = [
+    "FLOAT32",
+    "FLOAT64",
+    "Adapter",
+    "Conformance",
+    "Precision",
+    "assert_weights_close",
+    "in_pairs",
+    "random_weights",
+]
 
 
 class Adapter(Protocol):
@@ -38,6 +48,24 @@ class Precision:
 
 FLOAT32 = Precision("float32", np.float32, 1e-5)
 FLOAT64 = Precision("float64", np.float64, 1e-9)
+
+
+def in_pairs(**choices: dict[str, Any]) -> pytest.MarkDecorator:
+    """Parametrize a test by `precision` and two or more other arguments, half of the combinations marked as slow.
+
+    The quick half has each choice of an argument beside each choice of every other one.
+
+    Args:
+        choices: of each other argument, by the names that appear in the tests' names.
+    """
+    choices = {"precision": {FLOAT32.name: FLOAT32, FLOAT64.name: FLOAT64}, **choices}
+    cases = []
+    for case in itertools.product(*(enumerate(named.items()) for named in choices.values())):
+        places, named = zip(*case, strict=True)
+        names, values = zip(*named, strict=True)
+        marks = pytest.mark.slow if sum(places) % 2 else ()
+        cases.append(pytest.param(*values, id="-".join(names), marks=marks))
+    return pytest.mark.parametrize(tuple(choices), cases)
 
 
 class Conformance:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from conformance.adapter import Conformance, Precision, assert_weights_close, random_weights
+from conformance.adapter import Conformance, Precision, assert_weights_close, in_pairs, random_weights
 from conformance.complex_step import gradient, layers, logsumexp
 from conformance.identity import discrete_identity
 from conformance.models import ACT_DIM, HIDDEN, OBS_DIM
@@ -104,8 +104,7 @@ class C51Conformance(Conformance):
         np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-5)
         np.testing.assert_allclose(found @ _SUPPORT, (p * values).sum(axis=1), atol=1e-5)
 
-    @pytest.mark.parametrize("double", [False, True], ids=["plain", "double"])
-    @pytest.mark.parametrize("extras", [False, True], ids=["one_step", "n_step_prioritised_masked"])
+    @in_pairs(double={"plain": False, "double": True}, extras={"one_step": False, "n_step_prioritised_masked": True})
     def test_three_updates_agree_with_the_reference(self, precision: Precision, double: bool, extras: bool) -> None:
         rng = np.random.default_rng(1)
         weights, target_weights = random_weights(rng, _SHAPES), random_weights(rng, _SHAPES)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.adapter import FLOAT32, Precision, assert_weights_close
+from conformance.adapter import FLOAT32, Precision, assert_weights_close, in_pairs
 from conformance.complex_step import gradient, layers, logsumexp, minimum, squashed_log_prob
 from conformance.continuous import BATCH, LR, TAU, ContinuousConformance, columns_of, some_batch
 from conformance.continuous_models import SQUASHED_SHAPES, squashed
@@ -63,9 +63,11 @@ class CQLConformance(ContinuousConformance):
         wanted = np.dtype(precision.dtype).name
         assert [str(loss.dtype).rpartition(".")[2] for loss in losses] == [wanted] * len(losses)
 
-    @pytest.mark.parametrize("version", [2, 3])
-    @pytest.mark.parametrize("lagrange", [False, True], ids=["fixed", "lagrange"])
-    @pytest.mark.parametrize("learned", [False, True], ids=["alpha_fixed", "alpha_learned"])
+    @in_pairs(
+        version={"2": 2, "3": 3},
+        lagrange={"fixed": False, "lagrange": True},
+        learned={"alpha_fixed": False, "alpha_learned": True},
+    )
     def test_three_updates_agree_with_the_reference(
         self, precision: Precision, version: int, lagrange: bool, learned: bool
     ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
+from conformance.adapter import FLOAT32, Conformance, Precision, assert_weights_close, in_pairs, random_weights
 from conformance.complex_step import gradient, layers, minimum
 from conformance.continuous import BATCH, LR, columns_of, some_batch
 from conformance.continuous_models import SQUASHED_SHAPES
@@ -62,8 +62,7 @@ class CrossQConformance(Conformance):
         given = {"gamma": _GAMMA, "actor_lr": LR, "critic_lr": LR, "policy_freq": 1, **settings}
         return self.backend.Agent(self.algorithm("CrossQ", model, **given), seed=seed)
 
-    @pytest.mark.parametrize("alpha", [None, 0.3], ids=["learned", "fixed"])
-    @pytest.mark.parametrize("extras", [False, True], ids=["one_step", "n_step_prioritised"])
+    @in_pairs(alpha={"learned": None, "fixed": 0.3}, extras={"one_step": False, "n_step_prioritised": True})
     def test_four_updates_agree_with_the_reference(
         self, precision: Precision, alpha: float | None, extras: bool
     ) -> None:

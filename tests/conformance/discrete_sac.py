@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from conformance.adapter import Conformance, Precision, assert_weights_close, random_weights
+from conformance.adapter import Conformance, Precision, assert_weights_close, in_pairs, random_weights
 from conformance.complex_step import gradient, layers, logsumexp
 from conformance.identity import discrete_identity
 from conformance.models import ACT_DIM, HIDDEN, OBS_DIM
@@ -70,8 +70,7 @@ def _least(weights: Weights, obs: Any) -> NDArray[Any]:
 class DiscreteSACConformance(Conformance):
     """Suite of DiscreteSAC."""
 
-    @pytest.mark.parametrize("alpha", [None, 0.3], ids=["learned", "fixed"])
-    @pytest.mark.parametrize("extras", [False, True], ids=["one_step", "n_step_prioritised_masked"])
+    @in_pairs(alpha={"learned": None, "fixed": 0.3}, extras={"one_step": False, "n_step_prioritised_masked": True})
     def test_three_updates_agree_with_the_reference(
         self, precision: Precision, alpha: float | None, extras: bool
     ) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from conformance.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
+from conformance.adapter import FLOAT32, Conformance, Precision, assert_weights_close, in_pairs, random_weights
 from conformance.complex_step import absolute, clip, gradient, layers, minimum
 from conformance.reference import Adam, clip_by_global_norm
 from conformance.team_models import (
@@ -106,8 +106,7 @@ class MAPPOConformance(Conformance):
     def _loss(self, batch: TeamRollout, masks_value: bool, clips_value: bool, weights: Weights) -> Any:
         return self._losses(weights, batch, masks_value, clips_value)[0]
 
-    @pytest.mark.parametrize("masks_value", [True, False], ids=["active_values", "all_values"])
-    @pytest.mark.parametrize("clips_value", [True, False], ids=["clipped", "plain"])
+    @in_pairs(masks_value={"active_values": True, "all_values": False}, clips_value={"clipped": True, "plain": False})
     def test_three_updates_agree_with_the_reference(
         self, precision: Precision, masks_value: bool, clips_value: bool
     ) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from conformance.adapter import Conformance, Precision, assert_weights_close, random_weights
+from conformance.adapter import Conformance, Precision, assert_weights_close, in_pairs, random_weights
 from conformance.complex_step import absolute, gradient, layers
 from conformance.identity import discrete_identity
 from conformance.models import ACT_DIM, HIDDEN, OBS_DIM
@@ -59,8 +59,7 @@ def _loss(theta: Any, target: NDArray[Any], importance: NDArray[Any]) -> Any:
 class QRDQNConformance(Conformance):
     """Suite of QRDQN."""
 
-    @pytest.mark.parametrize("double", [False, True], ids=["plain", "double"])
-    @pytest.mark.parametrize("extras", [False, True], ids=["one_step", "n_step_prioritised_masked"])
+    @in_pairs(double={"plain": False, "double": True}, extras={"one_step": False, "n_step_prioritised_masked": True})
     def test_three_updates_agree_with_the_reference(self, precision: Precision, double: bool, extras: bool) -> None:
         rng = np.random.default_rng(1)
         weights, target_weights = random_weights(rng, _SHAPES), random_weights(rng, _SHAPES)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.adapter import FLOAT32, Precision, assert_weights_close, random_weights
+from conformance.adapter import FLOAT32, Precision, assert_weights_close, in_pairs, random_weights
 from conformance.complex_step import gradient
 from conformance.continuous import BATCH, LR, TAU, ContinuousConformance, columns_of, some_batch
 from conformance.continuous_models import ENSEMBLE_SHAPES, ensemble, squashed
@@ -39,8 +39,7 @@ class REDQConformance(ContinuousConformance):
     def identity_settings(self) -> dict[str, Any]:
         return {**super().identity_settings(), "alpha": 0.01, "policy_freq": 1}
 
-    @pytest.mark.parametrize("alpha", [None, 0.3], ids=["learned", "fixed"])
-    @pytest.mark.parametrize("extras", [False, True], ids=["one_step", "n_step_prioritised"])
+    @in_pairs(alpha={"learned": None, "fixed": 0.3}, extras={"one_step": False, "n_step_prioritised": True})
     def test_four_updates_agree_with_the_reference(
         self, precision: Precision, alpha: float | None, extras: bool
     ) -> None:
