@@ -79,10 +79,6 @@ class Conformance:
         found: Precision = request.param
         return found
 
-    @pytest.fixture(autouse=True)
-    def _seeded(self) -> None:
-        self.adapter.seed(7)
-
     @property
     def backend(self) -> Backend:
         return self.adapter.backend
