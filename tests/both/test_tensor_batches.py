@@ -129,8 +129,15 @@ def columns(name: str) -> dict[str, Any]:
     return {"obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "terminal": reward > 1.0}
 
 
-@pytest.mark.parametrize("wide", [("reward", "advantage"), ()], ids=["one column", "all columns"])
-@pytest.mark.parametrize("way", ["algorithm.learn", "agent.learn"])
+@pytest.mark.parametrize(
+    ("way", "wide"),
+    [
+        pytest.param("algorithm.learn", ("reward", "advantage"), id="algorithm.learn-one column"),
+        pytest.param("agent.learn", (), id="agent.learn-all columns"),
+        pytest.param("agent.learn", ("reward", "advantage"), id="agent.learn-one column", marks=pytest.mark.slow),
+        pytest.param("algorithm.learn", (), id="algorithm.learn-all columns", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", [*CHOICES, *NUMBERS, *ON_POLICY])
 def test_tensors_of_floats_become_those_of_the_model(name: str, way: str, wide: tuple[str, ...]) -> None:
     agent = learner(name)
@@ -156,8 +163,15 @@ def numbers_of(result: Any) -> list[Any]:
     return [number for part in parts if part is not None for number in np.ravel(part)]
 
 
-@pytest.mark.parametrize("dtype", ["int64", "bool"])
-@pytest.mark.parametrize("way", ["algorithm.learn", "agent.learn"])
+@pytest.mark.parametrize(
+    ("way", "dtype"),
+    [
+        ("algorithm.learn", "bool"),
+        ("agent.learn", "int64"),
+        pytest.param("agent.learn", "bool", marks=pytest.mark.slow),
+        pytest.param("algorithm.learn", "int64", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", [*CHOICES, *NUMBERS, *ON_POLICY])
 def test_tensors_of_whole_numbers_and_flags_are_taken_like_arrays(name: str, way: str, dtype: str) -> None:
     agent = learner(name)
