@@ -32,7 +32,7 @@ class AWACConformance(ContinuousConformance):
         return squashed(backend, deep=deep)
 
     def identity_settings(self) -> dict[str, Any]:
-        return {**super().identity_settings(), "lam": 0.05}
+        return {**super().identity_settings(), "lam": 0.05, "actor_lr": 0.0045, "critic_lr": 0.01}
 
     @pytest.mark.parametrize("extras", [False, True], ids=["one_step", "n_step_prioritised"])
     def test_three_updates_agree_with_the_reference(self, precision: Precision, extras: bool) -> None:

@@ -294,19 +294,19 @@ class ContinuousConformance(Conformance):
         rng = np.random.default_rng(8)
         algorithm = self.algorithm(self.NAME, self.make(self.backend, deep=True), **self.identity_settings())
         agent = self.backend.Agent(algorithm, seed=9)
-        for update in range(200):
+        for update in range(120):
             obs, shown = continuous_identity(rng, 64)
             action = rng.uniform(-1.0, 1.0, shown.shape).astype(np.float32)  # whoever acts: it learns off-policy
             reward = -((action[:, 0] - 0.5 * shown[:, 0]) ** 2)
             # The critic learns first: an actor that follows an untrained one ends where tanh is flat.
-            agent.learn(obs, action, reward, obs, np.ones(64), actor_lr=0.0 if update < 100 else None)
+            agent.learn(obs, action, reward, obs, np.ones(64), actor_lr=0.0 if update < 60 else None)
         obs, shown = continuous_identity(rng, 200)
         missed = np.abs(agent.predict(obs) - 0.5 * shown)[:, 0]
         assert missed.mean() < 0.15  # an actor that ignores what is shown misses by 0.25 and more
 
     def identity_settings(self) -> dict[str, Any]:
-        """Settings with which the identity environment is learned in 200 updates."""
-        return {"gamma": 0.9, "actor_lr": 0.003, "critic_lr": 0.01}
+        """Settings with which the identity environment is learned in 120 updates."""
+        return {"gamma": 0.9, "actor_lr": 0.006, "critic_lr": 0.02}
 
 
 def some_batch(rng: np.random.Generator, *, extras: bool = False) -> Batch:
