@@ -345,10 +345,10 @@ class PPOConformance(Conformance):
     def test_it_learns_the_identity_environment(self, continuous: bool) -> None:
         rng = np.random.default_rng(14)
         model = (gaussian_actor_critic if continuous else actor_critic)(self.backend)
-        algorithm = self.algorithm("PPO", model, initial_lr=0.01, clip_param=0.2, continuous_action=continuous)
+        algorithm = self.algorithm("PPO", model, initial_lr=0.02, clip_param=0.2, continuous_action=continuous)
         agent = self.backend.Agent(algorithm, seed=15)
         play = continuous_identity if continuous else discrete_identity
-        for _ in range(60):
+        for _ in range(30 if continuous else 20):
             obs, right = play(rng, 128)
             value, action, log_prob, _ = agent.sample(obs)
             reward = -((action - right) ** 2).sum(axis=1) if continuous else (action == right).astype(np.float32)
