@@ -195,6 +195,9 @@ CASES: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
 }
 
 
+SLOW = {"sac", "oac", "td3_bc", "tqc"}  # their targets, temperatures and delays are those of others
+
+
 @pytest.fixture
 def _half_a_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise that is the same in a program and outside."""
@@ -205,7 +208,7 @@ def _half_a_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_half_a_deviation")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])
 def test_four_runs_are_four_eager_updates_with_all_that_belongs_to_them(name: str) -> None:
     (algorithm, inputs), (twin, _) = CASES[name](), CASES[name]()
     built = Builder(algorithm, inputs)
