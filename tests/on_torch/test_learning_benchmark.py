@@ -326,7 +326,9 @@ def test_a_row_stands_beside_the_same_recipe_in_stable_baselines3(tmp_path: Path
     assert "- passed: 1 of 1 rows" in table
 
 
-@pytest.mark.parametrize("share", ["0", "-1", "nan", "inf", "2"])
+@pytest.mark.parametrize(
+    "share", ["0", "nan", *(pytest.param(share, marks=pytest.mark.slow) for share in ("-1", "inf", "2"))]
+)
 def test_a_share_that_is_none_is_refused(share: str, tmp_path: Path) -> None:
     refused = call(tmp_path, f"--share={share}", "--only-report")
     assert refused.returncode == 2
