@@ -100,6 +100,14 @@ def rolled_back(kind: str) -> tuple[Any, Any, Any, int]:
     return es, report, good, number
 
 
+def test_the_means_of_the_arms_are_those_of_their_own_models() -> None:
+    es = ES(np.ones(6), settings(rollback=True, min_control=1000))
+    update(es, [1.0, 3.0])
+    report = update(es, [0.0, 0.5], [10.0, 11.0, 12.0])
+    assert (report.control, report.control_mean) == (2, 0.25)
+    assert (report.holdout, report.holdout_mean) == (3, 11.0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_models_that_are_worse_than_the_trusted_one_are_left_and_their_samples_count(kind: str) -> None:
     es, report, good, number = rolled_back(kind)

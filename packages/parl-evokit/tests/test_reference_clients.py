@@ -426,7 +426,7 @@ def test_the_cpp_client_serves_both_arms_without_noise(cpp: Command, tmp_path: P
     assert abs(arms["control"] / 5000 - 0.2) < 0.04
     assert abs(arms["holdout"] / 5000 - 0.1) < 0.03
     report, _ = es.update_from_log(tmp_path / "log")
-    assert (report.used, report.control, report.holdout) == (arms["noise"], 5000 - arms["noise"], arms["holdout"])
+    assert (report.used, report.control, report.holdout) == (arms["noise"], arms["control"], arms["holdout"])
 
 
 SERVED = MANY // 4

@@ -62,7 +62,7 @@ class UpdateReport:
         repeated: Number of rewards beyond the first of a sample.
         mean_reward: Mean reward of the used samples.
         best_reward: Largest reward of the used samples.
-        control: Number of samples without noise.
+        control: Number of samples without noise, except those of `holdout`.
         control_mean: Mean reward of these samples; None without any.
         stale: Numbers of used samples of older models, by age in updates, 1 or more.
         set_aside: Numbers of samples that were not used.

@@ -327,7 +327,8 @@ class SortedSamples:
 
     Attributes:
         groups: Usable samples, the newest model first.
-        controls: Rewards of samples without noise, sorted, by the age of their model.
+        controls: Rewards of samples without noise, sorted, by the age of their model; not of the trusted one.
+        holdout: Rewards of samples without noise of the trusted model, sorted.
         repeated: Number of rewards beyond the first of a sample.
         set_aside: Numbers of samples that do not count, by reason.
         stale_rule: The algorithm's rule for samples of older models.
@@ -336,6 +337,7 @@ class SortedSamples:
 
     groups: list[Group] = field(default_factory=list)
     controls: dict[int, list[float]] = field(default_factory=dict)
+    holdout: list[float] = field(default_factory=list)
     repeated: int = 0
     set_aside: SetAsideCounts = field(default_factory=SetAsideCounts)
     stale_rule: str = ""
@@ -343,7 +345,7 @@ class SortedSamples:
 
     @property
     def control(self) -> list[float]:
-        """Rewards of all samples without noise, sorted."""
+        """Rewards of all samples without noise except those of the trusted model, sorted."""
         if not self.controls:
             return []
         return sorted(chain.from_iterable(self.controls.values()))
@@ -394,6 +396,7 @@ def sort_samples(
     repeated = 0
     control = left & samples.without_noise
     controls: dict[int, list[float]] = {}
+    holdout: list[float] = []
     if take(control):
         rows = samples.where(control)
         identified = rows.keys >= IDENTIFIED
@@ -404,12 +407,14 @@ def sort_samples(
             model_iter_id - number: sorted(rows.rewards[rows.models == number].tolist())
             for number in distinct(rows.models)[::-1]
         }
+        if trusted is not None:
+            holdout = controls.pop(model_iter_id - trusted, [])
     # A sample may have come with its fingerprint and without: it is the same sample.
     usable = replace(samples, fingerprints=np.zeros_like(samples.fingerprints))
-    if aside.total or controls:
+    if aside.total or np.count_nonzero(control):
         usable = usable.where(left)
     one = usable.joined()
-    return SortedSamples(_groups(one, model_iter_id), controls, repeated + len(usable) - len(one), aside)
+    return SortedSamples(_groups(one, model_iter_id), controls, holdout, repeated + len(usable) - len(one), aside)
 
 
 def fresh_intake(

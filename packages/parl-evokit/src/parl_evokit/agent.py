@@ -466,7 +466,7 @@ class ESAgent:
         default = update.default_reward
         if update.censoring is CensorKind.WORST:
             intake = strategy.sorted(samples)
-            default = min([*intake.control, *(float(group.rewards.min()) for group in intake.groups)], default=default)
+            default = min([*intake.control, *intake.holdout, *(float(group.rewards.min()) for group in intake.groups)], default=default)
         censored = waiting.where(late)
         censored = replace(censored, rewards=np.full(len(censored), default, np.float32))
         return Samples.concatenated([samples, censored]), len(censored)

@@ -222,11 +222,10 @@ class Strategy(ABC):
             return self._updated(intake, self._sampler)
 
     def _updated(self, intake: SortedSamples, before: Sampler) -> UpdateReport:
-        arms = self._arms(intake, before)
-        guard = self.guard.noting(*arms)
+        guard = self.guard.noting(self._since_trusted(intake, before), intake.holdout)
         comparison, verdict = guard.comparison, guard.verdict()
         if verdict is Verdict.WORSE:
-            return self._with_comparison(self._roll_back(intake, before, guard), comparison, arms[1])
+            return self._with_comparison(self._roll_back(intake, before, guard), comparison, intake.holdout)
         if verdict is Verdict.TRUSTED:
             guard = guard.trust_present()
         if (used := intake.used) < self._min_samples:
@@ -239,14 +238,14 @@ class Strategy(ABC):
             step = self._finite(before, lambda: self._advance(intake, before))
         except StepDiverged as error:
             report = self._not_taken(intake, before, guard, str(error))
-            return self._with_comparison(report, comparison, arms[1])
+            return self._with_comparison(report, comparison, intake.holdout)
         parameters = self._take(step, before, guard, state_before)
         update_norm = _distance(parameters, before.parameters)
         self._stalled = 0 if update_norm > 0.0 else self._stalled + 1
         self._rejected = ""
         self._note_best(intake, before)
         report = _report(intake, before, used, step.gradient_norm, update_norm, parameters)
-        return self._with_comparison(report, comparison, arms[1])
+        return self._with_comparison(report, comparison, intake.holdout)
 
     def _finite(self, before: Sampler, advance: Callable[[], Advance]) -> Advance:
         """Return a step; with noise so wide that its samples may not be finite, look at it.
@@ -291,14 +290,13 @@ class Strategy(ABC):
         self.keys.start_pair()
         return parameters
 
-    def _arms(self, intake: SortedSamples, before: Sampler) -> tuple[list[float], list[float]]:
-        """Return the rewards without noise of the models since the trusted one, and of that one."""
+    def _since_trusted(self, intake: SortedSamples, before: Sampler) -> list[float]:
+        """Return the rewards without noise of the models since the trusted one; none while it is the present one."""
         trusted = self.guard.trusted
         if trusted is None:
-            return [], []
+            return []
         age = before.model_iter_id - trusted[0]
-        present = [reward for own, rewards in intake.controls.items() if own < age for reward in rewards]
-        return present, intake.controls.get(age, [])
+        return [reward for own, rewards in intake.controls.items() if own < age for reward in rewards]
 
     def _with_comparison(self, report: UpdateReport, comparison: Comparison, holdout: list[float]) -> UpdateReport:
         """Return the report with the comparison of the arms of this update."""
