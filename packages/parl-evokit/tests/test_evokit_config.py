@@ -217,9 +217,23 @@ def test_whole_numbers_may_be_decimal_octal_or_hexadecimal(tmp_path: Path) -> No
 
 def test_a_number_may_have_hundreds_of_digits(tmp_path: Path) -> None:
     long = 3 * 10**150
-    (tmp_path / "c.json").write_text(json.dumps({"solver": {"update": {"default_reward": long}}}), encoding="utf-8")
-    for source in (tmp_path / "c.json", {"solver": {"update": {"default_reward": long}}}):
-        assert Config.load(source).solver.update.default_reward == 3e150
+    (tmp_path / "c.json").write_text(json.dumps({"solver": {"update": {"weight_decay": long}}}), encoding="utf-8")
+    for source in (tmp_path / "c.json", {"solver": {"update": {"weight_decay": long}}}):
+        assert Config.load(source).solver.update.weight_decay == 3e150
+
+
+def test_json_with_a_repeated_name_reads_as_prototxt_does(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="type is given twice in solver"):
+        load(tmp_path, '{"solver": {"type": "ARS", "type": "GA"}}', ".json")
+    twice = '{"solver": {"update": {"max_age": 3}}, "solver": {"type": "GA"}}'
+    assert load(tmp_path, twice, ".json") == load(tmp_path, "solver { update { max_age: 3 } } solver { type: GA }")
+
+
+@pytest.mark.parametrize("default", [1e39, -1e39, float("nan"), float("inf")])
+def test_the_default_of_missing_rewards_is_one_that_counts(default: float) -> None:
+    with pytest.raises(ConfigError, match="default_reward must be a finite float32 number"):
+        UpdateConfig(default_reward=default)
+    assert UpdateConfig(default_reward=3.4028235e38).default_reward == 3.4028235e38
 
 
 def test_blocks_strings_lists_and_separators_read_as_in_protobuf() -> None:

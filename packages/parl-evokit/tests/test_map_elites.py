@@ -69,13 +69,28 @@ def test_a_saved_map_goes_on_to_the_same_bits() -> None:
     assert second.elites.tobytes() == whole.elites.tobytes()
     with pytest.raises(LayoutMismatch):
         MapElites(np.zeros(3), [0], [1], [2]).load_state(first.state())
+    for cells, side in (([10, 10], 1.0), ([20, 20], 2.0), ([20, 20], 0.5)):
+        other = MapElites(np.zeros(8), [-side, -side], [side, side], cells)
+        with pytest.raises(LayoutMismatch, match="other cells or another box"):
+            other.load_state(first.state())
+        assert len(other) == 0
 
 
 def test_bad_settings_and_arrays_are_refused() -> None:
     for wrong in (([0], [0], [2]), ([0], [1], [0]), ([0, 0], [1], [2]), ([0], [np.inf], [2])):
         with pytest.raises(EvolutionError):
             MapElites([0.0], *wrong)
+    for cells, seed in (([2.5], 0), ([10**6] * 4, 0), ([2], -1), ([2], 2**64)):
+        with pytest.raises(EvolutionError):
+            MapElites([0.0], [0] * len(cells), [1] * len(cells), cells, seed=seed)
     search = MapElites([0.0], [0], [1], [2])
+    for number in ("1", 1j, 10**400):
+        with pytest.raises(LayoutMismatch):
+            search.tell([[1.0]], [1.0], [[number]] if number != "1" else [["one"]])
+    for reward in ("1", 1j):
+        with pytest.raises(InvalidReward, match="a reward must be a number"):
+            search.tell([[1.0]], [reward], [[0.5]])
+    assert search.tell([[1.0]], [10**400], [[0.5]]).outside == 1
     with pytest.raises(LayoutMismatch):
         search.tell([[1.0, 2.0]], [1.0], [[0.5]])
     with pytest.raises(LayoutMismatch):

@@ -16,7 +16,7 @@ import json
 import re
 import tomllib
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -226,7 +226,7 @@ def load_settings(
     if isinstance(source, kind):
         return source
     if isinstance(source, Mapping):
-        return _build(kind, _nested(_block_of(source), implied), "the dictionary", at_top=True)
+        return _build(kind, _nested(_block_of(source.items()), implied), "the dictionary", at_top=True)
     if not isinstance(source, str | PathLike):
         raise ConfigError(
             f"settings must be a path, a dictionary or a {kind.__name__}, not of type {type(source).__name__}"
@@ -254,32 +254,34 @@ def to_prototxt(settings: Any) -> str:
 
 def _parse_toml(text: str) -> Block:
     try:
-        return _block_of(tomllib.loads(text))
+        return _block_of(tomllib.loads(text).items())
     except ValueError as error:  # no TOML, or an integer of thousands of digits
         raise ConfigError(str(error)) from error
 
 
 def _parse_json(text: str) -> Block:
     try:
-        tree = json.loads(text)
+        tree = json.loads(text, object_pairs_hook=_block_of)  # which keeps repeated names
     except ValueError as error:  # no JSON, or an integer of thousands of digits
         raise ConfigError(str(error)) from error
-    if not isinstance(tree, dict):
+    if not isinstance(tree, Block):
         raise ConfigError(f"an object is expected, not {type(tree).__name__}")
-    return _block_of(tree)
+    return tree
 
 
-def _block_of(tree: Mapping[str, Any]) -> Block:
+def _block_of(pairs: Iterable[tuple[str, Any]]) -> Block:
     fields: list[Field] = []
-    for name, value in tree.items():
+    for name, value in pairs:
         items = value if isinstance(value, list | tuple) else [value]
         fields += [Field(str(name), _value_of(name, item), 0) for item in items]
     return Block(tuple(fields))
 
 
 def _value_of(name: str, value: object) -> Value:
+    if isinstance(value, Block):
+        return value
     if isinstance(value, Mapping):
-        return _block_of(value)
+        return _block_of(value.items())
     if isinstance(value, Enum):
         return Word(value.name)
     if isinstance(value, str):

@@ -39,6 +39,7 @@ __all__ = [
     "decode",
     "decode_spans",
     "distinct",
+    "float_numbers",
     "fresh_intake",
     "noise_keys",
     "reward_numbers",
@@ -207,14 +208,16 @@ def reward_numbers(rewards: Sequence[float] | NDArray[np.floating], n: int) -> N
     return _checked(rewards, n)[0]
 
 
-def _checked(rewards: Sequence[float] | NDArray[np.floating], n: int) -> tuple[NDArray[np.float64], bool]:
-    """Return the result of `reward_numbers`, and True if all are finite."""
-    if not hasattr(rewards, "__len__"):
-        raise InvalidReward(f"rewards must be a sequence of numbers, not a {type(rewards).__name__}")
-    if n != len(rewards):
-        raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: give one reward for each")
+def float_numbers(rewards: Any) -> NDArray[np.float64]:
+    """Return rewards as a new array, not finite where they are masked or beyond float64.
+
+    Raises:
+        InvalidReward: They are not a sequence of numbers.
+    """
     try:
         found = np.asarray(rewards)
+        if not found.ndim:
+            raise InvalidReward(f"rewards must be a sequence of numbers, not a {type(rewards).__name__}")
         if found.dtype.kind not in NUMBERS:  # numpy would make numbers of texts, dates and halves of complex ones
             raise TypeError(f"these are of type {found.dtype}, such as {found.ravel()[:1].tolist()}")
         if found.dtype == np.float64:
@@ -222,14 +225,24 @@ def _checked(rewards: Sequence[float] | NDArray[np.floating], n: int) -> tuple[N
         else:
             with np.errstate(over="ignore"):  # beyond float64 becomes infinite, as beyond float32 below
                 numbers = found.astype(np.float64)
+    except InvalidReward:
+        raise
     except OverflowError:
         numbers = np.array([as_float(reward) for reward in rewards])
     except (TypeError, ValueError) as error:
         raise InvalidReward(f"a reward must be a number: {error}") from error
-    if numbers.shape != (n,):
-        raise InvalidReward(f"rewards must be one number per sample, an array ({n},), not one of shape {numbers.shape}")
     if isinstance(rewards, np.ma.MaskedArray):  # what is masked is no reward, and will be set aside as well
         numbers = np.where(np.ma.getmaskarray(rewards), np.nan, numbers)
+    return numbers
+
+
+def _checked(rewards: Sequence[float] | NDArray[np.floating], n: int) -> tuple[NDArray[np.float64], bool]:
+    """Return the result of `reward_numbers`, and True if all are finite."""
+    numbers = float_numbers(rewards)
+    if numbers.shape[:1] != (n,):
+        raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: give one reward for each")
+    if numbers.shape != (n,):
+        raise InvalidReward(f"rewards must be one number per sample, an array ({n},), not one of shape {numbers.shape}")
     # What is infinite in float32, as in a log, will be set aside; what is 0 there is 0: so squares are numbers.
     if not n:
         return numbers, True

@@ -13,6 +13,7 @@ from os import PathLike
 from typing import Any, Union
 
 from parl_evokit._config_reader import load_settings, to_prototxt
+from parl_evokit._samples import INFINITE_IN_FLOAT32
 from parl_evokit.errors import ConfigError
 from parl_evokit.noise._spec import LARGEST_TABLE, SMALLEST_TABLE, NoiseSpec
 
@@ -410,7 +411,8 @@ class UpdateConfig:
         _require(self.min_samples >= 1, "min_samples", self.min_samples, "1 or more")
         timeout = self.reward_timeout_s
         _require(timeout >= 0.0 and isfinite(timeout), "reward_timeout_s", timeout, "0 or more")
-        _require(isfinite(self.default_reward), "default_reward", self.default_reward, "finite")
+        default = self.default_reward
+        _require(abs(default) < INFINITE_IN_FLOAT32, "default_reward", default, "a finite float32 number")
 
 
 @dataclass(frozen=True)
@@ -421,7 +423,8 @@ class GuardConfig:
         max_update_ratio: Largest norm of an update relative to the norm of the parameters; 0 for no limit.
         control_share: Share of the traffic that gets the present model without noise, 0 to below 1.
         holdout_share: Share of the traffic that gets the trusted model without noise, 0 to below 1; with 0.95, a new
-            model is a canary that gets 5 %.
+            model is a canary that gets 5 %. While the present model is the trusted one, as it always is without
+            `rollback`, this share is control traffic.
         rollback: True to return to the trusted model when the rewards of the present models are worse. The comparison
             is between the arms of `control_share` and `holdout_share`, both of which must be above 0.
         min_control: Number of rewards in each arm that give one difference; 2 or more.
@@ -460,6 +463,9 @@ class GuardConfig:
 class SolverConfig:
     """Settings of an algorithm and its parts.
 
+    An algorithm ignores the settings of parts that it does not have, so that one file serves several algorithms, except
+    those whose absence would change the samples or the search in silence.
+
     Attributes:
         type: The algorithm.
         optimizer: Settings of the optimizer, for BASIC_ES, ARS and PGPE.
@@ -470,7 +476,8 @@ class SolverConfig:
         guard: Settings of the guard.
 
     Raises:
-        ConfigError: A setting belongs to another algorithm.
+        ConfigError: The algorithm does not support the kind of sampling, bounds, whole numbers, a schedule of std,
+            `stale: IMPORTANCE` or `max_update_ratio`.
     """
 
     type: SolverKind = SolverKind.BASIC_ES

@@ -15,11 +15,14 @@ equal calls give equal candidates on every machine; equal rewards leave a cell a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from parl_evokit._samples import float_numbers
 from parl_evokit.errors import EvolutionError, InvalidReward, LayoutMismatch
 from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles, random_bits
 
@@ -55,7 +58,7 @@ class MapElites:
         line_std: Deviation of the step along the line to another elite; 0.2 in that paper.
         initial: The number of candidates that are drawn around `mean0` first.
         initial_std: The deviation of these candidates.
-        seed: The seed of all normal numbers.
+        seed: The seed of all normal numbers, from 0 to 2**64 - 1.
 
     Raises:
         EvolutionError: A setting is out of its range.
@@ -79,11 +82,18 @@ class MapElites:
         if self._mean0.ndim != 1 or not self._mean0.size or not np.isfinite(self._mean0).all():
             raise LayoutMismatch("mean0 must be a vector of finite numbers")
         self._lower, self._upper = np.array(lower, np.float64), np.array(upper, np.float64)
-        self._cells = tuple(int(count) for count in cells)
+        try:
+            self._cells = tuple(index(count) for count in cells)
+        except TypeError as error:
+            raise EvolutionError(f"cells must be whole numbers: {error}") from error
         if not (len(self._lower) == len(self._upper) == len(self._cells) > 0) or min(self._cells) < 1:
             raise EvolutionError(
                 "lower, upper and cells must have one number for each descriptor, and cells must be 1 or more"
             )
+        if prod(self._cells) >= 2**63:
+            raise EvolutionError(f"a map has up to 2**63 - 1 cells, not {prod(self._cells)}")
+        if not 0 <= seed < 2**64:
+            raise EvolutionError(f"seed must be from 0 to 2**64 - 1, not {seed}")
         if not (np.isfinite(self._upper - self._lower).all() and (self._lower < self._upper).all()):
             raise EvolutionError(f"lower must be below upper, and both finite, not {lower} and {upper}")
         if min(std, line_std) < 0 or not initial_std > 0 or initial < 1:
@@ -122,11 +132,15 @@ class MapElites:
             descriptors: The descriptor of each candidate, `[m, k]`.
 
         Raises:
-            LayoutMismatch: An array has another shape, or a candidate is not finite.
-            InvalidReward: Rewards and candidates differ in number.
+            LayoutMismatch: An array has another shape or is not of numbers, or a candidate is not finite.
+            InvalidReward: Rewards and candidates differ in number, or a reward is not a number.
         """
-        x, worth = np.asarray(candidates, np.float32), np.asarray(rewards, np.float64)
-        like = np.asarray(descriptors, np.float64)
+        try:
+            with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and is refused below
+                x, like = np.asarray(candidates, np.float32), np.asarray(descriptors, np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise LayoutMismatch(f"candidates and descriptors must be numbers: {error}") from error
+        worth = float_numbers(rewards)
         if x.ndim != 2 or x.shape[1] != self._mean0.size or not np.isfinite(x).all():
             raise LayoutMismatch(f"candidates must be finite numbers [m, {self._mean0.size}], not {x.shape}")
         if like.shape != (len(x), len(self._cells)):
@@ -162,7 +176,7 @@ class MapElites:
     @property
     def coverage(self) -> float:
         """Share of the cells that have an elite, 0 to 1."""
-        return len(self) / int(np.prod(self._cells))
+        return len(self) / prod(self._cells)
 
     @property
     def elites(self) -> NDArray[np.float32]:
@@ -193,7 +207,7 @@ class MapElites:
         """Restore a state that `state` of a map with the same settings returned.
 
         Raises:
-            LayoutMismatch: An array is missing or has another shape.
+            LayoutMismatch: An array is missing or has another shape, or the cells or the box of the map were others.
         """
         filled = len(state.get("places", ()))
         wanted = {
@@ -206,6 +220,10 @@ class MapElites:
         found = {name: array.shape for name, array in state.items()}
         if found != wanted:
             raise LayoutMismatch(f"the state of a map has arrays {wanted}, not {found}")
+        like = state["descriptors"]
+        inside = ((like >= self._lower) & (like <= self._upper)).all()
+        if not inside or [self._place(each) for each in like] != state["places"].tolist():
+            raise LayoutMismatch("the state is that of a map with other cells or another box")
         self._drawn, self._told = state["counts"].tolist()
         self._places, self._elites = state["places"].copy(), state["elites"].copy()
         self._rewards, self._descriptors = state["rewards"].copy(), state["descriptors"].copy()
