@@ -134,6 +134,16 @@ def test_damage_that_can_be_neither_kept_nor_moved_does_not_end_a_command_whose_
     assert (log / "noise.evl").read_bytes() == bytes(2000)
 
 
+def test_a_solver_that_has_seen_updates_is_not_made_again(workplace: Path) -> None:
+    update = [argument.replace("model_dir_1", "model_dir_0") for argument in offline_update(0)]
+    evokit(*init_solver())
+    evokit(*init_solver())
+    evokit(*online_sampling(0))
+    evokit(*update)
+    assert "has the solver of model 1" in evokit(*init_solver(), expect=4).output
+    assert "0 samples could be used" in evokit(*update, expect=3).output
+
+
 def test_samples_of_another_model_exit_with_4(workplace: Path) -> None:
     evokit(*init_solver())
     write_raw(workplace / "foreign", [SamplingInfo([1, 2], 0, 99), SamplingInfo([1, 3], 0, 99)], [1.0, 2.0])

@@ -162,6 +162,26 @@ def test_an_agent_does_not_write_over_an_update_that_it_has_not_seen(tmp_path: P
     second.save(tmp_path / "elsewhere")
 
 
+def test_a_new_agent_does_not_write_over_a_solver_that_has_seen_more_updates(tmp_path: Path) -> None:
+    def new() -> ESAgent:
+        return ESAgent({"keys": "COUNTER"}, mlp([4, 3, 2]))
+
+    def updated(agent: ESAgent) -> ESAgent:
+        clone = agent.clone()
+        agent.update([clone.add_noise(), clone.add_noise()], [1.0, 2.0])
+        return agent
+
+    updated(new()).save(tmp_path / "model")
+    before = (tmp_path / "model" / "solver.json").read_bytes()
+    for save in (new().save, new().save_solver):
+        with pytest.raises(SolverError, match="has the solver of model 1, and this agent has model 0"):
+            save(tmp_path / "model")
+    assert (tmp_path / "model" / "solver.json").read_bytes() == before
+    updated(updated(new())).save(tmp_path / "model")  # as when an update is repeated, nothing is lost
+    (tmp_path / "model" / "solver.json").unlink()
+    new().save(tmp_path / "model")
+
+
 def test_a_lock_that_cannot_name_its_holder_is_held_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,7 +273,7 @@ class ESAgent:
         """Write the state of the solver beside the weights, in one step.
 
         Raises:
-            SolverError: There is no solver yet, or another process has updated the directory meanwhile.
+            SolverError: There is no solver yet, or the directory has updates that would be lost; see `save`.
             StorageError: The directory cannot be written; it is unchanged.
         """
         strategy, _ = self._ready("save_solver")
@@ -288,8 +288,9 @@ class ESAgent:
         """Save model and solver in one step, so that a reader finds both old or both new.
 
         Raises:
-            SolverError: There is no solver yet, or another process has updated the directory since this agent last
-                loaded or saved it, and saving would lose that update. See `update_lock` for taking turns.
+            SolverError: There is no solver yet, or saving would lose updates: another process has updated the directory
+                since this agent last loaded or saved it, or this agent has done neither and has made fewer updates. See
+                `update_lock` for taking turns.
             StorageError: The directory cannot be written; it is unchanged.
         """
         strategy, model = self._ready("save")
@@ -353,8 +354,14 @@ class ESAgent:
         _solver_dir.write(directory, strategy, self._progress, built_in, self._history)
 
     def _require_version(self, model_dir: Path) -> None:
-        """Refuse to write over an update that this agent has not seen."""
-        known, found = self._versions.get(os.path.realpath(model_dir)), _solver_dir.version(model_dir)
+        """Refuse to write over an update that this agent has not seen, or over more updates than it has made."""
+        known, found = self._versions.get(os.path.realpath(model_dir), ""), _solver_dir.version(model_dir)
+        if not known and found and (number := read_summary(model_dir)["model_iter_id"]) > self.model_iter_id:
+            raise SolverError(
+                f"{model_dir} has the solver of model {number}, and this agent has model {self.model_iter_id}, so the "
+                "updates of that solver and its record of used samples would be lost: call load_solver() instead of "
+                "init_solver(), save elsewhere, or remove solver.json first"
+            )
         if known and found and found != known:
             raise SolverError(
                 f"{model_dir} has been updated by another process since this agent loaded or saved it, and that update "
