@@ -166,6 +166,36 @@ def test_copies_of_a_segment_are_archived_once(tmp_path: Path) -> None:
     assert len(read_log(tmp_path / "archive").samples) == 2
 
 
+@pytest.mark.parametrize("command", ["prune", "compact"])
+def test_segments_with_records_of_another_model_stay(agent: AsyncESAgent, tmp_path: Path, command: str) -> None:
+    other = ESAgent({"solver": {"update": {"max_age": 20}}}, mlp([4, 2]))
+    for clones in ((agent.clone(), other.clone()), (other.clone(),), (agent.clone(),)):
+        with LogWriter(tmp_path / "log") as log:
+            for number in range(6):
+                for clone in clones:
+                    log.reward(clone.add_noise(), float(number))
+    shared = sorted((tmp_path / "log").glob("*.evl"), key=lambda path: path.stat().st_mtime_ns)[-3:-1]
+    agent.update_from_log(tmp_path / "log")
+    newest = tmp_path / "warehouse" / "model_iter_id-4"
+    to = ["--to", tmp_path / "archive"] if command == "compact" else []
+    told = json.loads(evokit("log", command, tmp_path / "log", "--model_dir", newest, *to, "--json").output)
+    assert (told["removed"], told["kept"]) == (8, 2)
+    assert sorted((tmp_path / "log").glob("*.evl")) == sorted(shared)
+    assert other.update_from_log(tmp_path / "log")[0].used == 12
+
+
+def test_what_a_killed_run_has_begun_to_write_does_not_stay(tmp_path: Path) -> None:
+    log, ledger = used_log(tmp_path, 2)
+    staged, archive = log / f"archiving-{'5' * 32}", tmp_path / "archive"
+    staged.mkdir()
+    for path in log.glob("*.evl"):
+        path.rename(staged / path.name)
+    archive.mkdir()
+    (archive / f".archive-{'5' * 12}.evl.0123456789abcdef.tmp").write_bytes(b"begun")
+    assert compact([log], ledger, archive).records == 4
+    assert [path.name for path in archive.iterdir()] == [f"archive-{'5' * 12}.evl"]
+
+
 @pytest.mark.parametrize("read", ["read_log", "prune", "read_decisions"])
 def test_what_is_pruned_while_a_log_is_read_is_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str

@@ -242,7 +242,7 @@ class ESAgent:
 
         Raises:
             NothingToUpdate: The logs do not contain the used records.
-            LogError: See `read_log`.
+            LogError: The logs do not contain a segment that the update has read, or as for `read_log`.
             SolverError: There is no solver yet, or `until` contains none.
         """
         self._ready("replay_log")
@@ -391,6 +391,8 @@ class ESAgent:
             until=None if until is None else until["ledger"],
             only_tokens=strategy.config.solver.update.only_tokens,
         )
+        if until is not None:
+            _require_segments(contents, before.ledger, until["ledger"])
         # A clock that is ahead on some host must not let all samples time out.
         now_us = min(time.time_ns() // 1000, max(before.now_us, contents.latest_us))
         now_us = now_us if until is None else int(until.get("now_us", 0))
@@ -473,7 +475,10 @@ class ESAgent:
         default = update.default_reward
         if update.censoring is CensorKind.WORST:
             intake = strategy.sorted(samples)
-            default = min([*intake.control, *intake.holdout, *(float(group.rewards.min()) for group in intake.groups)], default=default)
+            default = min(
+                [*intake.control, *intake.holdout, *(float(group.rewards.min()) for group in intake.groups)],
+                default=default,
+            )
         censored = waiting.where(late)
         censored = replace(censored, rewards=np.full(len(censored), default, np.float32))
         return Samples.concatenated([samples, censored]), len(censored)
@@ -507,3 +512,14 @@ class ESAgent:
         assert self._model is not None
         assert self._strategy is not None
         self._model.bind(self._strategy.mean)
+
+
+def _require_segments(contents: LogContents, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+    """Raise an error if a segment of which an update has used more is not in a log."""
+    there = {segment.segment for segment in contents.segments}
+    absent = [name for name, end in after.items() if end > before.get(name, 0) and name not in there]
+    if absent:
+        raise LogError(
+            f"the logs lack {len(absent)} of the segments that the update has read, such as {absent[0]}: give "
+            "all logs of the update, quarantine/ too, as they were before `evokit log prune` or `compact`"
+        )

@@ -408,8 +408,11 @@ def log_stats(paths: tuple[Path, ...], as_json: bool) -> None:
 @JSON
 @exits
 def log_prune(paths: tuple[Path, ...], model_dir: Path, older_than_days: float, dry_run: bool, as_json: bool) -> None:
-    """Remove segments that have been used completely; MODEL_DIR is the directory of the newest model."""
-    removed = prune(paths, read_summary(model_dir)["ledger"], older_than_days=older_than_days, dry_run=dry_run)
+    """Remove segments that have been used completely; MODEL_DIR is the directory of the newest model.
+
+    Segments with records of other models stay, and an update whose segments are removed cannot be replayed.
+    """
+    removed = prune(paths, **_used_by(model_dir), older_than_days=older_than_days, dry_run=dry_run)
     fields = {"removed": len(removed.segments), "bytes": removed.size, "kept": removed.kept, "dry_run": dry_run}
     print_result(as_json, fields, f"{len(removed.segments)} segments, {removed.size} bytes; {removed.kept} stay")
 
@@ -422,8 +425,11 @@ def log_prune(paths: tuple[Path, ...], model_dir: Path, older_than_days: float, 
 @JSON
 @exits
 def log_compact(paths: tuple[Path, ...], model_dir: Path, archive: Path, older_than_days: float, as_json: bool) -> None:
-    """Move segments that have been used completely into large segments in an archive."""
-    done = compact(paths, read_summary(model_dir)["ledger"], archive, older_than_days=older_than_days)
+    """Move segments that have been used completely into large segments in an archive.
+
+    Segments with records of other models stay, and an update whose segments are removed cannot be replayed.
+    """
+    done = compact(paths, archive=archive, **_used_by(model_dir), older_than_days=older_than_days)
     fields = {
         "removed": len(done.segments),
         "records": done.records,
@@ -432,6 +438,12 @@ def log_compact(paths: tuple[Path, ...], model_dir: Path, archive: Path, older_t
     }
     text = f"{done.records} records of {len(done.segments)} segments in {archive}; {done.kept} segments stay"
     print_result(as_json, fields, text)
+
+
+def _used_by(model_dir: Path) -> dict[str, Any]:
+    """Return the ledger and the fingerprint of a solver."""
+    summary = read_summary(model_dir)
+    return {name: summary[name] for name in ("ledger", "fingerprint")}
 
 
 @main.command("report")

@@ -8,9 +8,10 @@ its size; records of many small segments are decoded together.
                            │
                            └─► damage, (start, end)
 
-A segment can be removed after all of it has been used and no writer has it open. It is deleted, or first written into
-an archive: one segment for each fingerprint and run, instead of thousands of small ones. The ledger drops removed
-segments by itself. While segments are archived, they are in a folder of the log that has the name of the archive:
+A segment can be removed after all of it has been used, if no writer has it open and it has no records of another model:
+the solver's ledger does not say whether that one has used them. It is deleted, or first written into an archive: one
+segment for each fingerprint and run, instead of thousands of small ones. The ledger drops removed segments by itself.
+While segments are archived, they are in a folder of the log that has the name of the archive:
 
     log/*.evl ─► rename ─► log/archiving-N/ ─► archive-N.evl, whole or not at all ─► remove the folder
 
@@ -501,7 +502,7 @@ class RetentionReport:
 
 
 def used_files(
-    paths: Iterable[str | PathLike[str]], ledger: Mapping[str, int], older_than_days: float
+    paths: Iterable[str | PathLike[str]], ledger: Mapping[str, int], fingerprint: int | None, older_than_days: float
 ) -> Iterator[tuple[LogFile, Header | None]]:
     """Yield all segments of logs, with the header if the segment can be removed, else with None."""
     latest = time.time() - older_than_days * DAY_S
@@ -509,6 +510,7 @@ def used_files(
         try:
             header, _ = read_header(file) if file.path.suffix == SUFFIX else (None, "")
             used = header is not None and _has_no_more(file, ledger.get(header.segment))
+            used = used and (fingerprint is None or _is_of(file, header, fingerprint))
         except FileGone:
             continue
         except FileUnreadable:  # updates leave it out as well, until it can be read
@@ -524,10 +526,20 @@ def _has_no_more(file: LogFile, end: int | None) -> bool:
     return end is not None and not find_frames(stretch_of(file.path, end, file.size)).places
 
 
+def _is_of(file: LogFile, header: Header | None, fingerprint: int) -> bool:
+    """Return whether all records of a segment are of this model, or do not say of which."""
+    batch = Batch()
+    if header is not None:
+        read_segment([file], header, 0, batch)
+    foreign = (~np.isin(part.fingerprints, (0, fingerprint)) for part in batch.samples())
+    return not any(rows.any() for rows in foreign)
+
+
 def prune(
     paths: Iterable[str | PathLike[str]],
     ledger: Mapping[str, int],
     *,
+    fingerprint: int | None = None,
     older_than_days: float = 0.0,
     dry_run: bool = False,
 ) -> RetentionReport:
@@ -536,6 +548,8 @@ def prune(
     Args:
         paths: Logs.
         ledger: Ledger of the newest solver.
+        fingerprint: Fingerprint of that solver; segments with records of another model are kept. Default: the records
+            of all models may go.
         older_than_days: Age of segments to remove at least, in days since the last write.
         dry_run: Only report the segments that would be removed.
 
@@ -544,7 +558,7 @@ def prune(
         StorageError: A file cannot be removed.
     """
     result = RetentionReport()
-    for file, header in used_files(paths, ledger, older_than_days):
+    for file, header in used_files(paths, ledger, fingerprint, older_than_days):
         if header is None:
             result.kept += 1
             continue
@@ -560,6 +574,7 @@ def compact(
     ledger: Mapping[str, int],
     archive: str | PathLike[str],
     *,
+    fingerprint: int | None = None,
     older_than_days: float = 0.0,
 ) -> RetentionReport:
     """Write segments of which everything has been used into few large ones elsewhere, and remove them.
@@ -568,6 +583,7 @@ def compact(
         paths: Logs.
         ledger: Ledger of the newest solver.
         archive: A directory that is not one of the logs; it is made if necessary.
+        fingerprint: As for `prune`.
         older_than_days: Age of segments to archive at least, in days since the last write.
 
     Raises:
@@ -585,7 +601,7 @@ def compact(
                 if mine:
                     _into_archive(staged, target, result)
     together: dict[tuple[Path, int], list[Path]] = {}
-    for file, header in used_files(logs, ledger, older_than_days):
+    for file, header in used_files(logs, ledger, fingerprint, older_than_days):
         if header is None:
             result.kept += 1
         else:
@@ -639,6 +655,8 @@ def _into_archive(staged: Path, target: Path, result: RetentionReport) -> None:
     if files and not path.exists():
         try:
             target.mkdir(parents=True, exist_ok=True)
+            for left in target.glob(f".{path.name}.*.tmp"):  # of a run that was killed
+                left.unlink(missing_ok=True)
             with atomic_write(path) as out:
                 result.records += _write_together(out, name, files)
         except BaseException as error:
