@@ -1,5 +1,6 @@
 """`AsyncESAgent`: samples of any model in the warehouse, the next model saved in one step, orphans set aside."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from parl_evokit import (
     update_lock,
 )
 from parl_evokit.agent import ESAgent
+from parl_evokit.async_agent import Warehouse
 
 Make = Callable[..., AsyncESAgent]
 
@@ -209,6 +211,42 @@ def test_a_directory_with_another_number_or_twice_the_same_is_refused(make: Make
     with pytest.raises(SolverError, match="both are model 3"):
         make()
     assert agent.model_iter_id == 0
+
+
+def test_a_model_that_expires_while_it_is_looked_up_is_passed_over(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, service = make(max_to_keep=1), make()
+    newest, slow = Warehouse.newest, 0
+
+    def overtaken(warehouse: Warehouse) -> tuple[int, Path] | None:
+        nonlocal slow
+        found = newest(warehouse)
+        if slow:
+            slow = 0
+            agent.update(sampled(agent), [1.0, 2.0, 3.0, 4.0])
+        return found
+
+    monkeypatch.setattr(Warehouse, "newest", overtaken)
+    agent.update(sampled(agent), [1.0, 2.0, 3.0, 4.0])
+    slow = 1
+    assert service.refresh()
+    assert (service.model_iter_id, there(agent)) == (2, ["model_iter_id-2"])
+    slow = 1
+    assert make().model_iter_id == 3
+
+
+@pytest.mark.parametrize("call", ["agent", "refresh", "update"])
+def test_a_warehouse_that_cannot_be_read_is_named(make: Make, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    agent = make()
+    infos = sampled(agent)
+
+    def refused(path: Path) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(StorageError, match="warehouse cannot be read"):
+        {"agent": make, "refresh": agent.refresh, "update": lambda: agent.update(infos, [1.0, 2.0, 3.0, 4.0])}[call]()
 
 
 def test_a_link_in_the_warehouse_is_removed_and_not_what_it_leads_to(make: Make, tmp_path: Path) -> None:

@@ -133,11 +133,14 @@ def test_every_command_prints_one_json_object(place: Path) -> None:
     assert told("config", "check", "nowhere.json", expect=2)["error"] == "ConfigError"
 
 
-def test_a_raw_log_is_written_whole_in_place_of_the_last_one(place: Path) -> None:
+def test_a_raw_log_is_a_new_file(place: Path) -> None:
     evokit(*LOOP, "--rounds=1", "--picture=-")
     common = ["--log-path=raw", "--model-dir=model_warehouse/model_dir_1", "--config-path=config.json"]
-    for _ in range(2):
-        evokit("online_sampling", *common, "--env=loop_code:env", "--raw", "--episodes=5")
+    evokit("online_sampling", *common, "--env=loop_code:env", "--raw", "--episodes=5")
+    before = (place / "raw").read_bytes()
+    for again in (["online_sampling", *common, "--env=loop_code:env", "--raw"], ["log", "convert", "sampling_log", "raw"]):
+        assert "raw exists already" in told(*again, expect=4)["message"]
+    assert (place / "raw").read_bytes() == before
     assert len(told("log", "show", "raw")["samples"]) == 5
     assert told("offline-update", *common, "--updated-model-dir=next")["used"] == 5
 

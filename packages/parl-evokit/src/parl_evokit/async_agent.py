@@ -64,18 +64,22 @@ class Warehouse:
 
         Raises:
             SolverError: Two directories have one number.
+            StorageError: The directory cannot be read.
         """
         found: dict[int, Path] = {}
-        if not self.path.is_dir():
-            return found
-        for path in sorted(self.path.iterdir()):
-            match = NAMES.fullmatch(path.name)
-            if match is None or not path.is_dir():
-                continue
-            number = int(match[1])
-            if number in found:
-                raise SolverError(f"{found[number]} and {path} both are model {number}: move one of them away")
-            found[number] = path
+        try:
+            for path in sorted(self.path.iterdir()):
+                match = NAMES.fullmatch(path.name)
+                if match is None or not path.is_dir():
+                    continue
+                number = int(match[1])
+                if number in found:
+                    raise SolverError(f"{found[number]} and {path} both are model {number}: move one of them away")
+                found[number] = path
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be read: {error}") from error
         return dict(sorted(found.items()))
 
     def newest(self) -> tuple[int, Path] | None:
@@ -153,7 +157,8 @@ class AsyncESAgent(ESAgent):
     Raises:
         ConfigError: See `Config.load`.
         EvolutionError: `model` cannot be adapted.
-        SolverError: The directory of the newest model is damaged, or of another model.
+        SolverError: The directory of the newest model is damaged, cannot be read, or is of another model.
+        StorageError: The warehouse cannot be read.
         UpdateLocked: The warehouse is empty or has no solver, and another process is writing the first model.
     """
 
@@ -171,12 +176,9 @@ class AsyncESAgent(ESAgent):
         self._wait_s = wait_s
         self._logs = dict.fromkeys(_paths(logs))
         self._writing = threading.Lock()
-        newest = self.warehouse.newest()
-        if newest is None or not (newest[1] / _solver_dir.SUMMARY).exists():
+        if not (self._has_solver(self.warehouse.newest()) and self._take_newest()):
             with update_lock(self.warehouse.path, wait_s):
                 self._open()
-        else:
-            self._open()
 
     def refresh(self) -> bool:
         """Load the newest model of the warehouse; clones follow at their next `add_noise`.
@@ -185,13 +187,26 @@ class AsyncESAgent(ESAgent):
             True if there was a newer model.
 
         Raises:
-            SolverError: The directory of that model is damaged, or of another model.
+            SolverError: The directory of that model is damaged, cannot be read, or is of another model.
+            StorageError: The warehouse cannot be read.
         """
-        newest = self.warehouse.newest()
-        if newest is None or newest[0] <= self.model_iter_id:
-            return False
-        self._take_up(*newest)
-        return True
+        return self._take_newest(self.model_iter_id)
+
+    @staticmethod
+    def _has_solver(newest: tuple[int, Path] | None) -> bool:
+        return newest is not None and os.path.lexists(newest[1] / _solver_dir.SUMMARY)
+
+    def _take_newest(self, present: int = -1) -> bool:
+        """Load the newest model if its number is above the present one's; return whether there was one."""
+        while (newest := self.warehouse.newest()) is not None and newest[0] > present:
+            try:
+                self._take_up(*newest)
+            except SolverError:
+                if os.path.lexists(newest[1]):
+                    raise  # else it has expired meanwhile, so that there is a newer one
+            else:
+                return True
+        return False
 
     def update(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
         """Update the newest model with samples of any model in the warehouse, and save the next model.
@@ -283,8 +298,7 @@ class AsyncESAgent(ESAgent):
 
     def _open(self) -> None:
         newest = self.warehouse.newest()
-        if newest is not None and (newest[1] / _solver_dir.SUMMARY).exists():
-            self._take_up(*newest)
+        if self._has_solver(newest) and self._take_newest():
             return
         if newest is not None:  # weights only, as the first model of the PARL 1.x manual
             self.load_inference_model(newest[1])

@@ -8,6 +8,7 @@ commands, stopped.
 """
 
 import contextlib
+import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from parl_evokit._records import SamplingInfo
 from parl_evokit._report import UpdateReport
 from parl_evokit.agent import ESAgent
 from parl_evokit.environments import NamedEpisode
-from parl_evokit.errors import NothingToUpdate, StorageError
+from parl_evokit.errors import LogError, NothingToUpdate, StorageError
 from parl_evokit.log import LogContents, LogWriter, write_raw
 from parl_evokit.parallel._pool import open_pool, sample
 
@@ -74,16 +75,18 @@ def write_samples(log: Path, raw: bool = False) -> Iterator[Write]:
 
     Args:
         log: A directory, to which a segment is added; with `raw` a file.
-        raw: Write the raw form: one complete file that replaces an old one.
+        raw: Write the raw form: one new file, whole or not at all.
 
     Raises:
-        LogError: The log cannot be written.
+        LogError: The log cannot be written, or the file exists.
         StorageError: The file cannot be written.
     """
     if not raw:
         with LogWriter(log) as writer:
             yield writer.reward
         return
+    if os.path.lexists(log):
+        raise LogError(f"{log} exists already, and its samples would be lost: choose another name")
     infos: list[SamplingInfo] = []
     rewards: list[float] = []
 
@@ -96,7 +99,7 @@ def write_samples(log: Path, raw: bool = False) -> Iterator[Write]:
         log.parent.mkdir(parents=True, exist_ok=True)
         write_raw(log, infos, rewards)
     except OSError as error:
-        raise StorageError(f"{log} cannot be written: {error}; it is unchanged") from error
+        raise StorageError(f"{log} cannot be written: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def init_solver(model_dir: Path, config_path: Path, model: str | None, wait_s: f
 @ENV
 @EPISODES
 @WORKERS
-@option("--raw", is_flag=True, help="Write a file in the raw form instead of a segment.")
+@option("--raw", is_flag=True, help="Write a new file in the raw form instead of a segment.")
 @JSON
 @exits
 def online_sampling(
@@ -488,14 +488,12 @@ def print_metrics(model_dir: Path) -> None:
 def log_convert(source: Path, target: Path, as_json: bool) -> None:
     """Convert a log to the raw form, or a file in the raw form to segments.
 
-    A directory or a segment as SOURCE becomes a file in the raw form; any other file becomes a directory of segments,
-    which must be empty or new. Several rewards of a sample become one, their mean. Samples without a reward and damaged
+    A directory or a segment as SOURCE becomes a new file in the raw form; any other file becomes a directory of
+    segments, which must be empty or new. Several rewards of a sample become one, their mean. Samples without a reward and damaged
     records are left out.
     """
     contents = read_log(source, max_damage=1.0)
     raw = source.is_dir() or source.suffix == SUFFIX
-    if raw and target.is_dir():
-        raise LogError(f"{target} is a directory; the raw form is a file")
     if not raw and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise LogError(f"{target} is not empty, so it could contain samples twice: choose another target")
     with write_samples(target, raw) as write:
