@@ -213,9 +213,7 @@ def test_a_directory_with_another_number_or_twice_the_same_is_refused(make: Make
     assert agent.model_iter_id == 0
 
 
-def test_a_model_that_expires_while_it_is_looked_up_is_passed_over(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_expires_while_it_is_looked_up_is_passed_over(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     agent, service = make(max_to_keep=1), make()
     newest, slow = Warehouse.newest, 0
 

@@ -1,6 +1,8 @@
 """The PARL 1.x manual's online programs as commands, with their options, and what exit codes say."""
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -169,6 +171,41 @@ def test_configurations_are_checked_and_converted(workplace: Path) -> None:
     assert evokit("config", "convert", "converted.prototxt").output == converted
     (workplace / "wrong.prototxt").write_text("solver { optimiser { } }")
     assert "did you mean optimizer?" in evokit("config", "check", "wrong.prototxt", expect=2).output
+
+
+@pytest.mark.parametrize(
+    ("call", "command"),
+    [
+        ("write", online_sampling(0)),
+        ("write", ["log", "convert", "raw", "segments"]),
+        ("fsync", ["secret", "new", "secret"]),
+        ("fsync", ["report", "--model_dir=model_warehouse/model_dir_0"]),
+    ],
+)
+@pytest.mark.parametrize("part", [0, 5])
+def test_a_full_disk_exits_with_1(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, call: str, command: list[str], part: int
+) -> None:
+    evokit(*init_solver())
+    write_raw(workplace / "raw", [SamplingInfo([1, 2])], [1.0])
+
+    def full(descriptor: int, data: bytes = b"") -> int:
+        if part and call == "write":
+            return real(descriptor, data[:part])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    real = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full)
+        evokit(*command, expect=1)
+
+
+def test_a_model_does_not_go_where_the_log_is(workplace: Path) -> None:
+    evokit(*init_solver())
+    evokit(*online_sampling(0))
+    update = [argument.replace("./model_warehouse/model_dir_1", "sampling_log") for argument in offline_update(0)]
+    assert "sampling_log is one of the logs" in evokit(*update, expect=4).output
+    assert [path.suffix for path in (workplace / "sampling_log").iterdir()] == [".evl"]
 
 
 def test_missing_things_are_reported_with_their_exit_code(workplace: Path) -> None:

@@ -138,7 +138,10 @@ def test_a_raw_log_is_a_new_file(place: Path) -> None:
     common = ["--log-path=raw", "--model-dir=model_warehouse/model_dir_1", "--config-path=config.json"]
     evokit("online_sampling", *common, "--env=loop_code:env", "--raw", "--episodes=5")
     before = (place / "raw").read_bytes()
-    for again in (["online_sampling", *common, "--env=loop_code:env", "--raw"], ["log", "convert", "sampling_log", "raw"]):
+    for again in (
+        ["online_sampling", *common, "--env=loop_code:env", "--raw"],
+        ["log", "convert", "sampling_log", "raw"],
+    ):
         assert "raw exists already" in told(*again, expect=4)["message"]
     assert (place / "raw").read_bytes() == before
     assert len(told("log", "show", "raw")["samples"]) == 5

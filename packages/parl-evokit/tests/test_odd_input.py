@@ -1,6 +1,7 @@
 """Odd input to searches, logs and agents: refused before anything changes, or taken for what it means."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -315,6 +316,9 @@ def test_rewards_and_starts_that_are_no_numbers_are_refused() -> None:
     rewards: Any = (float(number) for number in range(4))
     with pytest.raises(InvalidReward, match="a sequence of numbers, not a generator"):
         es.tell(es.ask(4), rewards)
+    rewards = {1.0, 2.0, 3.0, 4.0}
+    with pytest.raises(InvalidReward, match="a sequence of numbers, not a set"):
+        es.tell(es.ask(4), rewards)
     start: Any = ["a", "b"]
     with pytest.raises(LayoutMismatch, match="a vector of numbers"):
         ES(start)
@@ -325,8 +329,16 @@ def test_a_reward_that_is_no_number_is_not_logged(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
         with pytest.raises(RecordError, match="a reward must be a number, not 'good'"):
             log.reward(SamplingInfo([5, 6]), reward)
+        for large in (Decimal("1e400"), -Decimal("1e400"), 10**400, 1e39):
+            with pytest.raises(RecordError, match="a reward must be a float32 number"):
+                log.reward(SamplingInfo([5, 6]), large)  # type: ignore[arg-type]
+        with pytest.raises(RecordError, match="a frame holds up to 65535 bytes"):
+            log.sampled(SamplingInfo([5, 6]), context=[0.0] * 20_000, action=0)
         log.reward(SamplingInfo([5, 6]), 1.0)
     assert read_log(tmp_path).rewards == [1.0]
+    for wrong in (-0.1, 1.1, float("nan")):
+        with pytest.raises(LogError, match="max_damage must be a share from 0 to 1"):
+            read_log(tmp_path, max_damage=wrong)
 
 
 def test_a_segment_without_a_whole_frame_is_damage_unless_it_is_just_begun(tmp_path: Path) -> None:

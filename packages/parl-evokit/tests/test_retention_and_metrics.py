@@ -316,6 +316,21 @@ def test_the_page_is_one_file_and_begins_with_the_alarm_when_updates_have_stoppe
     assert "evokit_last_update_timestamp_seconds 1\n" in exposition(model)
 
 
+@pytest.mark.parametrize("change", ["newest line forged", "newest line removed", "oldest line removed"])
+@pytest.mark.parametrize("command", ["report", "metrics"])
+def test_no_figures_are_shown_of_a_history_that_was_changed(
+    agent: AsyncESAgent, tmp_path: Path, command: str, change: str
+) -> None:
+    history = tmp_path / "warehouse" / f"model_iter_id-{agent.model_iter_id}" / "history.jsonl"
+    first, second, last = history.read_text().splitlines(keepends=True)
+    forged = last.replace('"mean_reward":5.5', '"mean_reward":99.5')
+    assert forged != last
+    kept = {"newest line forged": [first, second, forged], "newest line removed": [first, second]}
+    history.write_text("".join(kept.get(change, [second, last])))
+    out = ["--out", tmp_path / "report.html"] if command == "report" else []
+    assert "history" in evokit(command, "--model_dir", tmp_path / "warehouse", *out, expect=4).stderr
+
+
 def test_a_page_that_is_kept_says_of_which_time_it_is(tmp_path: Path) -> None:
     model = tmp_path / "model"
     ESAgent({"solver": {}}, mlp([4, 2])).save(model)

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -119,8 +120,15 @@ def test_after_a_rotation_tokens_under_way_are_good_until_their_secret_is_droppe
 def test_secrets_come_from_the_environment(tmp_path: Path) -> None:
     found = Tokens.load(environment={"EVOKIT_SECRET": f"evokit1-{ONE.hex()}, evokit1-{TWO.hex()}"})
     assert Tokens([ONE]).redeem(found.issue(INFO)) == INFO
-    with pytest.raises(SecretError, match="there is no secret"):
-        Tokens.load(environment={})
+    alone = {"EVOKIT_SECRET_FILE": "", "EVOKIT_SECRET": f"evokit1-{ONE.hex()}"}
+    assert Tokens.load(environment=alone).redeem(Tokens([ONE]).issue(INFO)) == INFO
+    for nothing in ({}, {"EVOKIT_SECRET_FILE": ""}):
+        with pytest.raises(SecretError, match="there is no secret"):
+            Tokens.load(environment=nothing)
+    no_secrets: Any = (ONE, ["a" * 32], "a" * 32, [b"short"], [])
+    for wrong in no_secrets:
+        with pytest.raises(SecretError, match="one or more secrets of 32 bytes"):
+            Tokens(wrong)
     with pytest.raises(SecretError, match="secret 1 is not evokit1-"):
         Tokens.load(environment={"EVOKIT_SECRET": "swordfish"})
 
@@ -142,7 +150,7 @@ def test_a_secret_is_never_in_a_models_or_a_logs_directory(tmp_path: Path) -> No
         log.sampled(INFO)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "solver.json").write_text("{}")
-    for place in ("log", "model"):
+    for place in ("log", "model", "log/below", "model/below/it"):
         with pytest.raises(SecretError, match="a model or a log"):
             create_secret(tmp_path / place / "secret")
     inside = create_secret(tmp_path / "new" / "secret")
@@ -185,6 +193,7 @@ def test_a_log_with_tokens_takes_rewards_for_tokens_only(tmp_path: Path, tokens:
         for bad in (info, token[:-1] + ("A" if token[-1] != "A" else "B")):
             with pytest.raises(InvalidToken):
                 log.reward(bad, 1.0)
+    assert tokens.refused == {Refusal.MALFORMED: 1, Refusal.FORGED: 1}
     contents = read_log(tmp_path)
     assert (contents.infos, contents.rewards, contents.pending) == ([info], [2.5], 0)
 
@@ -199,6 +208,7 @@ def test_a_reward_that_is_none_is_refused_by_name_and_its_token_stays_good(
             log.reward(token, bad)  # type: ignore[arg-type]
         log.reward(token, 1.0)
     assert read_log(tmp_path).rewards == [1.0]
+    assert tokens.refused == {Refusal.BAD_REWARD: 1}
 
 
 def test_refused_tokens_are_tallied_in_few_records(tmp_path: Path, tokens: Tokens) -> None:

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from parl_evokit._directories import read_unchanged
 from parl_evokit._report import UpdateReport
-from parl_evokit._solver_dir import SUMMARY, read_history
+from parl_evokit._solver_dir import SUMMARY, read_history, read_summary
 from parl_evokit.errors import EvolutionError
 from parl_evokit.log import LogContents
 
@@ -53,6 +54,16 @@ def last_update(model_dir: Path) -> float:
         raise EvolutionError(f"{model_dir} contains no solver: {error}") from error
 
 
+def _history(model_dir: Path) -> tuple[list[dict[str, Any]], float]:
+    """Return the updates of a model, and the time at which it was written, both of one version of its directory."""
+
+    def read() -> tuple[list[dict[str, Any]], float]:
+        written = last_update(model_dir)
+        return [json.loads(line) for line in read_history(model_dir, read_summary(model_dir))], written
+
+    return read_unchanged(model_dir, read)
+
+
 def _values(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Return all metrics of a history: {name: {label: value}}, the label being empty or `key="value"`."""
     found: dict[str, dict[str, float]] = {name: {} for name in HELP}
@@ -84,11 +95,12 @@ def exposition(model_dir: Path) -> str:
     """Return the metrics of a model's history in the text format of Prometheus.
 
     Raises:
-        SolverError: The history is damaged.
+        SolverError: The history or the solver is damaged.
         EvolutionError: There is no solver.
     """
-    found = _values([json.loads(line) for line in read_history(model_dir)])
-    found["last_update_timestamp_seconds"][""] = last_update(model_dir)
+    lines, written = _history(model_dir)
+    found = _values(lines)
+    found["last_update_timestamp_seconds"][""] = written
     out = []
     for name, series in found.items():
         if series:
@@ -150,11 +162,10 @@ def page(model_dir: Path, now: float, stale_after_s: float) -> str:
         stale_after_s: Age of the last update above which the page begins with an alarm, in seconds.
 
     Raises:
-        SolverError: The history is damaged.
+        SolverError: The history or the solver is damaged.
         EvolutionError: There is no solver.
     """
-    lines = [json.loads(line) for line in read_history(model_dir)]
-    last = last_update(model_dir)
+    lines, last = _history(model_dir)
     since = now - last
     ages = [str(age) for age in sorted({int(age) for line in lines for age in line["stale"]})]
     reasons = sorted({reason for line in lines for reason in line.get("refused", {})})

@@ -183,9 +183,12 @@ def offline_update(
     Raises:
         UpdateLocked: Another update of that directory is still in progress.
         NothingToUpdate: Too few new samples could be used; nothing was written.
-        LogError: See `read_log`.
+        LogError: See `read_log`; or `updated_model_dir` is one of the logs.
         StorageError: The new directory cannot be written; it is unchanged.
     """
+    logs = list(logs)
+    if os.path.realpath(updated_model_dir) in map(os.path.realpath, logs):
+        raise LogError(f"{updated_model_dir} is one of the logs: choose another directory for the new model")
     with update_lock(updated_model_dir, wait_s, waiting):
         agent = read_unchanged(model_dir, open_agent)
         report, contents = agent.update_from_log(logs, max_damage=max_damage)

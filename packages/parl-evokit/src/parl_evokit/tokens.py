@@ -13,6 +13,7 @@ secret signs, and tokens of all of them are accepted: rotation puts a new line o
 
 import base64
 import binascii
+import contextlib
 import glob
 import hashlib
 import hmac
@@ -36,6 +37,7 @@ from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS
 
 __all__ = ["Refusal", "Tokens", "create_secret", "refusals", "rotate_secret"]
 
+COPIED = re.compile(r"^(solver\.json|.*\.evl)$", re.MULTILINE)  # in the directory of a model or a log
 VARIABLE, FILE_VARIABLE = "EVOKIT_SECRET", "EVOKIT_SECRET_FILE"
 PREFIX = "evokit1-"
 SECRET_BYTES = 32
@@ -79,7 +81,7 @@ def refusals(tallies: Mapping[int, int]) -> dict[str, int]:
 class Tokens:
     """Issues and redeems tokens.
 
-    Safe to share among threads. `refused` counts what `redeem` refused in this process.
+    Safe to share among threads. `refused` counts what `redeem`, or a log with these tokens, refused in this process.
 
     Args:
         secrets: One or more of 32 bytes; the first signs, and tokens of all of them are accepted.
@@ -93,7 +95,7 @@ class Tokens:
     def __init__(
         self, secrets: Sequence[bytes], *, lifetime_s: float = WEEK_S, clock: Callable[[], float] = time.time
     ) -> None:
-        if not secrets or any(len(secret) != SECRET_BYTES for secret in secrets):
+        if not secrets or not all(isinstance(secret, bytes) and len(secret) == SECRET_BYTES for secret in secrets):
             raise SecretError(f"one or more secrets of {SECRET_BYTES} bytes are needed")
         if not lifetime_s >= 1:
             raise SecretError(f"lifetime_s must be 1 or more, not {lifetime_s}")
@@ -126,7 +128,7 @@ class Tokens:
         """
         environment = os.environ if environment is None else environment
         path = path or environment.get(FILE_VARIABLE)
-        if path is not None:
+        if path:
             tokens = cls(_read(path_of(path, SecretError)), lifetime_s=lifetime_s)
             tokens._file = Path(os.path.realpath(path))
             return tokens
@@ -179,7 +181,9 @@ class Tokens:
             raise
 
     def _redeem(self, token: str) -> SamplingInfo:
-        if not isinstance(token, str) or not ALPHABET.fullmatch(token):
+        if not isinstance(token, str):
+            raise InvalidToken(f"a token is a text, not a {type(token).__name__}", Refusal.MALFORMED)
+        if not ALPHABET.fullmatch(token):
             raise InvalidToken(f"a token is {CHARACTERS} characters of base64url", Refusal.MALFORMED)
         try:
             data = base64.urlsafe_b64decode(token)
@@ -289,6 +293,9 @@ def _parsed(text: str, where: str) -> list[bytes]:
 
 def _require_own_directory(path: Path) -> None:
     """Refuse a place from which secrets would travel along with models or logs."""
-    directory = Path(os.path.realpath(path)).parent
-    if (directory / "solver.json").exists() or next(directory.glob("*.evl"), None) is not None:
-        raise SecretError(f"{directory} is the directory of a model or a log, which is often copied: choose another")
+    for directory in Path(os.path.realpath(path)).parents:
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            if COPIED.search("\n".join(os.listdir(directory))):
+                raise SecretError(
+                    f"{directory} is the directory of a model or a log, which is often copied: choose one outside it"
+                )

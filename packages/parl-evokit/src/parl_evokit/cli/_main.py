@@ -489,8 +489,8 @@ def log_convert(source: Path, target: Path, as_json: bool) -> None:
     """Convert a log to the raw form, or a file in the raw form to segments.
 
     A directory or a segment as SOURCE becomes a new file in the raw form; any other file becomes a directory of
-    segments, which must be empty or new. Several rewards of a sample become one, their mean. Samples without a reward and damaged
-    records are left out.
+    segments, which must be empty or new. Several rewards of a sample become one, their mean. Samples without a reward
+    and damaged records are left out.
     """
     contents = read_log(source, max_damage=1.0)
     raw = source.is_dir() or source.suffix == SUFFIX

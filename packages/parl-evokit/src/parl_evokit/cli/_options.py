@@ -4,6 +4,7 @@
 4 damaged or foreign input   5 the guard returned to the trusted model   6 another update is in progress
 """
 
+import errno
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -71,6 +72,10 @@ CODES: dict[type[Exception], int] = {
     RecordError: DAMAGED,
     SolverError: DAMAGED,
 }
+# By the system, not by the input: no room, no permission, no descriptors.
+PREVENTED = {
+    errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+}  # fmt: skip
 NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 shows the help by itself
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -220,7 +225,7 @@ def _code(error: Exception) -> int:
     if isinstance(error, NothingToUpdate):
         aside = None if error.report is None else error.report.set_aside
         return DAMAGED if aside is not None and aside.total > aside.too_old else NOTHING_NEW
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or getattr(error.__cause__, "errno", None) in PREVENTED:
         return FAILED
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), USAGE)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit._records import BYTES, FIXED32, VARINT, read_fields, varint
-from parl_evokit.errors import LogError, RecordError
+from parl_evokit.errors import RecordError
 
 __all__ = ["SYNC", "Frames", "Header", "Scan", "cut_off", "find_frames", "frame", "is_header", "scan"]
 
@@ -33,10 +33,10 @@ def frame(payload: bytes) -> bytes:
     """Return the frame of a payload of up to 65535 bytes.
 
     Raises:
-        LogError: The payload is longer.
+        RecordError: The payload is longer.
     """
     if len(payload) > LARGEST_PAYLOAD:
-        raise LogError(f"a frame holds up to {LARGEST_PAYLOAD} bytes, not {len(payload)}")
+        raise RecordError(f"a frame holds up to {LARGEST_PAYLOAD} bytes, not {len(payload)}")
     length = LENGTH.pack(len(payload))
     return HEAD.pack(SYNC, len(payload), zlib.crc32(payload, zlib.crc32(length))) + payload
 

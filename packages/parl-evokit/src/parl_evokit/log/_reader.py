@@ -232,8 +232,11 @@ def read_log(
         only_tokens: True if a sample whose rewards all came without a token continues to wait.
 
     Raises:
-        LogError: A path does not exist, a file is of neither form, or all new records would be left out.
+        LogError: A path does not exist, a file is of neither form, all new records would be left out, or `max_damage`
+            is out of its range.
     """
+    if not 0.0 <= max_damage <= 1.0:
+        raise LogError(f"max_damage must be a share from 0 to 1, not {max_damage}")
     known = dict(ledger or {})
     logs = [paths] if isinstance(paths, str | PathLike) else list(paths)
     files = files_of(logs)

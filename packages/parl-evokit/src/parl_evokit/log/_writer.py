@@ -5,12 +5,13 @@ per second, so that the update can report them and an attacker cannot fill the d
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, isinf
 from operator import index
 from os import PathLike
 from socket import gethostname
@@ -136,15 +137,14 @@ class LogWriter:
             self._append(sample, _number(reward))
             return
         try:
-            if not isinstance(sample, str):
-                raise InvalidToken("this log takes rewards for tokens only, not for records", Refusal.MALFORMED)
-            info = self._tokens.redeem(sample)
+            info = self._tokens.redeem(sample)  # type: ignore[arg-type]  # which refuses a bare record
             try:
                 number = _number(reward)
                 if not isfinite(number):
                     raise InvalidReward(f"a reward must be a finite number, not {number}")
                 FLOAT.pack(number)
             except (RecordError, InvalidReward, OverflowError) as error:
+                self._tokens.refused[Refusal.BAD_REWARD] += 1
                 self._refuse(Refusal.BAD_REWARD)
                 if isinstance(error, OverflowError):
                     raise RecordError(f"a reward must be a float32 number, for which {number} is too large") from error
@@ -276,7 +276,9 @@ class LogWriter:
                 os.ftruncate(self._descriptor, self._size)
             except OSError:  # they skip it as damage; nothing may be cut off a file that is longer than `_size` says
                 self._give_back()
-            raise LogError(f"only {written} of {len(data)} bytes could be written to {self._directory}: disk full?")
+            raise LogError(
+                f"only {written} of {len(data)} bytes could be written to {self._directory}: disk full?"
+            ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size += written
 
 
@@ -304,6 +306,9 @@ def _number(reward: Any) -> float:
     if isinstance(reward, str | bytes):
         raise RecordError(f"a reward must be a number, not {reward!r}")
     try:
-        return float(reward)
+        number = float(reward)
+        if isinf(number) and reward != number:  # as of a decimal number; an integer raises by itself
+            raise OverflowError("it is too large")
     except (TypeError, ValueError, OverflowError) as error:
         raise RecordError(f"a reward must be a float32 number, not {_shown(reward)}: {error}") from error
+    return number
