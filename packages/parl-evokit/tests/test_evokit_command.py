@@ -275,6 +275,7 @@ def test_the_built_in_environment_says_which_extra_it_wants(monkeypatch: pytest.
 USERS_CODE = """
 def raises(): raise RuntimeError("first\\nsecond")
 def no_function(): return 5
+def episode(agent, seed): return 1.0
 def no_number(): return lambda agent, seed: "x"
 def fails(): return lambda agent, seed: {}["inside"]
 def too_large(): return lambda agent, seed: 10**400
@@ -303,6 +304,10 @@ SAMPLING = ["online-sampling", "--log_path=log", "--model_dir=model", "--config_
     [
         ("users_code:raises", "users_code:raises raised RuntimeError: first second ("),
         ("users_code:no_function", "users_code:no_function raised TypeError: "),
+        (
+            "users_code:episode",
+            "users_code:episode must be a function without arguments that returns a function (agent, seed): missing",
+        ),
         ("users_code:no_number", "users_code:no_number did not return a reward: a reward must be a number: not 'x'"),
         ("users_code:fails", "users_code:fails raised KeyError: 'inside' ("),
         ("users_slip:f", "users_slip:f cannot be imported: invalid syntax"),

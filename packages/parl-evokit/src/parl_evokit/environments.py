@@ -5,6 +5,7 @@ An environment is a function (agent, seed) that returns the return of one episod
 
 import contextlib
 import importlib
+import inspect
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -58,10 +59,17 @@ class NamedEpisode:
         """Make the environment now.
 
         Raises:
-            EvolutionError: There is no such function, the function raised, or gymnasium is missing.
+            EvolutionError: There is no such function, it raised or needs arguments, or gymnasium is missing.
         """
         make = cartpole if self._name == "cartpole" else load_object(self._name)
         with users_code(self._name):
+            try:
+                with contextlib.suppress(ValueError):  # of built-in functions without a signature
+                    inspect.signature(make).bind()
+            except TypeError as error:
+                raise EvolutionError(
+                    f"{self._name} must be a function without arguments that returns a function (agent, seed): {error}"
+                ) from error
             self._play = make()
 
     def __call__(self, agent: Predictor, seed: int) -> float:
