@@ -243,8 +243,13 @@ def test_a_warehouse_that_cannot_be_read_is_named(make: Make, monkeypatch: pytes
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(Path, "iterdir", refused)
+    calls: dict[str, Callable[[], object]] = {
+        "agent": make,
+        "refresh": agent.refresh,
+        "update": lambda: agent.update(infos, [1.0, 2.0, 3.0, 4.0]),
+    }
     with pytest.raises(StorageError, match="warehouse cannot be read"):
-        {"agent": make, "refresh": agent.refresh, "update": lambda: agent.update(infos, [1.0, 2.0, 3.0, 4.0])}[call]()
+        calls[call]()
 
 
 def test_a_link_in_the_warehouse_is_removed_and_not_what_it_leads_to(make: Make, tmp_path: Path) -> None:

@@ -80,7 +80,8 @@ def test_bad_settings_and_arrays_are_refused() -> None:
     for wrong in (([0], [0], [2]), ([0], [1], [0]), ([0, 0], [1], [2]), ([0], [np.inf], [2])):
         with pytest.raises(EvolutionError):
             MapElites([0.0], *wrong)
-    for cells, seed in (([2.5], 0), ([10**6] * 4, 0), ([2], -1), ([2], 2**64)):
+    bad: Any = (([2.5], 0), ([10**6] * 4, 0), ([2], -1), ([2], 2**64))
+    for cells, seed in bad:
         with pytest.raises(EvolutionError):
             MapElites([0.0], [0] * len(cells), [1] * len(cells), cells, seed=seed)
     search = MapElites([0.0], [0], [1], [2])
