@@ -255,7 +255,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
         read_log(tmp_path / "frames.evl")
     with pytest.raises(RecordError, match="format 1"):
         Header.decode(b"\x08\x02")
-    with pytest.raises(LogError, match="65535"):
+    with pytest.raises(RecordError, match="65535"):
         frame(bytes(70_000))
 
 
