@@ -94,7 +94,7 @@ def test_the_service_refuses_nonsense_and_stays_online(tmp_path: Path, monkeypat
     ]:
         assert client.post(path, json=body).status_code == 400, (path, body)
     assert client.get("/status").get_json() == {"model": 0, "parameters": 30}
-    assert client.get("/refused").get_json() == {"malformed": 3, "unknown_secret": 1}
+    assert client.get("/refused").get_json() == {"malformed": 3, "unknown_secret": 1, "bad_reward": 1}
     assert read_log(tmp_path / "log").rewards == [2.0]
 
 

@@ -112,6 +112,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--smoke", action="store_true", help="two short rounds, to see that everything works")
     arguments = parser.parse_args()
+    if (arguments.out / "model").exists():  # it would be replaced, or after all the rounds refused
+        parser.error(f"{arguments.out} has a model already: give another folder with --out, or remove it")
     if arguments.smoke:
         arguments.rounds, arguments.population, arguments.max_steps, arguments.every = 2, 6, 30, 1
 
