@@ -93,7 +93,8 @@ def made_maddpg(make: Any, seed: int = 0, **options: Any) -> Any:
 def settings(steps: int, **others: Any) -> OffPolicySettings:
     chosen: dict[str, Any] = {"train_every": 4, "batch_size": 32, "memory_size": 2_000, **others}
     chosen.setdefault("exploration", {"epsilon": 1.0})
-    return OffPolicySettings(total_steps=steps, learning_starts=64, **chosen)
+    chosen.setdefault("learning_starts", 64)
+    return OffPolicySettings(total_steps=steps, **chosen)
 
 
 def train(agent: Any, steps: int, make: Any = make_two_step, **options: Any) -> Ended:
@@ -352,6 +353,83 @@ def test_algorithms_for_one_agent_refuse_teams_that_choose() -> None:
             trained(kind, model, make_two_step)
         with pytest.raises(HyperparameterError, match=r"for one agent.*MAPPO.*QMIX"):
             parl.networks.for_spaces(env.observation_space, env.action_space, network)
+
+
+class Ending(Meeting):
+    """Both see the number of the step. `a` ends in step 1 and `b` in step 2, each as `ends` says; rewards are 1."""
+
+    def __init__(self, ends: str) -> None:
+        super().__init__()
+        self._ends = dict(zip("ab", ends, strict=True))
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(0.0, 9.0, (1,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def step(self, actions: Any) -> Any:
+        self._t += 1
+        acted = list(self.agents)
+        left = {name: self._t == (1 if name == "a" else 2) for name in acted}
+        seen = self._seen()
+        self.agents = [name for name in acted if not left[name]]
+        flags = (
+            {name: left[name] and self._ends[name] == end for name in acted} for end in ("terminated", "truncated")
+        )
+        return seen, dict.fromkeys(acted, 1.0), *flags, {}
+
+    def _seen(self) -> Any:
+        return {name: np.full(1, self._t, np.float32) for name in self.agents}
+
+
+@pytest.mark.parametrize(
+    ("ends", "later"),
+    [
+        # Of step 1, what `a` and `b` bootstrap from, 1 each; of step 2, `b` alone, 2; None where nobody has a value.
+        (("terminated", "terminated"), ([0.0, 1.0], None)),
+        (("truncated", "terminated"), ([1.0, 1.0], None)),
+        (("terminated", "truncated"), ([0.0, 1.0], [0.0, 2.0])),
+        (("truncated", "truncated"), ([1.0, 1.0], [0.0, 2.0])),
+    ],
+)
+@pytest.mark.parametrize("kind", ["QMIX", "VDN"])
+def test_targets_of_a_team_whose_agents_end_differently_are_those_by_hand(
+    kind: str, ends: Any, later: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Seen(parl.Model):  # type: ignore[misc,name-defined]  # known only at run time
+        """The value of every action is what the agent sees."""
+
+        def __init__(self) -> None:
+            self.scale = parl.layers.fc(size=1, num_flatten_dims=2, bias_attr=False)
+
+        def value(self, obs: Any) -> Any:
+            value = self.scale(obs["obs"])
+            return parl.layers.concat([value, value], axis=-1)
+
+    class Mixer(parl.Model):  # type: ignore[misc,name-defined]  # known only at run time
+        """Half the sum of the values, and 7 in every state."""
+
+        n_agents = 2
+
+        def forward(self, values: Any, state: Any) -> Any:
+            return 0.5 * parl.layers.reduce_sum(values, dim=2, keep_dim=True) + 7.0
+
+    model = Seen()
+    model.set_weights({"scale.weight": np.ones((1, 1))}, portable=True)
+    mixer = (Mixer(),) if kind == "QMIX" else ()
+    agent = parl.Agent(getattr(parl.algorithms, kind)(model, *mixer, gamma=0.5, lr=1e-9), seed=0)
+    batches: list[Any] = []
+    learn = agent.learn_unread
+    monkeypatch.setattr(agent, "learn_unread", lambda batch, **rates: batches.append(batch) or learn(batch, **rates))
+    train(agent, 64, lambda: JointEnv(Ending(ends), team_reward="sum"), own={"learning_starts": 32, "batch_size": 2})
+
+    def team(values: Any) -> float:
+        return 0.5 * sum(values) + 7.0 if kind == "QMIX" else float(sum(values))
+
+    targets = [r + 0.5 * (0.0 if values is None else team(values)) for r, values in zip((2.0, 1.0), later, strict=True)]
+    errors = np.array(targets) - [team([0.0, 0.0]), team([0.0, 1.0])]
+    np.testing.assert_allclose(agent.learn(batches[-1]), [(errors**2).mean(), errors.mean()], rtol=1e-5)
 
 
 def test_an_algorithm_for_another_number_of_agents_is_refused() -> None:

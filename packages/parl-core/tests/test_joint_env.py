@@ -92,9 +92,11 @@ def test_agents_that_leave_keep_their_rows() -> None:
 
 @pytest.mark.parametrize(
     ("ends", "flags", "over"),
-    [("tc", [1, 0], (False, True)), ("ct", [0, 1], (False, True)), ("cc", [0, 0], (False, True))],
+    [("tc", [1, 0], (False, True)), ("ct", [0, 1], (True, False)), ("cc", [0, 0], (False, True))],
 )
-def test_an_episode_with_one_truncated_agent_is_truncated(ends: str, flags: list[int], over: tuple[bool, bool]) -> None:
+def test_an_episode_is_truncated_if_its_last_step_truncates_an_agent(
+    ends: str, flags: list[int], over: tuple[bool, bool]
+) -> None:
     env = JointEnv(Leaving(ends))
     env.reset()
     for _ in range(4):

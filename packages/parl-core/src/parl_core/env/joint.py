@@ -17,8 +17,9 @@ is a dictionary:
 The reward of `step` is the team's: the mean or the sum of the rewards of the agents that acted. An agent that leaves in
 the middle of an episode keeps its row: at the step in which it leaves, `obs` has its last observation and `alive` is 0,
 and its returns bootstrap from that observation unless `terminated` is 1. If the environment returns no observation for
-an agent that acted, the agent keeps its previous observation and mask. The episode terminates when all agents have
-terminated; it is truncated when all have left and one of them was truncated.
+an agent that acted, the agent keeps its previous observation and mask. The episode ends when no agent is left: it is
+truncated if its last step truncated an agent, or removed it without an end; otherwise it terminates. An agent that was
+truncated before has been bootstrapped from in the step in which it left.
 
 Observations and actions that are smaller than the largest are padded: observations with zeros, choices with ones that
 the mask excludes, numbers of an action with ones that are ignored. Nothing else differs between kinds of agents.
@@ -117,7 +118,6 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         self._turns = None if (getattr(turns, "metadata", None) or {}).get("is_parallelizable", False) else turns
         self._alive = np.zeros(len(self.agents), np.int8)
         self._terminated = np.zeros(len(self.agents), np.int8)
-        self._left_cut = False
         self._running = False
 
     def reset(
@@ -144,7 +144,6 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             )
         self._alive = np.array([name in present for name in self.agents], np.int8)
         self._terminated = np.zeros(len(self.agents), np.int8)
-        self._left_cut = False
         self._obs = np.zeros(self._obs_space.shape, self._obs_space.dtype)
         self._flat = [np.zeros(size, np.float32) for size in self.obs_sizes]
         self._masks = np.ones((len(self.agents), max(self.act_sizes)), np.int8)
@@ -173,6 +172,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         taken = {name: self._own_action(row, action[row]) for row, name in enumerate(self.agents) if self._alive[row]}
         found, rewards, terminated, truncated, infos = self.parallel_env.step(taken)
         present = self._present()
+        any_cut = False
         for row, name in enumerate(self.agents):
             if name in taken:
                 if name not in rewards or (name in present and not (name in terminated and name in truncated)):
@@ -181,7 +181,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
                 gone = ended or cut or name not in present
                 self._alive[row] = not gone
                 self._terminated[row] = ended
-                self._left_cut = self._left_cut or (gone and not ended)
+                any_cut = any_cut or (gone and not ended)
             elif name in present and not (terminated.get(name) or truncated.get(name)):  # it joins, or comes back
                 self._alive[row], self._terminated[row] = 1, 0
         over = not self._alive.any()
@@ -190,7 +190,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         team = sum(own.values())
         if self._team_reward == "mean":
             team /= max(len(own), 1)
-        ended_all = over and not self._left_cut
+        ended_all = over and not any_cut
         there = {*acting, *(name for row, name in enumerate(self.agents) if self._alive[row])}
         return self._joint(found, infos, own, there), team, ended_all, over and not ended_all, _infos(infos)
 
