@@ -289,7 +289,8 @@ class MAPPO(PPO):
 
     def check_policy(self, obs: Any) -> None:
         """Refuse a policy for continuous actions that does not return valid Gaussians, as `PPO` does."""
-        super().check_policy(self._seen_by_critics(obs) if self._one_pass else self._seen_by_actors(obs))
+        whole = self._one_pass or self.remembers  # a memory is of the critics, too
+        super().check_policy(self._seen_by_critics(obs) if whole else self._seen_by_actors(obs))
 
     def _fitted(self, batch: Rollout) -> TeamRollout:
         return TeamRollout.of(super()._fitted(batch), batch.advantage)
