@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 import parl
-from parl_core.env.joint import make_joint_env
+from parl_core.env.joint import JointEnv, make_joint_env
 from parl_core.errors import HyperparameterError
 from parl_core.seeding import seed_everything
 
@@ -214,6 +215,62 @@ def test_a_critic_is_one_agents_and_sees_all(groups: Any) -> None:
     assert np.abs(before[0] - before[2]).max() > 1e-5
     action[:, 1] *= -1.0
     assert np.abs(values()[2] - before[2]).max() > 1e-6
+
+
+class Looking:
+    """Two agents that see an image of six pixels, from the lowest to the highest value."""
+
+    possible_agents = ("a", "b")
+
+    def __init__(self, bounds: Any, dtype: Any) -> None:
+        self.agents = ["a", "b"]
+        self._spaces = {name: spaces.Box(*each, (2, 3, 1), dtype) for name, each in bounds.items()}
+
+    def observation_space(self, agent: str) -> Any:
+        return self._spaces[agent]
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        levels = np.arange(6).reshape(2, 3, 1) / 5.0
+        seen = {name: space.low + levels * (space.high * 1.0 - space.low) for name, space in self._spaces.items()}
+        return {name: found.astype(self._spaces[name].dtype) for name, found in seen.items()}, {}
+
+    def step(self, actions: Any) -> Any: ...
+
+
+def outputs(kind: str, memory: Any, env: JointEnv) -> Any:
+    """Return what policies and critics of a new model make of the first observation."""
+    seed_everything(2)
+    model = parl.networks.for_team(env.observation_space, env.action_space, kind, memory=memory)
+    obs = {name: np.stack([part] * 2) for name, part in env.reset()[0].items()}
+
+    def run_all(obs: Any, action: Any, state: Any) -> Any:
+        seen = model.remember(obs, state)[0] if memory else obs
+        policy = () if kind == "q" else (model.policy(seen),)
+        return *policy, model.value(seen) if kind in ("q", "central", "independent") else model.values(seen, action)
+
+    return run(model, run_all, obs, np.ones((2, 2, 2), np.float32), model.initial_state(2) if memory else {})
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"a": (0, 255), "b": (0, 255)}, {"a": (-50, 50), "b": (0, 100)}], ids=["equal", "different"]
+)
+@pytest.mark.parametrize(
+    ("kind", "memory"),
+    [
+        ("actor-critic", None),
+        *((k, m) for k in ("q", "central", "independent", "counterfactual") for m in (None, "gru")),
+    ],
+)
+def test_networks_of_a_team_see_images_in_0_to_1(kind: str, memory: Any, bounds: dict[str, tuple[int, int]]) -> None:
+    dtype = np.uint8 if bounds["a"] == (0, 255) else np.int16
+    found = outputs(kind, memory, JointEnv(Looking(bounds, dtype)))
+    expected = outputs(kind, memory, JointEnv(Looking(dict.fromkeys("ab", (0, 1)), np.float32)))
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_networks_for_a_team() -> None:

@@ -305,12 +305,71 @@ def test_equal_arrays_keep_their_shape_and_masks_among_observations_are_found() 
     obs, _ = env.reset()
     assert (obs["obs"].shape, obs["obs"].dtype) == ((2, 2, 2, 1), np.uint8)
     assert obs["action_mask"].tolist() == [[1, 0, 0, 1]] * 2
-    assert obs["state"].shape == (8,)
+    assert obs["state"].tolist() == [0.0] * 8
+    obs = env.step([0, 0])[0]
+    assert obs["obs"].tolist() == np.ones((2, 2, 2, 1)).tolist()
+    np.testing.assert_array_equal(obs["state"], np.full(8, 1 / 255, np.float32))  # in [0, 1], as networks take images
+
+
+_KINDS_OF_OBSERVATIONS: list[tuple[Any, Any, list[float]]] = [
+    (spaces.Box(0, 255, (2,), np.uint8), np.array([51, 255], np.uint8), [0.2, 1.0]),
+    (spaces.Box(np.array([-5, 0]), np.array([5, 100]), dtype=np.int64), np.array([-5, 25]), [0.0, 0.25]),
+    (spaces.Box(-(2**31), 2**31 - 2, (1,), np.int32), np.array([7], np.int32), [7.0]),
+    (spaces.Box(-1.0, 9.0, (2,), np.float32), np.array([-1.0, 8.5], np.float32), [-1.0, 8.5]),
+    (spaces.Box(0.0, 10.0, (1, 2, 1), np.float32), np.array([[[2.5], [10.0]]], np.float32), [0.25, 1.0]),
+    (spaces.Discrete(3, start=1), 2, [0.0, 1.0, 0.0]),
+    (spaces.MultiDiscrete([2, 3]), np.array([1, 0]), [0.0, 1.0, 1.0, 0.0, 0.0]),
+    (spaces.MultiBinary(2), np.array([1, 0], np.int8), [1.0, 0.0]),
+    (
+        spaces.Dict(x=spaces.Box(0, 4, (1,), np.int8), y=spaces.Tuple([spaces.Discrete(2)])),
+        {"x": np.array([1], np.int8), "y": (1,)},
+        [0.25, 0.0, 1.0],
+    ),
+]
+
+
+@pytest.mark.parametrize(("space", "value", "features"), _KINDS_OF_OBSERVATIONS, ids=lambda part: type(part).__name__)
+def test_the_state_has_features_of_any_space(space: Any, value: Any, features: list[float]) -> None:
+    class Seeing(Leaving):
+        def observation_space(self, agent: str) -> Any:
+            return space if agent == "a" else spaces.Box(-9.0, 9.0, (1,), np.float32)
+
+        def seen(self) -> Any:
+            return {"a": value, "b": np.array([3.0], np.float32)}
+
+    class Stating(Leaving):
+        state_space = space
+
+        def state(self) -> Any:
+            return value
+
+    joined, own = JointEnv(Seeing()), JointEnv(Stating())
+    found = joined.reset(seed=0)[0]
+    assert found["state"].tolist() == pytest.approx([*features, 3.0])
+    assert own.reset(seed=0)[0]["state"].tolist() == pytest.approx(features)
+    if not isinstance(space, spaces.Box) or space.shape != (1,):  # rows that are padded are features, too
+        assert found["obs"].tolist() == [pytest.approx(features), [3.0] + [0.0] * (len(features) - 1)]
+    assert all(env.observation_space.contains(env.reset(seed=0)[0]) for env in (joined, own))
+
+
+def test_a_state_that_lacks_a_part_is_named() -> None:
+    class Stating(Leaving):
+        state_space = spaces.Dict(x=spaces.Discrete(2), y=spaces.Discrete(2))
+
+        def state(self) -> Any:
+            return {"x": 1}
+
+    with pytest.raises(EnvironmentContractError, match=r"state\(\) of Stating is \{'x': 1\}, its state_space Dict"):
+        JointEnv(Stating()).reset()
 
 
 def test_what_is_no_such_environment_is_refused() -> None:
     with pytest.raises(HyperparameterError, match="possible_agents"):
         JointEnv(gymnasium.make("CartPole-v1"))
+    nobody = Leaving()
+    nobody.possible_agents = ()  # type: ignore[assignment]
+    with pytest.raises(HyperparameterError, match="possible_agents of Leaving is empty"):
+        JointEnv(nobody)
     with pytest.raises(HyperparameterError, match="team_reward"):
         JointEnv(Leaving(), team_reward="median")  # type: ignore[arg-type]
     with pytest.raises(HyperparameterError, match="state_space"):

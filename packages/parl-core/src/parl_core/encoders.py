@@ -10,7 +10,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import isfinite, prod, sqrt
+from math import prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import gymnasium
@@ -18,6 +18,7 @@ import numpy as np
 
 from parl_core.errors import HyperparameterError
 from parl_core.layers import Orthogonal
+from parl_core.spaces import is_image, unit_scale
 
 __all__ = ["Channels", "ImageEncoder", "ImageFormat", "Layer", "SpaceEncoder", "SpacePart", "parts_of"]
 
@@ -69,18 +70,16 @@ class ImageFormat:
         values are uint8, else a matrix.
         """
         shape = space.shape
-        if len(shape) not in (2, 3, 4) or (len(shape) == 2 and space.dtype != np.uint8):
+        if not is_image(space):
             return None
         frames, image = (shape[0], shape[1:]) if len(shape) == 4 else (0, shape)
         last = channels == "last" or (channels == "auto" and image[-1] <= image[0])
-        low, high = float(np.min(space.low)), float(np.max(space.high))
-        bounded = isfinite(low) and isfinite(high) and high > low
-        scale = (low if bounded else 0.0, high - low if bounded else 1.0)
+        low, span = (float(numbers[0]) for numbers in unit_scale(space))
         if len(image) == 2:
-            return cls(frames, 0, image[0], image[1], False, *scale)
+            return cls(frames, 0, image[0], image[1], False, low, span)
         if last:
-            return cls(frames, image[2], image[0], image[1], True, *scale)
-        return cls(frames, image[0], image[1], image[2], False, *scale)
+            return cls(frames, image[2], image[0], image[1], True, low, span)
+        return cls(frames, image[0], image[1], image[2], False, low, span)
 
     def planes(self, layers: Any, images: Any) -> Any:
         """Return images `[batch, planes, height, width]` as floats, in [0, 1] where the space has bounds."""

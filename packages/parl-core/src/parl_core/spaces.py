@@ -38,6 +38,7 @@ __all__ = [
     "dimensions_of",
     "has_agents",
     "has_goals",
+    "is_image",
     "kind_of",
     "named",
     "named_space",
@@ -45,9 +46,13 @@ __all__ = [
     "require_one_agent",
     "require_several_agents",
     "split_action",
+    "unit_scale",
     "unnamed",
     "with_named_parts",
 ]
+
+_DTYPE_BOUNDS = 2**16
+"""Span of whole numbers from which their bounds are taken for those of their dtype."""
 
 _COMPOSITE = (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)
 
@@ -166,6 +171,38 @@ def dimensions_of(space: Any) -> Any:
     if isinstance(space, _COMPOSITE):
         return {key: dimensions_of(part) for key, part in named_space(space).spaces.items()}
     return None if space.shape is None else len(space.shape)
+
+
+def is_image(box: Any) -> bool:
+    """Return whether a `Box` holds images: arrays of three or four dimensions, or of two if they are uint8."""
+    return len(box.shape) in (3, 4) or (len(box.shape) == 2 and box.dtype == np.uint8)
+
+
+def unit_scale(space: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (low, span) of each number of a flattened observation, so that (number - low) / span is its feature.
+
+    That lies in [0, 1] for images and for whole numbers with bounds. All others are features as they are, with low 0
+    and span 1: other floats, choices, which are one-hot, and whole numbers of more than 16 bits, whose bounds are those
+    of their dtype.
+    """
+    scales = [_unit_scale(leaf) for leaf in _leaves(space)]
+    low, span = (np.concatenate([part.reshape(-1) for part in parts]) for parts in zip(*scales, strict=True))
+    return low, span
+
+
+def _unit_scale(leaf: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    if not isinstance(leaf, gymnasium.spaces.Box):
+        size = int(gymnasium.spaces.flatdim(leaf))
+        return np.zeros(size), np.ones(size)
+    low, high = leaf.low.astype(np.float64), leaf.high.astype(np.float64)
+    image = is_image(leaf)
+    if image:
+        low, high = np.full(leaf.shape, low.min()), np.full(leaf.shape, high.max())
+    span = high - low
+    scaled = np.isfinite(span) & (span > 0)
+    if not image:
+        scaled &= (leaf.dtype.kind in "iu") & (span < _DTYPE_BOUNDS)
+    return np.where(scaled, low, 0.0), np.where(scaled, span, 1.0)
 
 
 def named_space(space: Any) -> Any:

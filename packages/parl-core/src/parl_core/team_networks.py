@@ -22,6 +22,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, get_args
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,7 +32,7 @@ from parl_core.encoders import Layer
 from parl_core.errors import HyperparameterError
 from parl_core.networks import Body, _Network, _Policy
 from parl_core.recurrent import State, zeros_of
-from parl_core.spaces import dimensions_of, kind_of, require_several_agents
+from parl_core.spaces import dimensions_of, kind_of, require_several_agents, unit_scale
 
 __all__ = [
     "CentralActorCritic",
@@ -226,13 +227,21 @@ class _TeamNetwork(_Network):
     _per_agent_memory: Any
 
     obs_ndim: Any = None
+    _obs_scale: tuple[Any, Any] | None = None
+    """Of `for_team`, what is taken from observations and what they are divided by: numbers, or `[1, agents, numbers]`;
+    None where they are features as they are."""
 
     def _seen(self, obs: Any) -> Any:
         """Return the inputs of the agents of a joint observation, as vectors `[batch, agents, numbers]`."""
         rows = self._parts.layers.cast(obs["obs"] if isinstance(obs, Mapping) else obs, "float32")
-        if len(rows.shape) == 3:
+        if len(rows.shape) != 3:
+            rows = self._parts.layers.reshape(rows, [rows.shape[0], rows.shape[1], -1])
+        if self._obs_scale is None:
             return rows
-        return self._parts.layers.reshape(rows, [rows.shape[0], rows.shape[1], -1])
+        low, span = (
+            part if isinstance(part, float) else self._per_agent._constant(part, rows) for part in self._obs_scale
+        )
+        return (rows - low) / span
 
     def _state(self, obs: Any) -> Any:
         """Return the global state of a joint observation, `[batch, numbers]`."""
@@ -760,4 +769,21 @@ def for_team(
         raise HyperparameterError(f"kind must be one of {', '.join(map(repr, get_args(TeamKind)))}, got {kind!r}")
     model.action_kind = replace(found, used=None if used.all() else tuple(map(tuple, used.tolist())))
     model.obs_ndim = dimensions_of(observation_space)
+    model._obs_scale = _scale_of(parts["obs"])
     return model
+
+
+def _scale_of(joint: Any) -> tuple[Any, Any] | None:
+    """Return the low and the span of `unit_scale` of the observations of all agents, as one number where all are."""
+    boxes = [
+        gymnasium.spaces.Box(low, high, dtype=joint.dtype) for low, high in zip(joint.low, joint.high, strict=True)
+    ]
+    low, span = (np.stack(scales).astype(np.float32)[None] for scales in zip(*map(unit_scale, boxes), strict=True))
+    if not low.any() and (span == 1.0).all():
+        return None
+    return _as_one(low), _as_one(span)
+
+
+def _as_one(numbers: NDArray[np.float32]) -> Any:
+    first = float(numbers.flat[0])
+    return first if (numbers == first).all() else numbers

@@ -8,7 +8,7 @@ The observation contains everything that a team of `n` agents learns from, alway
 is a dictionary:
 
     obs           [n, obs_dim], or [n, *shape] where all agents observe arrays of one shape; zeros of absent agents
-    state         [state_dim]: the environment's own `state()`, else all observations side by side
+    state         [state_dim]: the features of the environment's own `state()`, else of all observations side by side
     alive         [n]: 1 where an agent is in the episode
     rewards       [n]: each agent's reward of the step that led here; 0 after `reset` and of absent agents
     terminated    [n]: 1 where an agent has terminated, in this step or before; 0 where it was truncated
@@ -20,6 +20,9 @@ and its returns bootstrap from that observation unless `terminated` is 1. If the
 an agent that acted, the agent keeps its previous observation and mask. The episode ends when no agent is left: it is
 truncated if its last step truncated an agent, or removed it without an end; otherwise it terminates. An agent that was
 truncated before has been bootstrapped from in the step in which it left.
+
+Features are numbers: images, and whole numbers with bounds, scaled to [0, 1] by the bounds of their space, choices
+one-hot, floats as they are. Where the agents' observations are no arrays of one shape, `obs` has features, too.
 
 Observations and actions that are smaller than the largest are padded: observations with zeros, choices with ones that
 the mask excludes, numbers of an action with ones that are ignored. Nothing else differs between kinds of agents.
@@ -47,6 +50,7 @@ from parl_core.env._vector_group import as_observation, as_reward, telling_optio
 from parl_core.env.matrix_games import GAMES
 from parl_core.env.multi_agent import SMACGame, tuple_maker
 from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
+from parl_core.spaces import unit_scale
 
 __all__ = ["JointEnv", "is_joint", "make_joint_env", "misnamed", "parallel_of"]
 
@@ -71,18 +75,18 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             `reset` and `step`.
         team_reward: the team's reward: the `"mean"` of the rewards of the agents that acted, which is the common reward
             if they share one; or their `"sum"`.
-        state: the source of the global state: `"env"`, its `state()`; `"obs"`, all observations side by side;
-            `"auto"`, `"env"` if the environment has a `state_space`.
+        state: the source of the global state: `"env"`, its `state()`, which its `state_space` describes; `"obs"`, all
+            observations side by side; `"auto"`, `"env"` if the environment has a `state_space`.
 
     Attributes:
         parallel_env: the environment of PettingZoo's parallel API.
         agents: names of all agents, in the order of all rows.
-        obs_sizes: numbers in each agent's own observation, before padding.
+        obs_sizes: features of each agent's own observation, before padding.
         act_sizes: choices of each agent, or numbers in its action, before padding.
 
     Raises:
-        HyperparameterError: it is not such an environment, mixes discrete and continuous actions, has actions of
-            another kind, or an argument is unknown.
+        HyperparameterError: it is not such an environment, has no possible agents, mixes discrete and continuous
+            actions, has actions of another kind, or an argument is unknown.
         ImportError: agents take turns, and pettingzoo, which is needed to convert that, is not installed.
     """
 
@@ -95,6 +99,11 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             raise HyperparameterError(f'state must be "auto", "env" or "obs", got {state!r}')
         self.parallel_env = parallel_of(env)
         self.agents: tuple[str, ...] = tuple(self.parallel_env.possible_agents)
+        if not self.agents:
+            raise HyperparameterError(
+                f"possible_agents of {type(self.parallel_env).__name__} is empty: let it list all agents, those that "
+                "join later, too"
+            )
         self.metadata = dict(getattr(self.parallel_env, "metadata", None) or {})
         self.render_mode = getattr(self.parallel_env, "render_mode", None)
         self._team_reward = team_reward
@@ -102,18 +111,20 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         self._with_mask = [_has_mask(space) for space in seen]
         self._spaces = [_without_mask(space) for space in seen]
         self._stacked = _equal_arrays(self._spaces)
-        self.obs_sizes = tuple(int(spaces.flatdim(space)) for space in self._spaces)
+        self._features = [_Features(space) for space in self._spaces]
+        self.obs_sizes = tuple(features.size for features in self._features)
         self._acts = [self.parallel_env.action_space(name) for name in self.agents]
         self.action_space, self.act_sizes = _joint_actions(self.agents, self._acts)
         self.discrete = isinstance(self.action_space, spaces.MultiDiscrete)
         own = getattr(self.parallel_env, "state_space", None)
         self._own_state = state == "env" or (state == "auto" and own is not None)
-        if self._own_state and (own is None or own.shape is None):
+        if self._own_state and own is None:
             raise HyperparameterError(
                 f'{type(self.parallel_env).__name__} has no state_space: use state="obs", all observations side by side'
             )
-        self._state_size = sum(self.obs_sizes) if not self._own_state else _size(own)
-        self.observation_space = self._observed(self._state_size)
+        self._state_features = _Features(own) if self._own_state else None
+        size = sum(self.obs_sizes) if self._state_features is None else self._state_features.size
+        self.observation_space = self._observed(size)
         turns = getattr(self.parallel_env, "aec_env", None)
         self._turns = None if (getattr(turns, "metadata", None) or {}).get("is_parallelizable", False) else turns
         self._alive = np.zeros(len(self.agents), np.int8)
@@ -278,13 +289,12 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
                 own = _masked_observation(own)
             if isinstance(part, spaces.Box):
                 own = self._of_agent(name, part, own)
+            flat[row] = self._features[row].of(own)
             if self._stacked is not None:
                 obs[row] = own
-                flat[row] = np.asarray(own, np.float32).reshape(-1)
             else:
-                flat[row] = np.asarray(spaces.flatten(part, own), np.float32)
                 obs[row, : self.obs_sizes[row]] = flat[row]
-        state = self._state() if self._own_state else np.concatenate(flat)
+        state = np.concatenate(flat) if self._state_features is None else self._state(self._state_features)
         joint = {
             "obs": obs,
             "state": state,
@@ -300,19 +310,21 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         self._obs, self._flat = obs, flat
         return joint
 
-    def _state(self) -> NDArray[np.float32]:
-        """Return the environment's own state as numbers side by side.
+    def _state(self, features: "_Features") -> NDArray[np.float32]:
+        """Return the features of the environment's own state.
 
         Raises:
-            EnvironmentContractError: these are not as many as its space has.
+            EnvironmentContractError: it does not fit its space.
         """
-        state = np.asarray(self.parallel_env.state(), np.float32)
-        if state.size != self._state_size:
+        state = self.parallel_env.state()
+        try:
+            return features.of(state)
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            found = f"has shape {list(state.shape)}" if isinstance(state, np.ndarray) else f"is {state!r}"
             raise EnvironmentContractError(
-                f"state() of {type(self.parallel_env).__name__} has shape {list(state.shape)}, its state_space "
+                f"state() of {type(self.parallel_env).__name__} {found}, its state_space "
                 f"{self.parallel_env.state_space}: mend the one or the other"
-            )
-        return state.reshape(-1)
+            ) from error
 
     def _of_agent(self, name: str, space: spaces.Box, own: Any) -> NDArray[Any]:
         try:
@@ -485,6 +497,26 @@ def _without_mask(space: Any) -> Any:
 def _masked_observation(found: Mapping[str, Any]) -> Any:
     rest = {name: part for name, part in found.items() if name != "action_mask"}
     return next(iter(rest.values())) if len(rest) == 1 else rest
+
+
+class _Features:
+    """Observations of a space as a row of numbers for networks."""
+
+    def __init__(self, space: Any) -> None:
+        self._space, self._is_box = space, isinstance(space, spaces.Box)
+        self.size = int(spaces.flatdim(space))
+        low, span = unit_scale(space)
+        self._scale = (low.astype(np.float32), span.astype(np.float32)) if low.any() or (span != 1.0).any() else None
+
+    def of(self, observation: Any) -> NDArray[np.float32]:
+        """Return the features of one observation.
+
+        Raises:
+            ValueError: it has another number of entries than the space, or is not in it.
+        """
+        flat = observation if self._is_box else spaces.flatten(self._space, observation)
+        row = np.asarray(flat, np.float32).reshape(self.size)
+        return row if self._scale is None else (row - self._scale[0]) / self._scale[1]
 
 
 def _equal_arrays(found: list[Any]) -> spaces.Box | None:
