@@ -440,6 +440,35 @@ def test_an_algorithm_for_another_number_of_agents_is_refused() -> None:
         train_off_policy(agent, envs, OffPolicySettings(total_steps=4, batch_size=2), seed=0)
 
 
+@pytest.mark.parametrize("kind", _KINDS)
+def test_an_agent_of_another_team_is_refused_as_by_the_loops_when_it_is_evaluated(kind: str) -> None:
+    env = make_two_step()
+    model = parl.networks.for_team(env.observation_space, env.action_space, _KINDS[kind])
+    sizes = (2, 2) if kind == "COMA" else (parl.networks.QMixer(2),) if kind == "QMIX" else ()
+    agent = parl.Agent(getattr(parl.algorithms, kind)(model, *sizes))
+    assert len(evaluate(agent, make_two_step, 1).episodes) == 1
+    expected: Any = (HyperparameterError, r"2 actions.*n_actions=3")
+    if kind != "COMA":
+        expected = (ModelContractError, rf'for_team.*"{_KINDS[kind]}"')
+    with pytest.raises(expected[0], match=expected[1]):
+        evaluate(agent, lambda: make_joint_env("climbing"), 1)
+    with pytest.raises(HyperparameterError, match=rf"{kind} is for several agents"):
+        evaluate(agent, "CartPole-v1", 1)
+    with pytest.raises(ValueError, match=r"an array of shape \(3,\), and the model's are dictionaries of action_mask"):
+        agent.predict(np.zeros(3, np.float32))
+
+
+def test_coma_with_other_actions_than_those_of_the_environment_names_them() -> None:
+    env = make_two_step()
+    model = parl.networks.for_team(env.observation_space, env.action_space, "counterfactual")
+    agent = parl.Agent(parl.algorithms.COMA(model, 5, 2))
+    with (
+        make_vector_env(make_two_step, 1) as envs,
+        pytest.raises(HyperparameterError, match=r"made for 5 actions, and these environments have 2.*n_actions=2"),
+    ):
+        train_on_policy(agent, envs, OnPolicySettings(total_steps=4, n_steps=4, gae_lambda=0.8), seed=0)
+
+
 def test_what_is_learned_of_an_episode_does_not_depend_on_the_one_before_it() -> None:
     rng = np.random.default_rng(0)
     episodes, steps, agents = 2, 4, 2

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from parl.env import check_env
+from parl.env import JointEnv, check_env
 from parl_core.env.compat import CompatWrapper
 from parl_core.errors import EnvironmentContractError
 
@@ -235,6 +235,50 @@ def test_what_could_go_better_is_advice() -> None:
         "changes the array",
     ):
         assert part in advice
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_numbers_of_numpy_are_observations_of_a_box_without_dimensions(dtype: Any) -> None:
+    class Scalar(Good):
+        observation_space = gymnasium.spaces.Box(-5, 5, (), dtype)
+        outside = 0
+
+        def observe(self) -> Any:
+            return dtype(self.np_random.integers(-5, 6) + self.outside)
+
+    assert check_env(Scalar()) == []
+
+    class Outside(Scalar):
+        outside = 20
+
+    assert "outside of its bounds [-5, 5]" in refused(Outside)
+
+
+def test_actions_of_a_team_are_mapped_by_its_loops() -> None:
+    class Driving:
+        possible_agents = ("a", "b")
+
+        def observation_space(self, agent: str) -> Any:
+            return BOX
+
+        def action_space(self, agent: str) -> Any:
+            return gymnasium.spaces.Box(0.0, 10.0, (1 if agent == "a" else 2,), np.float32)
+
+        def reset(self, seed: Any = None, options: Any = None) -> Any:
+            self.agents, self.rng = ["a", "b"], np.random.default_rng(seed)
+            return self.seen(), {}
+
+        def step(self, actions: Any) -> Any:
+            seen, ends = self.seen(), dict.fromkeys(self.agents, self.rng.random() < 0.2)
+            self.agents = [name for name in self.agents if not ends[name]]
+            return seen, dict.fromkeys(ends, float(self.rng.normal())), ends, dict.fromkeys(ends, False), {}
+
+        def seen(self) -> Any:
+            return {name: self.rng.uniform(-1.0, 1.0, 2).astype(np.float32) for name in self.agents}
+
+        def close(self) -> None: ...
+
+    assert check_env(JointEnv(Driving())) == []
 
 
 def test_an_exception_of_the_environment_comes_as_it_is() -> None:

@@ -142,6 +142,8 @@ def test_wrong_settings_are_refused_in_words() -> None:
         AgainstOpponents(matrix_game, [Mixed([1, 0, 0])], [0.5])
     with pytest.raises(HyperparameterError, match="opponents must be at least one"):
         AgainstOpponents(matrix_game, [])
+    with pytest.raises(HyperparameterError, match="opponents must be a list of policies, got a Mixed"):
+        AgainstOpponents(matrix_game, Mixed([1, 0, 0]))  # type: ignore[arg-type]
     with pytest.raises(HyperparameterError, match=r"seat must be in 0\.\.1, got 2"):
         AgainstOpponents(matrix_game, [Mixed([1, 0, 0])], seat=2)
 

@@ -769,10 +769,18 @@ def _as_batch(obs: Any, ndim: Any) -> tuple[Any, bool]:
         ndim: as `parl.Agent`'s `obs_ndim`.
 
     Raises:
-        ValueError: the number of dimensions fits neither.
+        ValueError: the number of dimensions fits neither, or the observation is no dictionary of the model's parts.
     """
     if isinstance(obs, tuple) and isinstance(ndim, Mapping):
         obs = {str(i): part for i, part in enumerate(obs)}
+    if isinstance(ndim, Mapping) and not (isinstance(obs, Mapping) and obs.keys() & ndim.keys()):
+        given = (
+            f"a dictionary of {', '.join(obs)}" if isinstance(obs, Mapping) else f"an array of shape {np.shape(obs)}"
+        )
+        raise ValueError(
+            f"the observation is {given}, and the model's are dictionaries of {', '.join(ndim)}: pass it as "
+            "env.reset() and env.step() return it"
+        )
     if isinstance(obs, Mapping):
         if not obs:
             raise ValueError("an observation that is a dictionary needs at least one entry, got {}")

@@ -21,6 +21,7 @@ from parl_core.contracts.actions import mask_of
 from parl_core.env._vector_group import EnvMaker, make_as_it_is, name_of
 from parl_core.env.compat import as_gymnasium
 from parl_core.errors import EnvironmentContractError
+from parl_core.spaces import has_agents
 
 __all__ = ["check_env"]
 
@@ -104,6 +105,7 @@ class _Checker:
             return False
         if not isinstance(self.env, gymnasium.Env):
             self._problem(f"{name_of(self.env)} is not a gymnasium.Env: derive the class from it")
+        self._of_team = has_agents(self.env.observation_space)
         self._action_space(self.env.action_space)
         for path, space in _leaves(self.env.observation_space, "observation_space"):
             self._observation_space(path, space)
@@ -117,10 +119,11 @@ class _Checker:
                 f"action_space {space} is not bounded: off-policy algorithms scale actions by the bounds, give finite "
                 "ones in Box(low, high)"
             )
-        elif not (np.allclose(space.low, -1.0) and np.allclose(space.high, 1.0)):
+        elif not ((np.allclose(space.low, -1.0) and np.allclose(space.high, 1.0)) or self._of_team):
             self._advise(
-                f"actions lie in [{space.low.min():g}, {space.high.max():g}]: policies act best in [-1, 1], wrap the "
-                "environment in parl.env.ActionMappingWrapper"
+                f"actions lie in [{space.low.min():g}, {space.high.max():g}]: policies act in [-1, 1], which PARL's "
+                "loops map to these bounds; for a loop of your own, wrap the environment in "
+                "parl.env.ActionMappingWrapper"
             )
         if not np.issubdtype(space.dtype, np.floating):
             self._advise(
@@ -304,7 +307,7 @@ def _mismatches(space: Any, value: Any, name: str) -> Iterator[str]:
 
 
 def _box_mismatches(space: Any, value: Any, name: str) -> Iterator[str]:
-    if not isinstance(value, np.ndarray):
+    if not isinstance(value, np.ndarray | np.generic):  # a generic one is what numpy makes of an array of shape ()
         yield f"{name} is {_kind(value)}: return a numpy array, such as numpy.array(value, {space.dtype})"
     elif value.shape != space.shape:
         yield f"{name} has shape {list(value.shape)}, the space {list(space.shape)}: mend the one or the other"

@@ -172,32 +172,41 @@ def require_log(agent: object, dataset: OfflineDataset, batch_size: int) -> None
         raise DatasetError(f"{dataset.source}: {error}") from error
 
 
-def require_agents(agent: Any, space: Any) -> int | None:
+def require_agents(agent: Any, space: Any, *, learns: bool = True) -> int | None:
     """Return the number of agents for which an algorithm for several acts, after trying it out; None for any other.
 
     Args:
         agent: with an `explore` or `predict` of its own it is not tried out.
         space: of an observation.
+        learns: it is to learn; else it only acts, by `predict`.
 
     Raises:
-        HyperparameterError: an algorithm for several agents is to learn from one, or one for one agent from several
-            that choose, or it was made for another number of agents.
+        HyperparameterError: an algorithm for several agents is to act for one, or one for one agent to learn from
+            several that choose, or it was made for another number of agents or actions.
         ModelContractError: its model does not act on joint observations.
     """
     algorithm: Any = getattr(agent, "alg", None)
     name, kind = type(algorithm).__name__, getattr(algorithm, "TEAM", None)
     if kind is None:
-        if isinstance(agent, Agent):
+        if isinstance(agent, Agent) and learns:
             require_one_agent(name, space)
         return None
     require_several_agents(name, space)
     agents = int(space["alive"].shape[0])
-    acting = "explore" if isinstance(algorithm, OnPolicy) else "predict"
+    acting = "explore" if learns and isinstance(algorithm, OnPolicy) else "predict"
     if not isinstance(agent, Agent) or getattr(type(agent), acting) is not getattr(Agent, acting):
         return agents
-    made_for = getattr(getattr(algorithm, "qmixer_model", algorithm), "n_agents", None)
-    if made_for not in (None, agents):
-        raise HyperparameterError(f"{name} was made for {made_for} agents, and these environments have {agents}")
+    sizes = {"n_agents": agents}
+    if "action_mask" in space.spaces:
+        sizes["n_actions"] = int(space["action_mask"].shape[1])
+    for size, found in sizes.items():
+        made_for = getattr(getattr(algorithm, "qmixer_model", algorithm), size, None)
+        if made_for not in (None, found):
+            what = size.removeprefix("n_")
+            raise HyperparameterError(
+                f"{name} was made for {made_for} {what}, and these environments have {found}: make it with "
+                f"{size}={found}"
+            )
     obs: Any = create_empty_array(space, n=2, fn=np.ones)  # ones: every choice is possible
     tell_dimensions(agent, space)
     model = type(getattr(algorithm, "agent_model", algorithm.model)).__name__
@@ -206,10 +215,10 @@ def require_agents(agent: Any, space: Any) -> int | None:
     )
     try:
         with agent.drawing_from(0):
-            found = getattr(Acting(agent, 2), acting)(obs)
+            acted = getattr(Acting(agent, 2), acting)(obs)
     except Exception as error:
         raise ModelContractError(f"{wrong} ({error})") from error
-    if acting == "explore" and {np.shape(part)[:2] for part in found} != {(2, agents)}:
+    if acting == "explore" and {np.shape(part)[:2] for part in acted} != {(2, agents)}:
         raise ModelContractError(wrong)
     return agents
 

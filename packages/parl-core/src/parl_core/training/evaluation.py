@@ -20,7 +20,7 @@ from parl_core.env._vector_group import EnvMaker, as_flag, as_reward, close_all,
 from parl_core.errors import DivergedError
 from parl_core.seeding import spawn_seeds
 from parl_core.spaces import has_agents, with_named_parts
-from parl_core.training._requirements import require_kinds
+from parl_core.training._requirements import require_agents, require_kinds
 from parl_core.training.acting import (
     Acting,
     PredictingAgent,
@@ -72,7 +72,8 @@ def evaluate(
         the episodes, in the order of their seeds; those of a team (`JointEnv`) with each agent's return.
 
     Raises:
-        HyperparameterError: a number is out of its range.
+        HyperparameterError: a number is out of its range, or an algorithm for several agents was made for others.
+        ModelContractError: the model of an algorithm for several agents does not act on these observations.
         DivergedError: an environment returned a reward or an observation that is NaN or infinite.
     """
     require_kinds("evaluate", agent)
@@ -87,6 +88,7 @@ def evaluate(
     stream: Any = getattr(agent, "drawing_from", None) if stochastic else None
     try:
         tell_dimensions(agent, slots[0].env.observation_space)
+        require_agents(agent, slots[0].env.observation_space, learns=False)
         valid = into_space(slots[0].env.action_space, unit_box=acts_in_unit_box(agent), one_by_one=True)
         for slot in slots:
             slot.begin(*waiting.popleft())

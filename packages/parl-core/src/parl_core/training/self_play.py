@@ -18,7 +18,7 @@ those of `parl_core.env.two_player`; PettingZoo itself is not needed.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -495,7 +495,8 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
         seat: the learner's index in `possible_agents`; default: drawn for every episode.
 
     Raises:
-        HyperparameterError: there is no opponent, the chances are not probabilities, or the seat does not exist.
+        HyperparameterError: there is no opponent, or no list of them, the chances are not probabilities, or the seat
+            does not exist.
     """
 
     def __init__(
@@ -506,6 +507,10 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
         *,
         seat: int | None = None,
     ) -> None:
+        if not isinstance(opponents, Iterable):
+            raise HyperparameterError(
+                f"opponents must be a list of policies, got a {type(opponents).__name__}: put it into a list"
+            )
         self._game, self._opponents = make_game(), list(opponents)
         agents = list(self._game.possible_agents)
         if not self._opponents:
