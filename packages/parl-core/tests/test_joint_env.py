@@ -577,6 +577,8 @@ def test_names() -> None:
         ("petingzoo.classic:chess_v6", ImportError, "did you mean pettingzoo?"),
         ("mpe2:simple_spread_v33", HyperparameterError, "did you mean mpe2:simple_spread_v3?"),
         ("gymnasium:CartPole-v11", HyperparameterError, "did you mean gymnasium:CartPole-v1?"),
+        ("json:spread", HyperparameterError, "there is no module json.spread; use package:module"),
+        ("json:decoder", HyperparameterError, "the module json.decoder, which has neither parallel_env nor env"),
     ],
 )
 def test_the_fault_of_a_name_is_reported(name: str, error: type[Exception], told: str) -> None:

@@ -445,6 +445,11 @@ def misnamed(env_id: str) -> Exception:
         meant = get_close_matches(root, _PACKAGES, 1)
         hint = f"did you mean {meant[0]}?" if meant and root not in _PACKAGES else f"pip install {root}"
         return ImportError(f"{env_id} is of the package {root}, which is not installed: {hint}", name=root)
+    if name and _has_module(package, name):
+        return HyperparameterError(
+            f"{env_id!r} names the module {package}.{name}, which has neither parallel_env nor env: let it have a "
+            "function parallel_env(**options) that returns the environment"
+        )
     if name:
         paths = getattr(import_module(package), "__path__", ())
         known = [f"{package}:{module.name}" for module in iter_modules(paths)]
@@ -457,6 +462,8 @@ def misnamed(env_id: str) -> Exception:
         f"of {', '.join(sorted(GAMES))}"
     )
     hint = f"did you mean {near[0]}?" if near else hint
+    if name.isidentifier():
+        hint = f"there is no module {package}.{name}; {hint}"
     return HyperparameterError(f"{env_id!r} names no environment with several agents: {hint}")
 
 
@@ -472,15 +479,18 @@ def _maker(env_id: str) -> Callable[..., Any] | None:
         return None
     if package == "smac":
         return lambda **options: SMACGame(map_name=name, **options)
-    try:
-        found = find_spec(f"{package}.{name}") is not None
-    except (ImportError, ValueError):
-        found = False
-    if found:
+    if _has_module(package, name):
         module = import_module(f"{package}.{name}")
         maker: Callable[..., Any] | None = getattr(module, "parallel_env", None) or getattr(module, "env", None)
         return maker
     return tuple_maker(env_id)
+
+
+def _has_module(package: str, name: str) -> bool:
+    try:
+        return find_spec(f"{package}.{name}") is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _has_mask(space: Any) -> bool:
