@@ -237,7 +237,7 @@ def test_what_was_asked_for_is_found_again(algorithm: str, env: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("steps", "num_envs", "n_steps", "total"), [(50, 8, 6, 48), (3, 3, 1, 3), (1, 1, 1, 1), (20_000, 8, 2048, 20_000)]
+    ("steps", "num_envs", "n_steps", "total"), [(50, 8, 7, 56), (3, 3, 1, 3), (1, 1, 1, 1), (20_000, 8, 2048, 20_000)]
 )
 def test_a_budget_below_one_rollout_shortens_it(steps: int, num_envs: int, n_steps: int, total: int) -> None:
     asked = RecipeRun("PPO", "MountainCar-v0", "torch", steps=steps)
@@ -248,7 +248,7 @@ def test_a_budget_below_one_rollout_shortens_it(steps: int, num_envs: int, n_ste
 
 @pytest.mark.parametrize(
     ("given", "num_envs", "n_steps", "total"),
-    [({"n_steps": 32}, 8, 32, 50), ({"num_envs": "16"}, 16, 3, 48), ({"num_envs": 64}, 64, 1, 64)],
+    [({"n_steps": 32}, 8, 32, 50), ({"num_envs": "16"}, 16, 4, 64), ({"num_envs": 64}, 64, 1, 64)],
 )
 def test_a_rollout_of_a_given_size_is_completed(given: dict[str, Any], num_envs: int, n_steps: int, total: int) -> None:
     recipe = RecipeRun("PPO", "MountainCar-v0", "torch", steps=50, given=given).recipe
@@ -258,7 +258,7 @@ def test_a_rollout_of_a_given_size_is_completed(given: dict[str, Any], num_envs:
 def test_shorter_rollouts_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     asked = RecipeRun("MAPPO", "climbing", "torch", steps=500)
     _train._tell_of_shorter_rollouts(asked)
-    assert "n_steps is 15, not 25, and training ends after 480 steps" in capsys.readouterr().err
+    assert "n_steps is 16, not 25, and training ends after 512 steps" in capsys.readouterr().err
     for other in (replace(asked, steps=900), replace(asked, given={"n_steps": 30}), replace(asked, steps=None)):
         _train._tell_of_shorter_rollouts(other)
     assert not capsys.readouterr().err

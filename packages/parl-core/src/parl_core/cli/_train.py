@@ -99,8 +99,9 @@ WHAT = options(
     click.option(
         "--steps",
         type=click.IntRange(1),
-        help="Environment steps (of logged data: updates); default: the preset's. The last rollout is completed; where "
-        "the preset's first one has more steps, rollouts are shortened, unless --set gives their size.",
+        help="Environment steps (of logged data: updates) at least; default: the preset's. The last rollout, or step of "
+        "all environments, is completed; where the preset's first rollout has more steps, rollouts are shortened to "
+        "the next number that suffices, unless --set gives their size.",
     ),
     click.option(
         "--goal",
@@ -339,7 +340,9 @@ def _train_seeds(run: Run, asked: RecipeRun, seeds: Sequence[int], *, as_json: b
 @click.command()
 @click.argument("run", type=FILE)
 @options(
-    click.option("--steps", type=click.IntRange(1), help="Environment steps at most, from the run's beginning."),
+    click.option(
+        "--steps", type=click.IntRange(1), help="Environment steps from the run's beginning, as in `parl train`."
+    ),
     click.option("--stop-after", type=click.IntRange(1), help="Stop at this step."),
     click.option("--actors", type=click.IntRange(0), help="Remote actors for the environments; 0: this process."),
     click.option("--cluster", default="", callback=_address, help="host:port of a running cluster for the actors."),

@@ -79,8 +79,9 @@ class RecipeRun:
         env: registered id of the environment.
         backend: `torch` or `paddle`.
         seed: of weights, environments and sampling.
-        steps: environment steps (with logged data: updates); None: the recipe's. The recipe's rollouts are shortened if
-            they have more steps; rollouts of a given size, and the last of several, are completed.
+        steps: environment steps (with logged data: updates); None: the recipe's. No run takes fewer, and the last
+            rollout, or step of all environments, is completed. The recipe's rollouts are shortened if they have more
+            steps, unless their size is given.
         goal: stop when two evaluations in a row reach it; None: the recipe's.
         checkpoint_every: steps between two checkpoints.
         extended_to: the larger budget with which the run was resumed, in environment steps; None: `steps`.
@@ -601,8 +602,8 @@ def _versions(backend: str) -> dict[str, str]:
 
 
 def _within(recipe: Recipe, steps: int, given: Collection[str]) -> Recipe:
-    """Return the recipe with another budget, which one rollout exceeds only where its size was given."""
+    """Return the recipe with another budget; a first rollout of more steps is shortened, unless its size was given."""
     num_envs = recipe.num_envs if "num_envs" in given else min(recipe.num_envs, steps)
-    n_steps = recipe.loop.n_steps if "n_steps" in given else min(recipe.loop.n_steps, max(steps // num_envs, 1))
+    n_steps = recipe.loop.n_steps if "n_steps" in given else min(recipe.loop.n_steps, math.ceil(steps / num_envs))
     total = n_steps * num_envs if n_steps < recipe.loop.n_steps else steps
     return replace(recipe, num_envs=num_envs, loop=replace(recipe.loop, n_steps=n_steps, total_steps=total))
