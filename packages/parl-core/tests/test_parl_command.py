@@ -279,6 +279,10 @@ def test_settings_are_listed_with_type_value_and_meaning(tmp_path: Path) -> None
     listed = json.loads(run("settings", "sac", "--json").output)
     assert listed["env"] == "Pendulum-v1"
     assert listed["settings"]["batch_size"] == {"value": "256", "type": "whole number", "text": ANY}
+    listed = json.loads(run("settings", "mappo", "--json").output)["settings"]
+    assert (listed["clip"]["value"], listed["entropy_coef"]["value"]) == ("0.2", "0.01")  # the algorithm's own
+    assert re.search(r"\nclip +0\.2 ", run("settings", "mappo").output)
+    assert "clip" not in tomllib.loads(run("settings", "mappo", "--toml").output)["settings"]
     written = tomllib.loads(run("settings", "dqn", "CartPole-v1", "--toml").output)
     assert written["settings"]["lr"] == "linear(0.0005, 0.0, 100000)"
     asked = RecipeRun("DQN", "CartPole-v1", "torch", given={"lr": written["settings"]["lr"]})

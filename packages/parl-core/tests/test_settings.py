@@ -1,5 +1,6 @@
 """Settings of recipes by name: what there is, how it is read, and what is refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,6 +53,27 @@ def test_every_listed_setting_takes_the_value_it_has(key: tuple[str, str]) -> No
             assert one.checked(one.value) == one.value, one.name
             read = read_setting(as_text(one.value))
             assert one.checked(read) == one.value, one.name
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "expected"),
+    [
+        ("MAPPO", "two_step", {"clip": 0.2, "entropy_coef": 0.01, "lr": 7e-4}),
+        ("COMA", "two_step", {"entropy_coef": 0.01}),
+        ("PPO", "CartPole-v1", {"eps": 1e-5, "max_grad_norm": 0.5, "norm_adv": True}),
+        ("A2C", "CartPole-v1", {"max_grad_norm": 40.0, "entropy_coef": 0.01}),
+    ],
+)
+def test_what_a_preset_leaves_out_has_the_value_of_the_algorithm(
+    algorithm: str, env: str, expected: dict[str, Any]
+) -> None:
+    recipe = preset(algorithm, env)
+    if algorithm == "A2C":
+        recipe = replace(recipe, loop=replace(recipe.loop, entropy_coef=None))
+    found = settings_of(algorithm, recipe)
+    assert {name: found[name].effective for name in expected} == expected
+    given = with_settings(algorithm, recipe, {"entropy_coef": 0.5})
+    assert settings_of(algorithm, given)["entropy_coef"].effective == 0.5
 
 
 def test_a_setting_without_a_value_is_refused() -> None:

@@ -99,9 +99,9 @@ WHAT = options(
     click.option(
         "--steps",
         type=click.IntRange(1),
-        help="Environment steps (of logged data: updates) at least; default: the preset's. The last rollout, or step of "
-        "all environments, is completed; where the preset's first rollout has more steps, rollouts are shortened to "
-        "the next number that suffices, unless --set gives their size.",
+        help="Environment steps (of logged data: updates) at least; default: the preset's. The last rollout, or step "
+        "of all environments, is completed; where the preset's first rollout has more steps, rollouts are shortened "
+        "to the next number that suffices, unless --set gives their size.",
     ),
     click.option(
         "--goal",
@@ -378,13 +378,16 @@ def resume(run: Path, steps: int | None, stop_after: int | None, backend: str | 
 def settings(
     algorithm: str, env: str | None, module: str, env_options: dict[str, Any], toml: bool, as_json: bool
 ) -> None:
-    """List the settings that `--set` accepts for ALGORITHM: name, value of the preset for ENV, type, and meaning."""
+    """List the settings that `--set` accepts for ALGORITHM: name, value of the preset for ENV, type, and meaning.
+
+    What the preset leaves out has the algorithm's own value; "-" is none, or one that follows from other settings.
+    """
     name = algorithm_named(algorithm, tuple(NETWORKS))
     env = env or _usual_env(name)
     recipe = preset(name, env, module, env_options)
     found = settings_of(name, recipe).values()
     if as_json:
-        told = {one.name: {"value": as_text(one.value), "type": one.type, "text": one.text} for one in found}
+        told = {one.name: {"value": as_text(one.effective), "type": one.type, "text": one.text} for one in found}
         click.echo(json.dumps({"algorithm": name, "env": env, "steps": recipe.steps, "settings": told}, indent=2))
     elif toml:
         lines = [f"algorithm = {json.dumps(name)}", f"env = {json.dumps(env)}", f"steps = {recipe.steps}"]
@@ -395,7 +398,7 @@ def settings(
         click.echo(f"{name} on {env}: {recipe.steps} steps; {recipe.source}")
         rows = []
         for one in found:
-            value = "-" if one.value is None else as_text(one.value)
+            value = "-" if one.effective is None else as_text(one.effective)
             rows.append((one.name, value, one.type, one.text.partition(";")[0]))
         click.echo(columns([("setting", "value", "type", "meaning"), *rows]))
 

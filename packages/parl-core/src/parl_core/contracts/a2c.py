@@ -68,6 +68,7 @@ class A2C(OnPolicy):
     """
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+    DEFAULTS: ClassVar[Mapping[str, Any]] = _DEFAULTS
     LEARNS_SEQUENCES: ClassVar[bool] = True
     NAMED: ClassVar[frozenset[str]] = frozenset({"total_loss", "pi_loss", "vf_loss", "entropy"})
     UNUSED: ClassVar[frozenset[str]] = frozenset({"epochs", "minibatch_size", "clip", "target_kl"})

@@ -91,6 +91,7 @@ class IMPALA(CountingUpdates):
     """
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+    DEFAULTS: ClassVar[Mapping[str, Any]] = _DEFAULTS
     LEARNS_SEQUENCES: ClassVar[bool] = True
     NAMED: ClassVar[frozenset[str]] = frozenset({*VTraceLoss._fields, "kl"})
     UNUSED: ClassVar[frozenset[str]] = frozenset({"gamma", "gae_lambda", "epochs", "minibatch_size"})

@@ -150,6 +150,7 @@ class PPO(_SeparateMethods, OnPolicy):
     """
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+    DEFAULTS: ClassVar[Mapping[str, Any]] = _DEFAULTS
     LEARNS_SEQUENCES: ClassVar[bool] = True
     NAMED: ClassVar[frozenset[str]] = frozenset(FIGURES)
 

@@ -97,6 +97,7 @@ class Setting:
         choices: the texts that it accepts; empty: any text, if `str` is among the kinds.
         text: its meaning.
         paths: its places in a recipe.
+        default: the algorithm's own value, which holds if `value` is None; None if it follows from something else.
     """
 
     name: str
@@ -105,6 +106,12 @@ class Setting:
     choices: tuple[str, ...] = ()
     text: str = ""
     paths: tuple[Path, ...] = field(default=())
+    default: Any = None
+
+    @property
+    def effective(self) -> Any:
+        """The value that holds; None if it follows from something else, such as the size of a network."""
+        return self.default if self.value is None else self.value
 
     @property
     def type(self) -> str:
@@ -467,11 +474,14 @@ def _loop_fields(contract: type[Algorithm], recipe: Recipe, arguments: dict[str,
     """Yield the loop's settings, and remove the arguments that they override."""
     loop = recipe.loop
     texts, hints = _texts(type(loop), "Attributes"), get_type_hints(type(loop))
+    defaults: dict[str, Any] = {}
     for name in _OF_EVERY_UPDATE.get(type(loop), ()):
         for argument in [one for one in arguments if _SAME.get(one, one) == name]:
-            arguments.pop(argument)
+            defaults[name] = arguments.pop(argument).value
     if isinstance(loop, OnPolicySettings) or "entropy_coef" in getattr(loop, "rates", {}):
-        arguments.pop("entropy_coeff", None)  # the same with the other sign
+        other_sign = arguments.pop("entropy_coeff", None)
+        if other_sign is not None and isinstance(other_sign.value, float):
+            defaults["entropy_coef"] = -other_sign.value
     targets = {"gamma": "gamma", "gae_lambda": "td_lambda"} if "td_lambda" in arguments else {}
     unused = unused_settings(contract)
     for one in fields(loop):
@@ -507,7 +517,7 @@ def _loop_fields(contract: type[Algorithm], recipe: Recipe, arguments: dict[str,
             arguments.pop("sample_batch_steps")
             paths = (*paths, ("algorithm", "sample_batch_steps"))
         if kinds and kinds != (NoneType,):
-            yield Setting(one.name, value, kinds, choices, text, paths)
+            yield Setting(one.name, value, kinds, choices, text, paths, defaults.get(one.name))
 
 
 def _arguments(contract: type[Algorithm], recipe: Recipe) -> Iterator[tuple[str, Setting]]:
