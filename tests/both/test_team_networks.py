@@ -224,7 +224,7 @@ class Looking:
 
     def __init__(self, bounds: Any, dtype: Any) -> None:
         self.agents = ["a", "b"]
-        self._spaces = {name: spaces.Box(*each, (2, 3, 1), dtype) for name, each in bounds.items()}
+        self._spaces = {name: spaces.Box(low, high, (2, 3, 1), dtype) for name, (low, high) in bounds.items()}
 
     def observation_space(self, agent: str) -> Any:
         return self._spaces[agent]
@@ -240,7 +240,7 @@ class Looking:
     def step(self, actions: Any) -> Any: ...
 
 
-def outputs(kind: str, memory: Any, env: JointEnv) -> Any:
+def outputs(kind: Any, memory: Any, env: JointEnv) -> Any:
     """Return what policies and critics of a new model make of the first observation."""
     seed_everything(2)
     model = parl.networks.for_team(env.observation_space, env.action_space, kind, memory=memory)

@@ -421,7 +421,12 @@ def test_targets_of_a_team_whose_agents_end_differently_are_those_by_hand(
     agent = parl.Agent(getattr(parl.algorithms, kind)(model, *mixer, gamma=0.5, lr=1e-9), seed=0)
     batches: list[Any] = []
     learn = agent.learn_unread
-    monkeypatch.setattr(agent, "learn_unread", lambda batch, **rates: batches.append(batch) or learn(batch, **rates))
+
+    def kept(batch: Any, **rates: Any) -> Any:
+        batches.append(batch)
+        return learn(batch, **rates)
+
+    monkeypatch.setattr(agent, "learn_unread", kept)
     train(agent, 64, lambda: JointEnv(Ending(ends), team_reward="sum"), own={"learning_starts": 32, "batch_size": 2})
 
     def team(values: Any) -> float:

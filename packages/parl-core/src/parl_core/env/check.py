@@ -307,7 +307,9 @@ def _mismatches(space: Any, value: Any, name: str) -> Iterator[str]:
 
 
 def _box_mismatches(space: Any, value: Any, name: str) -> Iterator[str]:
-    if not isinstance(value, np.ndarray | np.generic):  # a generic one is what numpy makes of an array of shape ()
+    if isinstance(value, np.generic):  # what numpy makes of an array without dimensions
+        value = np.asarray(value)
+    if not isinstance(value, np.ndarray):
         yield f"{name} is {_kind(value)}: return a numpy array, such as numpy.array(value, {space.dtype})"
     elif value.shape != space.shape:
         yield f"{name} has shape {list(value.shape)}, the space {list(space.shape)}: mend the one or the other"
