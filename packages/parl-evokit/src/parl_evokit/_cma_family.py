@@ -2,8 +2,20 @@
 
     tell --> _step (the algorithm's own update) --> converged? --> start the next run, or report that the search ended
 
-The key of a sample determines its noise. Bounds are applied when the parameters of a sample are made; the update uses
-the noise as it was drawn.
+The key of a sample determines its noise.
+
+Bounds. Samples are mirrored into the box when their parameters are made; the update uses the noise as it was drawn.
+This is a search without bounds of the function that is mirrored at all sides, which is continuous and has an image of
+the optimum in each mirrored box (one of the methods compared by Biedrzycki, "Handling bound constraints in CMA-ES: an
+experimental study", Swarm and Evolutionary Computation 52, 2020). Two rules keep it so, and to one image:
+
+    a mean that leaves the box is mirrored, and with it all that the search has learnt:
+        x_k -> 2 b_k - x_k  in the mean, so that coordinate k of paths, axes and directions changes its sign
+    no standard deviation exceeds a third of the width of the box:
+        samples that reach the images on either side would tell nothing of the direction of the optimum
+
+The second is the rule of pycma (Hansen, Akimoto, Baudis, "CMA-ES/pycma on Github", option `maxstd_boundrange`). It has no
+part where a side is missing: there is one image only.
 
 Restarts. IPOP (Auger and Hansen, "A restart CMA evolution strategy with increasing population size", CEC 2005): each
 restart doubles the population. BIPOP (Hansen, "Benchmarking a BI-population CMA-ES on the BBOB-2009 function testbed",
@@ -64,6 +76,7 @@ RESTART_STREAM = 2**63  # keys are below 2**62, so no sample is drawn from these
 UNIFORM_BITS = 16
 SMALLEST_STEP = 1e-12
 LEAST_INTEGER_STD = 0.25  # a whole number then has another value in one sample of twenty
+LARGEST_SHARE = 1 / 3  # of the width of the box: the standard deviation of a parameter
 FLAT = 1e-12  # rewards that differ by no more than this, in the best of many updates, do not differ
 ROUNDING = 2.0**-24  # of float32
 
@@ -112,6 +125,7 @@ class CmaFamily(Strategy):
                     f"its bounds are {self._bounds.lower[k]} and {self._bounds.upper[k]}"
                 )
             self._sampler = replace(self._sampler, bounds=self._bounds)
+            self._largest_std = LARGEST_SHARE * (self._bounds.upper - self._bounds.lower)
         if settings.integers:
             if min(settings.integers) < 0 or max(settings.integers) >= n:
                 raise ConfigError(f"integers must be indices of parameters from 0 to {n - 1}, not {settings.integers}")
@@ -123,10 +137,14 @@ class CmaFamily(Strategy):
                     low, high = box.lower[k], box.upper[k]
                     raise ConfigError(f"parameter {k} of integers has no whole number between its bounds {low}, {high}")
             self._sampler = replace(self._sampler, integers=integers)
+            if self._bounds is not None:  # a box of one whole number may be as narrow as that
+                self._largest_std[integers] = np.maximum(self._largest_std[integers], LEAST_INTEGER_STD)
         self._restarts = Restarts(settings.restarts, settings.max_restarts, self.population, first.std, first.seed)
         self._bests: deque[float] = deque()
         self._evaluations = 0
         self._begin()
+        if self._narrowed():
+            self._sample_with(*self._shape())
 
     @classmethod
     def warm_start(
@@ -158,6 +176,7 @@ class CmaFamily(Strategy):
         search = cls(found.mean, config, layout)
         search._sigma = found.sigma
         search._begin_with(found.covariance)
+        search._narrowed()
         search._sample_with(*search._shape())
         return search
 
@@ -218,8 +237,8 @@ class CmaFamily(Strategy):
         (group,) = intake.groups
         state = self._own_state() if self.leaps or self._reach(sampler.parameters) > LARGEST_SPREAD else {}
         mean, norm = self._step(group, sampler)
-        if self._bounds is not None:
-            self._bounds.fold(mean)
+        if self._bounds is not None and (turned := self._bounds.fold(mean)).any():
+            self._mirror(np.where(turned, -1.0, 1.0))
         self._note(group)
         beyond = bool(state) and not self._reach(mean) <= LARGEST_REACH
         if (beyond or self._converged()) and (start := self._restarts.next(self._evaluations)) is not None:
@@ -231,6 +250,7 @@ class CmaFamily(Strategy):
         elif beyond:
             self._load_own_state(state)
             raise StepDiverged("samples would not be finite; rewards grow as far as numbers reach")
+        self._narrowed()
         std, transform = self._shape()
         return Advance(mean.astype(np.float32), std, norm, transform)
 
@@ -279,6 +299,34 @@ class CmaFamily(Strategy):
         if self._bounds is not None:
             self._bounds.fold(mean)
         return mean
+
+    def _narrowed(self) -> bool:
+        """Reduce standard deviations to what the box allows, and return whether any was larger."""
+        if self._bounds is None:
+            return False
+        most, deviations = self._largest_std, self._deviations_of_samples()
+        wide = deviations > most
+        if not wide.any():
+            return False
+        factors = np.ones(len(most))
+        factors[wide] = most[wide] / deviations[wide]
+        common = float(factors.max())
+        self._sigma *= common
+        if common > factors.min():
+            self._narrow(factors / common)
+        return True
+
+    @abstractmethod
+    def _deviations_of_samples(self) -> NDArray[np.float64]:
+        """Return the standard deviation of each parameter of the samples to come, `[n]`."""
+
+    @abstractmethod
+    def _narrow(self, factors: NDArray[np.float64]) -> None:
+        """Multiply the standard deviations by these factors `[n]`, and leave the step size."""
+
+    @abstractmethod
+    def _mirror(self, signs: NDArray[np.float64]) -> None:
+        """Multiply the coordinates of all that the search has learnt by these signs `[n]`."""
 
     @abstractmethod
     def _begin(self) -> None:

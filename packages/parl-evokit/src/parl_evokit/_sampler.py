@@ -82,20 +82,22 @@ class Bounds:
         """True if all bounds are finite."""
         return bool(np.isfinite(self.lower).all() and np.isfinite(self.upper).all())
 
-    def fold(self, x: NDArray[np.floating]) -> None:
-        """Mirror `x` `[n]` or `[k, n]` into the box, in place."""
+    def fold(self, x: NDArray[np.floating]) -> NDArray[np.bool_]:
+        """Mirror `x` `[n]` or `[k, n]` into the box, in place, and return which numbers point the other way since."""
         low, high = self.lower, self.upper
         inside = (x >= low) & (x <= high)
         if inside.all():
-            return
+            return ~inside
         both = np.isfinite(low) & np.isfinite(high)
         with np.errstate(invalid="ignore"):
             width = np.where(both, high - low, 1.0)
             way = np.mod(x - np.where(both, low, 0.0), 2 * width)
             twice = np.where(both, low, 0.0) + np.where(way > width, 2 * width - way, way)
             once = np.where(x < low, 2 * low - x, np.where(x > high, 2 * high - x, x))
+            turned: NDArray[np.bool_] = ~inside & (~both | (way > width))
         x[...] = np.where(inside, x, np.where(both, twice, once))
         np.clip(x, low, high, out=x, casting="same_kind")  # rounding to float32 may have gone a last digit too far
+        return turned
 
 
 def _spread(name: str, given: Sequence[float], n: int, none: float) -> NDArray[np.float64]:

@@ -126,6 +126,22 @@ class CMAES(CmaFamily):
     def _widest(self) -> float:
         return self._sigma * self._longest
 
+    def _deviations_of_samples(self) -> NDArray[np.float64]:
+        deviations: NDArray[np.float64] = self._sigma * np.sqrt(self._covariance.diagonal())
+        return deviations
+
+    def _narrow(self, factors: NDArray[np.float64]) -> None:
+        self._covariance *= np.outer(factors, factors)
+        self._path_c *= factors
+        if not self._steps:  # later, samples follow when the covariance is decomposed the next time
+            self._decompose()
+
+    def _mirror(self, signs: NDArray[np.float64]) -> None:
+        self._covariance *= np.outer(signs, signs)
+        self._path_sigma *= signs
+        self._path_c *= signs
+        self._take_axes(self._axes * signs[:, np.newaxis], self._lengths)
+
     def _too_small(self) -> str:
         if self._longest**2 > LARGEST_CONDITION * self._shortest**2:
             condition = (self._longest / self._shortest) ** 2

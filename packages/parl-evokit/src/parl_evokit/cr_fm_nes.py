@@ -110,6 +110,21 @@ class CRFMNES(CmaFamily):
     def _widest(self) -> float:
         return self._sigma * float((self._deviations * np.sqrt(1.0 + np.square(self._v))).max())
 
+    def _deviations_of_samples(self) -> NDArray[np.float64]:
+        return self._sigma * self._deviations * np.sqrt(1.0 + np.square(self._v))
+
+    def _narrow(self, factors: NDArray[np.float64]) -> None:
+        self._deviations *= factors
+        self._path_c *= factors
+        scale = self._determinant()
+        self._deviations /= scale
+        self._sigma *= scale
+
+    def _mirror(self, signs: NDArray[np.float64]) -> None:
+        self._v *= signs
+        self._path_sigma *= signs
+        self._path_c *= signs
+
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
         n, k = self.layout.size, len(group.rewards)
         if group.rewards.min() == group.rewards.max():  # nothing can be learnt from them

@@ -76,6 +76,16 @@ class LMMAES(CmaFamily):
         _, directions = self._shape()
         return self._sigma * (1.0 if directions is None else directions.widest)
 
+    def _deviations_of_samples(self) -> NDArray[np.float64]:
+        return np.full(self.layout.size, self._sigma)  # without the directions, which stretch a few of n axes
+
+    def _narrow(self, factors: NDArray[np.float64]) -> None:  # noqa: ARG002  it has no deviation for each parameter
+        return
+
+    def _mirror(self, signs: NDArray[np.float64]) -> None:
+        self._path_sigma *= signs
+        self._directions *= signs
+
     def _too_small(self) -> str:
         if self._sigma < SMALLEST_STEP:
             return f"the step size is {self._sigma:.3g}: the search has converged"

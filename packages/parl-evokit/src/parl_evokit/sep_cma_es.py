@@ -72,6 +72,17 @@ class SepCMAES(CmaFamily):
     def _widest(self) -> float:
         return self._sigma * sqrt(float(self._variances.max()))
 
+    def _deviations_of_samples(self) -> NDArray[np.float64]:
+        return self._sigma * np.sqrt(self._variances)
+
+    def _narrow(self, factors: NDArray[np.float64]) -> None:
+        self._variances *= np.square(factors)
+        self._path_c *= factors
+
+    def _mirror(self, signs: NDArray[np.float64]) -> None:
+        self._path_sigma *= signs
+        self._path_c *= signs
+
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
         if group.rewards.min() == group.rewards.max():  # nothing can be learnt from them
             return sampler.parameters.astype(np.float64), 0.0
