@@ -92,7 +92,7 @@ def test_mixed_problems_are_solved(seed: int) -> None:
 
 def test_whole_numbers_stay_within_their_bounds() -> None:
     es = search(3, start=1.0, std=5.0, integers=[0], lower=[0.0, -9.0, -9.0], upper=[2.0, 9.0, 9.0])
-    for _ in range(20):
+    for _ in range(60):
         infos = es.ask(es.population)
         x = es.candidates(infos)
         assert set(x[:, 0].tolist()) <= {0.0, 1.0, 2.0}

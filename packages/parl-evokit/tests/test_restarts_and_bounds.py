@@ -8,17 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parl_evokit import CMAES, ConfigError, ESAgent, InvalidReward, LayoutMismatch, SepCMAES, mlp
+from parl_evokit import CMAES, CRFMNES, LMMAES, ConfigError, ESAgent, InvalidReward, LayoutMismatch, SepCMAES, mlp
 from parl_evokit._cma_family import Restarts, promising_region
 from parl_evokit._sampler import Bounds
 from parl_evokit.config import RestartKind
 
 BOTH = pytest.mark.parametrize("kind", [CMAES, SepCMAES])
+FAMILY = pytest.mark.parametrize("kind", [CMAES, SepCMAES, LMMAES, CRFMNES])
 
 
 def settings(kind: type, std: float = 0.5, seed: int = 1, **cma: Any) -> dict[str, Any]:
     sampling = {"gaussian_sampling": {"std": std, "seed": seed}, "cma_sampling": cma}
-    name = "CMA_ES" if kind is CMAES else "SEP_CMA_ES"
+    name = kind.kind.value  # type: ignore[attr-defined]
     return {"keys": "COUNTER", "solver": {"type": name, "sampling": sampling}}
 
 
@@ -96,7 +97,7 @@ def test_restarts_find_the_lowest_of_many_valleys(restarts: str) -> None:
     found = []
     for seed in range(3):
         es = CMAES(np.full(5, 3.0), settings(CMAES, 2.0, seed, restarts=restarts, lower=(-5.0,), upper=(5.0,)))
-        search(es, rastrigin, 60_000)
+        search(es, rastrigin, 150_000)
         assert es.best is not None
         found.append(-es.best.reward)
     assert max(found) < 1e-6
@@ -154,12 +155,12 @@ def test_beyond_a_side_a_point_comes_back_as_far_as_it_went() -> None:
     bounds = Bounds.of((0.0,), (1.0,), 6)
     assert bounds is not None
     x = np.array([-0.25, 1.25, 2.25, -1.25, 0.5, 3.75])
-    bounds.fold(x)
+    assert bounds.fold(x).tolist() == [True, True, False, False, False, True]
     assert x.tolist() == pytest.approx([0.25, 0.75, 0.25, 0.75, 0.5, 0.25])
     half = Bounds.of((0.0,), (), 2)
     assert half is not None
     y = np.array([[-3.0, 7.0]])
-    half.fold(y)
+    assert half.fold(y).tolist() == [[True, False]]
     assert y.tolist() == [[3.0, 7.0]]
 
 
@@ -174,6 +175,81 @@ def test_no_sample_and_no_model_leaves_the_box_and_an_optimum_at_its_side_is_fou
         assert (es.candidate(infos[0]) == samples[0]).all()
         es.tell(infos, [-sphere(x.astype(np.float64)) for x in samples])
     assert es.mean == pytest.approx([0.1, 0.2, 0.0, 0.0], abs=0.01)
+
+
+@FAMILY
+@pytest.mark.parametrize("sides", [{"lower": (0.0,), "upper": (1.0,)}, {"lower": (0.0,)}])
+@pytest.mark.parametrize("std", [0.3, 1.0, 5.0])
+def test_an_optimum_in_the_box_is_found_from_any_std(kind: Any, sides: Any, std: float) -> None:
+    for seed in range(2):
+        optimum = np.linspace(0.1, 0.9, 12)
+        es = kind(np.full(12, 0.5), settings(kind, std, seed, **sides))
+        search(es, lambda x: sphere(x - optimum), 600 * es.population, goal=1e-9)  # noqa: B023  # used at once
+        assert -es.best.reward < 1e-9
+
+
+@FAMILY
+def test_deviations_stay_within_a_third_of_the_box(kind: Any) -> None:
+    width = np.array([0.5, 1.0, 4.0, 100.0, 100.0, 100.0])
+    es = kind(np.zeros(6), settings(kind, 50.0, lower=(-width / 2).tolist(), upper=(width / 2).tolist()))
+    dice = np.random.default_rng(1)
+    most = np.full(6, 100.0) if kind is LMMAES else width  # which has one step size for all
+    for _ in range(300):
+        assert (es._deviations_of_samples() <= most / 3 * (1 + 1e-9)).all()
+        es.tell(es.ask(es.population), dice.normal(size=es.population))  # nothing can be learnt from these
+        assert (np.abs(es.mean) <= width / 2).all()
+    samples = es.candidates(es.ask(200))
+    assert (samples.std(axis=0) < most / 2).all()
+
+
+def test_a_first_std_beyond_the_box_is_reduced_to_a_third_of_each_width() -> None:
+    for kind in (CMAES, SepCMAES, CRFMNES):
+        es: Any = kind(np.full(2, 0.5), settings(kind, 5.0, lower=(0.0, -2.0), upper=(1.0, 4.0)))
+        assert es._deviations_of_samples() == pytest.approx([1 / 3, 2.0])
+        spread = es.candidates(es.ask(2000)) - es.mean
+        assert np.sqrt(np.square(spread).mean(axis=0)) == pytest.approx([0.3, 1.6], rel=0.2)
+    free = CMAES(np.full(2, 0.5), settings(CMAES, 5.0, lower=(0.0,)))
+    assert free.sigma == 5.0
+    assert free.sampler.transform is None
+
+
+def test_a_search_in_a_box_is_that_of_the_mirrored_function_without_one() -> None:
+    n, updates = 200, 15  # before the first decomposition, which may choose other signs
+    boxed = CMAES(np.full(n, 0.05), settings(CMAES, 0.2, lower=(0.0,)))
+    free = CMAES(np.full(n, 0.05), settings(CMAES, 0.2))
+    for _ in range(updates):
+        infos, others = boxed.ask(boxed.population), free.ask(free.population)
+        samples, images = boxed.candidates(infos), free.candidates(others)
+        assert (samples == np.abs(images)).all()
+        rewards = [-sphere(x.astype(np.float64) - 0.3) for x in samples]
+        boxed.tell(infos, rewards)
+        free.tell(others, rewards)
+    signs = np.where(free.mean < 0.0, -1.0, 1.0)
+    assert (signs < 0).sum() > 10
+    here, there = boxed.state(), free.state()
+    assert (here["covariance"] == there["covariance"] * np.outer(signs, signs)).all()
+    for path in ("path_sigma", "path_c"):
+        assert (here[path] == there[path] * signs).all()
+
+
+@FAMILY
+def test_a_mean_that_is_mirrored_takes_the_shape_of_the_search_with_it(kind: Any) -> None:
+    def covariance(es: Any) -> np.ndarray:
+        std, transform = es._shape()
+        if transform is None:
+            return np.diag(np.square(std))
+        rows = transform.T if isinstance(transform, np.ndarray) else transform.shaped(np.eye(4))
+        return std**2 * rows.T @ rows
+
+    es = kind(np.full(4, 0.5), settings(kind, 0.1, lower=(0.0,), upper=(1.0,)))
+    for _ in range(40):
+        infos = es.ask(es.population)
+        es.tell(infos, [-float((x[0] - 2 * x[1]) ** 2 + x[2] * x[3]) for x in es.candidates(infos)])
+    signs = np.array([1.0, -1.0, 1.0, -1.0])
+    before, path = covariance(es), es.state()["path_sigma"]
+    es._mirror(signs)
+    assert covariance(es) == pytest.approx(before * np.outer(signs, signs))
+    assert (es.state()["path_sigma"] == path * signs).all()
 
 
 def test_bounds_that_make_no_sense_are_refused() -> None:
