@@ -63,12 +63,17 @@ def test_a_far_candidate_moves_the_mean_no_farther_than_samples_reach() -> None:
 
 def test_bad_injections_are_refused() -> None:
     es = search(3)
-    for solutions in (np.zeros((1, 4)), [[np.nan, 0, 0]], np.zeros(3)):
-        with pytest.raises(LayoutMismatch):
-            es.inject(solutions, [1.0])
-    for rewards in ([1.0, 2.0], [np.inf]):
-        with pytest.raises(InvalidReward):
-            es.inject(np.zeros((1, 3)), rewards)
+    ga = GA(np.ones(3))
+    for solutions in (np.zeros((1, 4)), [[np.nan, 0, 0]], np.zeros(3), [[1e39, 0, 0]], [[0, 0, -1e300]]):
+        for each in (es, ga):
+            with pytest.raises(LayoutMismatch):
+                each.inject(solutions, [1.0])
+    for rewards in ([1.0, 2.0], [np.inf], [10**400], ["7"], [b"7"], [1j], [None], [1e300], 1.0, [[1.0], [2.0, 3.0]]):
+        for each in (es, ga):
+            with pytest.raises(InvalidReward):
+                each.inject(np.zeros((1, 3)), rewards)
+    assert es.best is None
+    assert ga.best is None
 
 
 def mixed(x: np.ndarray) -> float:

@@ -41,14 +41,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log, sqrt
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit._sampler import FARTHEST, LARGEST_REACH, LARGEST_SPREAD, Advance, Bounds, Sampler, Transform
-from parl_evokit._samples import Group, SortedSamples
+from parl_evokit._samples import Group, SortedSamples, reward_numbers
 from parl_evokit.config import Config, RestartKind
 from parl_evokit.errors import ConfigError, InvalidReward, LayoutMismatch
 from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles, random_bits
@@ -448,22 +448,29 @@ def checked_solutions(
         n: Number of parameters; 0 allows any number.
 
     Raises:
-        LayoutMismatch: `solutions` is not a table of finite numbers with so many columns.
-        InvalidReward: `rewards` does not have one finite number per solution.
+        LayoutMismatch: `solutions` is not a table of finite float32 numbers with so many columns.
+        InvalidReward: `rewards` does not have one finite float32 number per solution.
     """
     try:  # what is masked is no number
-        table, worth = (np.ma.asarray(given, np.float64).filled(np.nan) for given in (solutions, rewards))
+        table = np.ma.asarray(solutions, np.float64).filled(np.nan)
     except (TypeError, ValueError, OverflowError) as error:
-        raise LayoutMismatch(f"solutions and rewards must be finite numbers: {error}") from error
+        raise LayoutMismatch(f"solutions must be finite numbers: {error}") from error
     if table.ndim != 2 or not table.size:
         raise LayoutMismatch(f"solutions must be finite numbers [k, n], not an array of shape {table.shape}")
     if n and table.shape[1] != n:
         raise LayoutMismatch(f"solutions must have {n} parameters here, not {table.shape[1]}")
-    if not np.isfinite(table).all():
-        first = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
-        raise LayoutMismatch(f"solutions must be finite numbers; solution {first} is not")
-    if worth.shape != (len(table),):
-        raise InvalidReward(f"{len(table)} solutions need one finite reward each, not an array of shape {worth.shape}")
+    with np.errstate(over="ignore"):  # beyond float32, of which parameters are, becomes infinite
+        held = np.isfinite(table.astype(np.float32))
+    if not held.all():
+        first = int(np.flatnonzero(~held.all(axis=1))[0])
+        raise LayoutMismatch(f"solutions must be finite float32 numbers; solution {first} is not")
+    try:
+        shape = np.shape(rewards)
+    except ValueError as error:  # rows of different lengths
+        raise InvalidReward(f"{len(table)} solutions need one finite reward each: {error}") from error
+    if shape != (len(table),):
+        raise InvalidReward(f"{len(table)} solutions need one finite reward each, not an array of shape {shape}")
+    worth = reward_numbers(cast(Any, rewards), len(table))
     if not np.isfinite(worth).all():
         first = int(np.flatnonzero(~np.isfinite(worth))[0])
         raise InvalidReward(f"{len(table)} solutions need one finite reward each; number {first} has {worth[first]}")

@@ -76,8 +76,8 @@ class CMAES(CmaFamily):
             rewards: Larger is better, `[k]`.
 
         Raises:
-            LayoutMismatch: `solutions` is not a table of finite numbers with one column per parameter.
-            InvalidReward: `rewards` does not have one finite number per solution.
+            LayoutMismatch: `solutions` is not a table of finite float32 numbers with one column per parameter.
+            InvalidReward: `rewards` does not have one finite float32 number per solution.
         """
         table, worth = checked_solutions(solutions, rewards, self.layout.size)
         self._note_injected(table, worth)
