@@ -209,6 +209,28 @@ def test_a_resumed_search_goes_on_by_itself_as_it_would_have(name: str, updates:
     assert arrays(resumed) == arrays(straight)
 
 
+@every
+def test_a_resumed_search_knows_its_best_candidate(name: str) -> None:
+    straight = search(name)
+    for _ in range(4):
+        generation(straight)
+    best, state = straight.best, straight.state()
+    assert best is not None
+    resumed = KINDS[name](straight.mean, settings(name))
+    resumed.load_state({key: array.copy() for key, array in state.items()})
+    assert resumed.best is not None
+    assert resumed.best.reward == best.reward
+    assert resumed.best.parameters.tobytes() == best.parameters.tobytes()
+    assert resumed.best.info.SerializeToString() == best.info.SerializeToString()
+    infos = resumed.ask(20)
+    resumed.tell(infos, [best.reward - 1.0 - number for number in range(20)])
+    assert resumed.best.reward == best.reward
+    with pytest.raises(LayoutMismatch, match="best candidate"):
+        resumed.load_state(state | {"best.parameters": np.zeros(straight.layout.size + 1, np.float32)})
+    resumed.load_state({key: array for key, array in state.items() if not key.startswith("best.")})  # as older ones are
+    assert resumed.best is None
+
+
 @cma
 def test_equal_rewards_teach_cma_nothing_and_stop_it_in_the_end(name: str) -> None:
     es = search(name)

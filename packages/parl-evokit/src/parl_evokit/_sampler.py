@@ -360,20 +360,20 @@ class BestSample:
     Attributes:
         reward: Reward of the sample.
         info: Record of the sample; an empty one if it was injected.
-        sampler: The model that the sample perturbed; the present model if it was injected.
-        injected: Parameters of the sample if it was injected, else None.
+        sampler: The model that the sample perturbed; the present model if the parameters are known.
+        known: Parameters of the sample if it was injected or loaded, else None.
     """
 
     reward: float
     info: SamplingInfo
     sampler: Sampler
-    injected: FlatVector | None = None
+    known: FlatVector | None = None
 
     @property
     def parameters(self) -> FlatVector:
         """Parameters of the sample `[n]`, a new array."""
-        if self.injected is not None:
-            return self.injected.copy()
+        if self.known is not None:
+            return self.known.copy()
         out = np.empty_like(self.sampler.parameters)
         self.sampler.perturb(self.info.noise_key, out)
         return out

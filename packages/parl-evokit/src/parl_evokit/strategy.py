@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._params import FlatVector, ParameterLayout
+from parl_evokit._params import FlatVector, ParameterLayout, under, within
 from parl_evokit._records import SamplingInfo, sampling_infos
 from parl_evokit._report import SetAsideCounts, UpdateReport
 from parl_evokit._sampler import FARTHEST, LARGEST_REACH, LARGEST_SPREAD, Advance, BestSample, Sampler, Transform
@@ -39,6 +39,7 @@ PIECE = 2**16
 AHEAD = 2**17  # numbers of candidates that are made at once: what a second-level cache holds
 LARGEST_AHEAD = 2**12  # parameters up to which making several at once beats one after the other
 NEXT_KEY = "next_key"  # of counted keys, in the state
+BEST = "best."  # the prefix of the best candidate, in the state
 NO_KEYS = np.empty(0, np.uint64)
 
 
@@ -125,7 +126,10 @@ class Strategy(ABC):
 
     @property
     def best(self) -> BestSample | None:
-        """The best candidate that was injected, or told while its model was present; None before the first."""
+        """The best candidate that was injected, or told while its model was present; None before the first.
+
+        It is part of `state()`, so a search that is resumed goes on with it.
+        """
         return self._best
 
     def ask(self, n: int) -> list[SamplingInfo]:
@@ -385,7 +389,32 @@ class Strategy(ABC):
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the state of the search without the parameters, as arrays for a file."""
         keys = {NEXT_KEY: np.array(self.keys.next_count, np.int64)} if isinstance(self.keys, CounterKeys) else {}
-        return self._own_state() | self.guard.state() | keys
+        return self._own_state() | self.guard.state() | keys | self._best_state()
+
+    def _best_state(self) -> dict[str, NDArray[Any]]:
+        """Return the best candidate as arrays; empty if there is none."""
+        if (best := self._best) is None:
+            return {}
+        numbers = best.info.noise_key, best.info.model_iter_id, best.info.fingerprint, best.info.identity
+        arrays = {
+            "reward": np.array(best.reward),
+            "info": np.array(numbers, np.int64),
+            "parameters": best.parameters,
+        }
+        return under(BEST, arrays)
+
+    def _loaded_best(self, state: Mapping[str, NDArray[Any]]) -> BestSample | None:
+        """Return the best candidate of `_best_state`; states of earlier versions have none."""
+        if not state:
+            return None
+        reward, numbers, parameters = (state.get(name) for name in ("reward", "info", "parameters"))
+        if parameters is None or reward is None or numbers is None or parameters.shape != (self.layout.size,):
+            shapes = {name: array.shape for name, array in state.items()}
+            raise LayoutMismatch(f"the best candidate of the state does not fit {self.layout.size} parameters: {shapes}")
+        key, model_iter_id, fingerprint, identity = numbers.tolist()
+        info = SamplingInfo((), model_iter_id, fingerprint, identity)
+        info.drawn_key = key
+        return BestSample(float(reward), info, self._sampler, np.array(parameters, np.float32))
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
         """Return the algorithm's part of the state."""
@@ -398,9 +427,11 @@ class Strategy(ABC):
             SolverError: An array is missing.
             LayoutMismatch: An array has another shape.
         """
-        own = {name: array for name, array in state.items() if name != NEXT_KEY}
+        own = {name: array for name, array in state.items() if name != NEXT_KEY and not name.startswith(BEST)}
+        best = self._loaded_best(within(BEST, state))
         self._load_own_state(self.guard.load_state(own))
         self._sampler = replace(self._sampler, trusted=self.guard.trusted)
+        self._best = None if best is None else replace(best, sampler=self._sampler)
         if isinstance(self.keys, CounterKeys) and NEXT_KEY in state:
             self.keys.go_on_from(int(state[NEXT_KEY]))
 
