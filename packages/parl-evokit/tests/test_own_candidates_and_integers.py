@@ -68,7 +68,8 @@ def test_bad_injections_are_refused() -> None:
         for each in (es, ga):
             with pytest.raises(LayoutMismatch):
                 each.inject(solutions, [1.0])
-    for rewards in ([1.0, 2.0], [np.inf], [10**400], ["7"], [b"7"], [1j], [None], [1e300], 1.0, [[1.0], [2.0, 3.0]]):
+    given: list[Any] = [[1.0, 2.0], [np.inf], [10**400], ["7"], [b"7"], [1j], [None], [1e300], 1.0, [[1.0], [2.0, 3.0]]]
+    for rewards in given:
         for each in (es, ga):
             with pytest.raises(InvalidReward):
                 each.inject(np.zeros((1, 3)), rewards)

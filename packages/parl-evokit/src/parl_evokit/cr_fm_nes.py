@@ -111,7 +111,8 @@ class CRFMNES(CmaFamily):
         return self._sigma * float((self._deviations * np.sqrt(1.0 + np.square(self._v))).max())
 
     def _deviations_of_samples(self) -> NDArray[np.float64]:
-        return self._sigma * self._deviations * np.sqrt(1.0 + np.square(self._v))
+        deviations: NDArray[np.float64] = self._sigma * self._deviations * np.sqrt(1.0 + np.square(self._v))
+        return deviations
 
     def _narrow(self, factors: NDArray[np.float64]) -> None:
         self._deviations *= factors

@@ -73,7 +73,8 @@ class SepCMAES(CmaFamily):
         return self._sigma * sqrt(float(self._variances.max()))
 
     def _deviations_of_samples(self) -> NDArray[np.float64]:
-        return self._sigma * np.sqrt(self._variances)
+        deviations: NDArray[np.float64] = self._sigma * np.sqrt(self._variances)
+        return deviations
 
     def _narrow(self, factors: NDArray[np.float64]) -> None:
         self._variances *= np.square(factors)
