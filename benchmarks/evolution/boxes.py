@@ -29,7 +29,7 @@ CONDITION = 1e4
 
 @dataclass(frozen=True)
 class Task:
-    """A function to be minimised in a box, and how its search begins.
+    """A quadratic function to be minimised in a box, and how its search begins.
 
     Attributes:
         name: In the table.
@@ -61,7 +61,7 @@ class Task:
         return float(y @ y + self.slope @ step)
 
     def distance(self, x: Vector) -> float:
-        """Return the squared distance to the optimum, relative to the scale of the box."""
+        """Return the squared distance to the optimum."""
         return float(np.square(x - self.optimum).sum())
 
 

@@ -14,8 +14,8 @@ experimental study", Swarm and Evolutionary Computation 52, 2020). Two rules kee
     no standard deviation exceeds a third of the width of the box:
         samples that reach the images on either side would tell nothing of the direction of the optimum
 
-The second is the rule of pycma (Hansen, Akimoto, Baudis, "CMA-ES/pycma on Github", option `maxstd_boundrange`). It has no
-part where a side is missing: there is one image only.
+The second is the rule of pycma (Hansen, Akimoto, Baudis, "CMA-ES/pycma on Github", option `maxstd_boundrange`). It does
+not apply where a side is missing, since an image on one side only leaves the direction clear.
 
 Restarts. IPOP (Auger and Hansen, "A restart CMA evolution strategy with increasing population size", CEC 2005): each
 restart doubles the population. BIPOP (Hansen, "Benchmarking a BI-population CMA-ES on the BBOB-2009 function testbed",

@@ -278,7 +278,7 @@ class CmaConfig:
         restarts: The rule for restarts after the search has converged.
         max_restarts: Maximum number of times that restarts double the population; 0 or more.
         lower: Lower bounds of the parameters of all samples: none, one for all parameters, or one for each. Other
-            algorithms refuse bounds.
+            algorithms refuse bounds. No standard deviation exceeds a third of the width between both bounds.
         upper: Upper bounds, in the same form.
         integers: Indices, from 0, of the parameters that are whole numbers; for CMA_ES and SEP_CMA_ES.
     """

@@ -410,7 +410,9 @@ class Strategy(ABC):
         reward, numbers, parameters = (state.get(name) for name in ("reward", "info", "parameters"))
         if parameters is None or reward is None or numbers is None or parameters.shape != (self.layout.size,):
             shapes = {name: array.shape for name, array in state.items()}
-            raise LayoutMismatch(f"the best candidate of the state does not fit {self.layout.size} parameters: {shapes}")
+            raise LayoutMismatch(
+                f"the best candidate of the state does not fit {self.layout.size} parameters: {shapes}"
+            )
         key, model_iter_id, fingerprint, identity = numbers.tolist()
         info = SamplingInfo((), model_iter_id, fingerprint, identity)
         info.drawn_key = key
