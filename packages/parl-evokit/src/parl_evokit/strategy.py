@@ -430,10 +430,9 @@ class Strategy(ABC):
             LayoutMismatch: An array has another shape.
         """
         own = {name: array for name, array in state.items() if name != NEXT_KEY and not name.startswith(BEST)}
-        best = self._loaded_best(within(BEST, state))
         self._load_own_state(self.guard.load_state(own))
         self._sampler = replace(self._sampler, trusted=self.guard.trusted)
-        self._best = None if best is None else replace(best, sampler=self._sampler)
+        self._best = self._loaded_best(within(BEST, state))
         if isinstance(self.keys, CounterKeys) and NEXT_KEY in state:
             self.keys.go_on_from(int(state[NEXT_KEY]))
 
