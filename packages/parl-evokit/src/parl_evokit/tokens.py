@@ -182,7 +182,8 @@ class Tokens:
 
     def _redeem(self, token: str) -> SamplingInfo:
         if not isinstance(token, str):
-            raise InvalidToken(f"a token is a text, not a {type(token).__name__}", Refusal.MALFORMED)
+            kind = type(token).__name__
+            raise InvalidToken(f"rewards are taken for tokens only, which are texts, not a {kind}", Refusal.MALFORMED)
         if not ALPHABET.fullmatch(token):
             raise InvalidToken(f"a token is {CHARACTERS} characters of base64url", Refusal.MALFORMED)
         try:
