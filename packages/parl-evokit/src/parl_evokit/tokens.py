@@ -180,7 +180,7 @@ class Tokens:
             self.refused[error.reason] += 1
             raise
 
-    def _redeem(self, token: str) -> SamplingInfo:
+    def _redeem(self, token: object) -> SamplingInfo:
         if not isinstance(token, str):
             kind = type(token).__name__
             raise InvalidToken(f"rewards are taken for tokens only, which are texts, not a {kind}", Refusal.MALFORMED)
