@@ -110,6 +110,31 @@ def test_one_of_another_model_or_none_is_refused() -> None:
         DQN(model, optimizer=torch.optim.LBFGS(model.parameters()))
 
 
+class Plain(torch.optim.Optimizer):
+    """An optimizer of a program, whose `step` takes nothing."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # that is what is tested
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(group["lr"] * parameter.grad)
+
+
+def test_an_optimizer_whose_step_takes_no_closure_is_taken() -> None:
+    models = [Q(), Q()]
+    models[1].set_weights(models[0].get_weights())
+    plain = Agent(DQN(models[0], optimizer=Plain(models[0].parameters()), device="cpu"))
+    known = Agent(DQN(models[1], optimizer=torch.optim.SGD(models[1].parameters(), 0.1), device="cpu"))
+    for agent in (plain, known):
+        agent.learn(*batch())
+    for name, weights in known.get_weights().items():
+        np.testing.assert_allclose(plain.get_weights()[name], weights, rtol=1e-6)
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_a_loss_without_a_gradient_is_refused(own: bool) -> None:
     model = Q().requires_grad_(False)

@@ -291,7 +291,8 @@ class FrameworkOptimizer(contract.LearningRate):
                 f"optimizer must be one of torch.optim or parl.optim, got {optimizer!r}: for instance "
                 "torch.optim.AdamW(model.parameters(), lr=1e-3)"
             )
-        if inspect.signature(optimizer.step).parameters["closure"].default is inspect.Parameter.empty:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
             raise HyperparameterError(
                 f"{type(optimizer).__name__} computes the loss of one step several times, and updates compute it once: "
                 "use another optimizer, such as torch.optim.AdamW(model.parameters(), lr=1e-3)"
