@@ -255,24 +255,55 @@ def test_a_programs_own_wrapper_passes_the_seed_of_training_on() -> None:
     assert env.step(0)[1] == 2.0
 
 
+class Duck:
+    """Gymnasium's API, in a class that derives from none."""
+
+    observation_space, action_space = Old.observation_space, Old.action_space
+
+    def __init__(self) -> None:
+        self.seeds: list[int | None] = []
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.seeds.append(seed)
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1), 0.0, False, False, {}
+
+
+def test_a_class_without_a_base_whose_reset_takes_a_seed_has_gymnasiums_api() -> None:
+    inner = Duck()
+    assert api_of(inner) == "gymnasium"
+    assert as_gymnasium(inner).reset(seed=4)[1] == {}
+    assert inner.seeds == [4]
+    env = CompatWrapper(inner)
+    assert env.reset().tolist() == [0.0]
+    assert len(env.step(0)) == OLD_STEP
+
+
+def test_a_class_that_does_not_tell_the_arguments_of_its_reset_has_gyms_api() -> None:
+    class Compiled(Old):
+        reset = type  # as methods of compiled classes, it has no signature
+
+    assert api_of(Compiled()) == "gym"
+
+
 def test_an_api_that_was_taken_for_the_other_is_named() -> None:
-    class Duck:
-        observation_space, action_space = Old.observation_space, Old.action_space
+    class Seedless(Duck):
+        def reset(self) -> Any:  # type: ignore[override]  # that is the mistake
+            return super().reset()
 
-        def reset(self, **_: Any) -> Any:
-            return np.zeros(1), {}
-
-        def step(self, action: Any) -> Any:
-            return np.zeros(1), 0.0, False, False, {}
-
-    env = CompatWrapper(Duck())
-    with pytest.raises(TypeError, match=r"Duck.reset\(\) returned \(obs, info\).*api = 'gymnasium'"):
+    env = CompatWrapper(Seedless())
+    with pytest.raises(TypeError, match=r"Seedless.reset\(\) returned \(obs, info\).*api = 'gymnasium'"):
         env.reset()
-    with pytest.raises(TypeError, match=r"Duck.step\(\) returned 5 values"):
+    with pytest.raises(TypeError, match=r"Seedless.step\(\) returned 5 values"):
         env.step(0)
 
-    class Marked(Duck):
+    class Marked(Seedless):
         api = "gymnasium"
+
+        def reset(self, **_: Any) -> Any:
+            return super().reset()
 
     marked = CompatWrapper(Marked())
     assert marked.reset().tolist() == [0.0]
@@ -282,6 +313,13 @@ def test_an_api_that_was_taken_for_the_other_is_named() -> None:
         api_of(Marked())
     with pytest.raises(TypeError, match=r"no reset\(\)"):
         CompatWrapper(object())
+
+    class Seeded(Old):
+        def reset(self, **_: Any) -> Any:
+            return super().reset()
+
+    with pytest.raises(TypeError, match=r"Seeded.reset\(\) takes a seed, .* did not return \(obs, info\).*api = 'gym'"):
+        CompatWrapper(Seeded()).reset()
 
 
 def test_environments_of_gym_speak_the_api_of_their_version(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -438,9 +438,25 @@ class WithoutBase:
         return np.full(3, self.count, np.float32), float(action), self.count == 2, {}
 
 
-def test_an_environment_needs_no_base_class() -> None:
-    with make_vector_env(WithoutBase, 2) as envs:
-        envs.reset(seed=0)
+class SeededWithoutBase:
+    """Of Gymnasium's API, and of no class of Gymnasium's."""
+
+    observation_space, action_space = BOX, gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.inner = WithoutBase()
+        return self.inner.reset() + (seed or 0), {}
+
+    def step(self, action: int) -> Any:
+        obs, reward, terminated, info = self.inner.step(action)
+        return obs, reward, terminated, False, info
+
+
+@pytest.mark.parametrize(("env", "seeds"), [(WithoutBase, [0, 0]), (SeededWithoutBase, [5, 6])])
+def test_an_environment_needs_no_base_class(env: Any, seeds: list[int]) -> None:
+    with make_vector_env(env, 2) as envs:
+        obs, _ = envs.reset(seed=5)
+        assert obs[:, 0].tolist() == seeds
         envs.step([0, 1])
         _, rewards, terminated, _, infos = envs.step([0, 1])
     assert (rewards.tolist(), terminated.tolist()) == ([0.0, 1.0], [True, True])

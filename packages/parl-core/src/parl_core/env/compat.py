@@ -61,8 +61,8 @@ def _numbers(version: str) -> list[int]:
 def api_of(env: Any) -> Api:
     """Return the name of the API of an environment.
 
-    If the environment, or what it wraps, has an attribute `api`, that is the name. Other Gymnasium environments whose
-    `reset` takes a `seed`, and those of gym 0.26, have the API "gymnasium"; all others have "gym".
+    If the environment, or what it wraps, has an attribute `api`, that is the name. Other environments whose `reset`
+    takes a `seed`, of any class, and those of gym 0.26 have the API "gymnasium"; all others have "gym".
 
     Raises:
         ValueError: the attribute is something else.
@@ -78,15 +78,17 @@ def api_of(env: Any) -> Api:
         if not isinstance(env, gymnasium.Wrapper):
             break
         env = env.env
-    if isinstance(env, gymnasium.Env):  # as classes of PARL 2.x's programs are, too, once they import Gymnasium as gym
-        return "gymnasium" if _takes_seed(env.reset) else "gym"
     gym: Any = sys.modules.get("gym")  # an environment of gym has imported it
-    changed = gym is not None and _numbers(gym.__version__) >= _numbers(V_GYM_CHANGED)
-    return "gymnasium" if changed and isinstance(env, gym.Env) else "gym"
+    if gym is not None and isinstance(env, gym.Env) and not isinstance(env, gymnasium.Env):
+        return "gymnasium" if _numbers(gym.__version__) >= _numbers(V_GYM_CHANGED) else "gym"
+    return "gymnasium" if _takes_seed(env.reset) else "gym"
 
 
 def _takes_seed(reset: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(reset).parameters.values()
+    try:
+        parameters = inspect.signature(reset).parameters.values()
+    except ValueError:  # of a compiled class, which may not tell them
+        return False
     return any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
@@ -144,7 +146,13 @@ class ApiWrapper(AnyWrapper):
             return self._reset(seed, options)
         if seed is None:
             seed, self._next_seed = self._next_seed, None
-        return self._reset(seed, options)[0]
+        answer: Any = self._reset(seed, options)
+        if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
+            raise TypeError(
+                f"{type(self.unwrapped).__name__}.reset() takes a seed, as in Gymnasium's API, and did not return"
+                " (obs, info): let it do so, or give the class the attribute api = 'gym'"
+            )
+        return answer[0]
 
     def step(self, action: Any) -> Any:
         """Take a step.
@@ -267,9 +275,8 @@ class _GymAdapter(AnyWrapper):
         obs = env.reset() if options is None else env.reset(options=options)
         if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict):
             raise TypeError(
-                f"{self._name()}.reset() returned (obs, info), which is Gymnasium's API, and the class is none of"
-                " gymnasium's, or its reset takes no seed: derive it from gymnasium.Env and let it take seed=None and"
-                " options=None, or give it the attribute api = 'gymnasium'"
+                f"{self._name()}.reset() returned (obs, info), which is Gymnasium's API, and takes no seed: let it"
+                " take seed=None and options=None, or give the class the attribute api = 'gymnasium'"
             )
         return obs, {}
 
@@ -278,8 +285,8 @@ class _GymAdapter(AnyWrapper):
         result: Any = self.env.step(action)
         if len(result) != 4:
             raise TypeError(
-                f"{self._name()}.step() returned {len(result)} values, and gym's API has 4: derive the class from"
-                " gymnasium.Env, or give it the attribute api = 'gymnasium', if it has Gymnasium's 5"
+                f"{self._name()}.step() returned {len(result)} values, and gym's API has 4: let reset take seed=None"
+                " and options=None, or give the class the attribute api = 'gymnasium', if it has Gymnasium's 5"
             )
         obs, reward, done, info = result
         truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
