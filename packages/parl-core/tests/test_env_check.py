@@ -90,6 +90,17 @@ def test_an_environment_is_judged_in_the_same_way_as_a_class_and_by_its_own_name
     assert str(caught.value).startswith("Old would break training")
 
 
+def test_a_base_class_is_advice() -> None:
+    class Duck:
+        observation_space, action_space = Good.observation_space, Good.action_space
+
+        def __init__(self) -> None:
+            env = Good()
+            self.reset, self.step = env.reset, env.step
+
+    assert [advice.split(":")[0] for advice in check_env(Duck)] == ["Duck is not a gymnasium.Env"]
+
+
 def test_an_environment_that_says_it_has_gyms_api_is_checked_as_the_loops_see_it() -> None:
     assert check_env(lambda: CompatWrapper(Good())) == []
     assert check_env(CompatWrapper(Good())) == []

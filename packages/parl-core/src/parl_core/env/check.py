@@ -104,7 +104,10 @@ class _Checker:
         if self.problems:
             return False
         if not isinstance(self.env, gymnasium.Env):
-            self._problem(f"{name_of(self.env)} is not a gymnasium.Env: derive the class from it")
+            self._advise(
+                f"{name_of(self.env)} is not a gymnasium.Env: the loops take it as it is, Gymnasium's wrappers do not; "
+                "derive the class from it"
+            )
         self._of_team = has_agents(self.env.observation_space)
         self._action_space(self.env.action_space)
         for path, space in _leaves(self.env.observation_space, "observation_space"):
