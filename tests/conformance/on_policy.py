@@ -180,7 +180,8 @@ class OnPolicyConformance(Conformance):
         ):
             train_on_policy(agent, envs, OnPolicySettings(total_steps=8, n_steps=4))
 
-    def test_a_loop_learns_in_training_mode_also_where_an_evaluation_left_it(self) -> None:
+    @pytest.mark.parametrize("of_model", [False, True])
+    def test_a_loop_learns_in_training_mode_also_where_an_evaluation_left_it(self, of_model: bool) -> None:
         base = self.backend.Model
         layers: Any = self.backend.layers
         seen: list[bool] = []
@@ -197,18 +198,20 @@ class OnPolicyConformance(Conformance):
                 return self.fc(obs)[:, :1]
 
         agent = self.backend.Agent(self.algorithm("PPO", Watching()))
+        evaluated = agent.alg.model if of_model else agent
 
         def evaluation() -> Any:
             found = evaluate(agent, lambda: OneReward(cut=2), 1)
-            agent.eval()
+            evaluated.eval()
             return found
 
-        agent.eval()
+        evaluated.eval()
         settings = OnPolicySettings(total_steps=24, n_steps=4, epochs=1, minibatch_size=8)
         with make_vector_env(OneReward, 2) as envs:
             train_on_policy(agent, envs, settings, evaluator=evaluation, evaluate_every=8)
         assert seen.count(True) == 3  # one for each rollout
         assert agent.training
+        assert agent.alg.model.training
 
     def _algorithm(self, name: str, kind: str, settings: dict[str, Any]) -> Any:
         if name == "PolicyGradient":

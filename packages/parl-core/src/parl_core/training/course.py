@@ -211,7 +211,10 @@ class Course:
             self._checkpoints.save(self.step, self._state)
 
     def _learn_in_training_mode(self) -> None:
-        if isinstance(self._agent, Agent) and not self._agent.training:
+        if not isinstance(self._agent, Agent):
+            return
+        model = getattr(self._agent.alg, "model", None)  # evaluators may have put it alone into evaluation mode
+        if not (self._agent.training and getattr(model, "training", True)):
             self._agent.train()
 
     def _listen(self, callback: Callback, method: str, said: Any) -> None:
