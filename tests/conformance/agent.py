@@ -409,8 +409,9 @@ class AgentConformance(Conformance):
         agents = [self._agent(), self.backend.Agent(self.algorithm("PPO", actor_critic(self.backend)))]
         for agent in agents:
             for act in (agent.predict, agent.sample):
-                with pytest.raises(HyperparameterError, match="has no option temperature for acting; predict gives"):
+                with pytest.raises(TypeError, match="has no option temperature for acting; predict gives") as caught:
                     act(np.zeros(OBS_DIM, np.float32), temperature=1.0)
+                assert isinstance(caught.value, HyperparameterError)
         with pytest.raises(HyperparameterError, match="PPO has no option temperature"):
             agents[1].explore(np.zeros(OBS_DIM, np.float32), temperature=1.0)
 

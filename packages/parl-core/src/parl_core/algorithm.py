@@ -33,7 +33,7 @@ from parl_core._nested import holds_tensors, map_nested, rows_of
 from parl_core._small_networks import Framework, HostActing, Way, has_hooks
 from parl_core.checks import check_non_negative
 from parl_core.deprecation import REMOVED_ATTRIBUTES, found_or_successor
-from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
+from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError, UnknownOptionError
 from parl_core.layers import NoisyFc
 from parl_core.model import Model, Weights, check_names, check_weights
 from parl_core.recurrent import has_memory
@@ -736,8 +736,8 @@ class Algorithm:
 
     # Shared
 
-    def _without_option(self, names: Iterable[str]) -> HyperparameterError:
-        return HyperparameterError(
+    def _without_option(self, names: Iterable[str]) -> UnknownOptionError:
+        return UnknownOptionError(
             f"{type(self).__name__} has no option {', '.join(names)} for acting; predict gives the best actions, "
             "sample explores"
         )

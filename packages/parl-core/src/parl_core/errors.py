@@ -2,6 +2,7 @@
 
     ParlError
     ├─ HyperparameterError (ValueError)
+    │  └─ UnknownOptionError (TypeError)
     ├─ ModelContractError (TypeError)
     ├─ WeightsMismatchError (ValueError)
     ├─ CheckpointError (ValueError)
@@ -38,6 +39,7 @@ __all__ = [
     "RunInUseError",
     "SpoiledBatchError",
     "UnknownBackend",
+    "UnknownOptionError",
     "WeightsMismatchError",
 ]
 
@@ -48,6 +50,10 @@ class ParlError(Exception):
 
 class HyperparameterError(ParlError, ValueError):
     """An argument of an algorithm, memory, schedule or loop is out of its documented range."""
+
+
+class UnknownOptionError(HyperparameterError, TypeError):
+    """A method of acting was given an option that the algorithm does not take; the message names both."""
 
 
 class ModelContractError(ParlError, TypeError):
