@@ -4,11 +4,13 @@ import gc
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -268,14 +270,44 @@ def test_environments_that_hang_are_ended_side_by_side(monkeypatch: pytest.Monke
     assert seconds_to_end(4) < 3 * seconds_to_end(1)  # one after the other they would take four times as long
 
 
-def test_close_does_not_wait_for_a_step_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parl_core.env.vector.CLOSE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("parl_core._subprocess_actors.CLOSE_TIMEOUT_S", 0.1)
+class Gated(Diary):
+    """Closes when somebody writes into a pipe."""
+
+    def __init__(self, gate: str) -> None:
+        super().__init__()
+        self._gate = Path(gate)
+
+    def close(self) -> None:
+        self._gate.read_text()
+
+
+@pytest.mark.parametrize(("push", "ended"), [(8.0, -signal.SIGKILL), (1.0, 0)])
+def test_close_waits_long_for_the_end_of_an_environment_and_not_for_that_of_a_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, push: float, ended: int
+) -> None:
+    monkeypatch.setattr("parl_core.env.vector.CLOSE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("parl_core._subprocess_actors.CLOSE_TIMEOUT_S", DEADLINE_S)
+    monkeypatch.setattr("parl_core._subprocess_actors.STUCK_TIMEOUT_S", 0.0)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
     with SubprocessActors(1) as system:
-        envs = make_vector_env(Diary, 1, actors=system)
+        envs = make_vector_env(Gated, 1, actors=system, env_kwargs={"gate": str(gate)})
         envs.reset(seed=0)
-        links_of(envs)[0].begin_step(np.full((1, 2), 8.0, np.float32))
+        link: Any = links_of(envs)[0]
+        link.begin_step(np.full((1, 2), push, np.float32))
+        if push != 8:
+            link.finish_step()
+            envs.get_attr("spec")  # the actor has left the call of steps
+        process = link._group._process
+
+        def wait(timeout: float | None = None) -> int:
+            if timeout:  # it is waited for: the environment may close
+                gate.write_text("")
+            return subprocess.Popen.wait(process, timeout)
+
+        monkeypatch.setattr(process, "wait", wait)
         envs.close()
+        assert process.poll() == ended
 
 
 def serving(link: _CallLink) -> ActorFuture:

@@ -60,6 +60,12 @@ class Worker:
     def wait_for_ever(self) -> None:
         threading.Event().wait()
 
+    def save(self, path: Path, gate: Path) -> None:
+        with path.open("w") as file:
+            file.write("half")
+            gate.read_text()  # as soon as somebody opens it to write
+            file.write(" whole")
+
     def secret(self) -> Any:
         return lambda: 1
 
@@ -130,16 +136,27 @@ def test_an_exception_of_the_main_program_comes_as_its_own_type(
     handle.close()
 
 
-def test_a_process_in_a_call_without_end_does_not_keep_the_end_of_the_environments_waiting(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_call_under_way_ends_before_its_process_does_also_where_another_waits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("parl_core._subprocess_actors.CLOSE_TIMEOUT_S", 2 * DEADLINE_S)
+    monkeypatch.setattr("parl_core._subprocess_actors.CLOSE_TIMEOUT_S", DEADLINE_S)
+    monkeypatch.setattr("parl_core._subprocess_actors.STUCK_TIMEOUT_S", 0.0)
+    path, gate = tmp_path / "saved", tmp_path / "gate"
+    os.mkfifo(gate)
     with SubprocessActors(1) as actors:
         handle = actors.create(Worker)
-        handle.submit("wait_for_ever")
+        process = _started_by(handle)
+        handle.submit("save", path, gate)
         handle.submit("add")
+
+        def wait(timeout: float | None = None) -> int:
+            if timeout:  # it is waited for: the call may go on
+                gate.write_text("")
+            return subprocess.Popen.wait(process, timeout)
+
+        monkeypatch.setattr(process, "wait", wait)
         handle.close()
-        assert _started_by(handle).poll() is not None
+    assert path.read_text() == "half whole"
 
 
 def _started_by(handle: Any) -> "subprocess.Popen[bytes]":

@@ -42,8 +42,8 @@ _PROGRAM = (
 )
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that a process may take to end after its connection was closed, before it is killed."""
-STUCK_TIMEOUT_S = 0.2
-"""The same for a process in which calls wait behind one that is not answered, such as a step without end."""
+STUCK_TIMEOUT_S = 1.0
+"""The same for a process that was already waited for and has still not come to its last call: its step has no end."""
 _CHUNK = 1 << 18
 FRESH, SPAWN, FORK = "fresh", "spawn", "fork"
 
@@ -243,12 +243,17 @@ class _Process:
                 self._send()
         return _Answer(self, future)
 
-    def begin_close(self) -> None:
-        """Signal the process to end, without waiting for it."""
+    def begin_close(self, *, was_waited_for: bool = False) -> None:
+        """Signal the process to end, without waiting for it.
+
+        Args:
+            was_waited_for: true if the time that its last call, such as the `close` of environments, should take is
+                over; a process that has not begun it is killed after `STUCK_TIMEOUT_S`.
+        """
         self._loss = ""
         if not self._closed:
             self._closed = True
-            is_stuck = len(self._pending) > 1  # it has not come to its last call, such as the `close` of environments
+            is_stuck = was_waited_for and len(self._pending) > 1
             self._ends_by = time.monotonic() + (STUCK_TIMEOUT_S if is_stuck else CLOSE_TIMEOUT_S)
             self._socket.close()
             self._fail("its handle was closed")

@@ -105,8 +105,9 @@ class _CallLink:
         self.begin("close")
 
     def begin_end(self) -> None:
-        """Signal the actor to end without waiting for it, where its system can do so."""
-        getattr(self._group, "begin_close", lambda: None)()
+        """Signal the actor, whose `close` was waited for, to end without waiting for it, where its system can do so."""
+        if (begin := getattr(self._group, "begin_close", None)) is not None:
+            begin(was_waited_for=True)
 
     def close(self) -> None:
         """End the actor."""
