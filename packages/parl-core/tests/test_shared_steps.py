@@ -302,6 +302,7 @@ def test_close_waits_long_for_the_end_of_an_environment_and_not_for_that_of_a_st
 
         def wait(timeout: float | None = None) -> int:
             if timeout:  # it is waited for: the environment may close
+                assert ended == 0
                 gate.write_text("")
             return subprocess.Popen.wait(process, timeout)
 
