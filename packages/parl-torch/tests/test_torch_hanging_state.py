@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from parl_core.contracts.batches import Transitions
-from parl_core.errors import CheckpointError
+from parl_core.errors import CheckpointError, ModelContractError
 from parl_torch.agent import Agent
 from parl_torch.algorithm import Algorithm
 from parl_torch.algorithms import DQN
@@ -176,3 +176,28 @@ def test_a_value_of_a_layer_that_is_gone_says_that_it_stays_unused(
     other.alg.model.inner = other.alg.target_model.inner = torch.nn.Identity()
     other.restore(tmp_path / "agent.ckpt")
     assert "DQN has no model.inner.0.scale" in caplog.text
+
+
+def test_a_lazy_model_that_has_not_run_does_not_become_a_copy_of_another_one() -> None:
+    class Lazy(Model):
+        def __init__(self) -> None:
+            self.fc = torch.nn.LazyLinear(2)
+
+        def forward(self, obs: Any) -> Any:
+            return self.fc(obs)
+
+    class Two(Algorithm):
+        def __init__(self, model: Any, other: Any) -> None:
+            super().__init__(model)
+            self.other = self._place(other, self.device)
+
+        def predict(self, obs: Any) -> Any:
+            return self.model(obs)
+
+    algorithm = Two(Lazy(), Lazy())
+    algorithm.model(torch.zeros(1, 4))
+    with pytest.raises(ModelContractError, match=r"Lazy: the shape of fc\.weight is not known"):
+        algorithm.get_state()
+    algorithm.other(torch.zeros(1, 4))
+    state = algorithm.get_state()
+    assert not np.array_equal(state.arrays["model/fc.weight"], state.arrays["other/fc.weight"])

@@ -1045,7 +1045,7 @@ class Algorithm:
         models = list(self._models().values())
         for waiting in [model for model in models if model._waiting()]:
             for model in models:
-                if type(model) is type(waiting):
+                if type(model) is type(waiting) and waiting._begins_as(model):
                     waiting.take_shapes_of(model)
 
     def _optimizers(self) -> dict[str, Optimizer]:

@@ -285,6 +285,10 @@ class Model:
         """Return the buffers of a layer that are in no saved weights, by name."""
         raise NotImplementedError
 
+    def _begins_as(self, other: Model) -> bool:  # noqa: ARG002
+        """Return whether lazily shaped layers get the initial weights of this model, whoever gives them shapes."""
+        return True
+
     def _waiting(self) -> list[str]:
         """Return the names of the parameters and buffers whose shapes are not known yet."""
         raise NotImplementedError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -44,6 +45,9 @@ class _SeededInitialisation:
 class Model(nn.Module, contract.Model):
     CONTAINERS: ClassVar[str] = "torch.nn.ModuleList or torch.nn.ModuleDict"
 
+    _lazy_seeds: Mapping[str, int] = MappingProxyType({})
+    """Those that the initial weights of PyTorch's own lazily shaped layers are drawn from."""
+
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Model:
         # A subclass need not call super().__init__(), so what PyTorch needs before the first layer is set up here.
         model = super().__new__(cls)
@@ -80,11 +84,12 @@ class Model(nn.Module, contract.Model):
 
     def _seed_lazy_layers(self) -> None:
         """Let PyTorch's lazily shaped layers that have no seed yet draw their initial weights from one of their own."""
-        for layer in self.modules():
+        for name, layer in self.named_modules():
             waits = isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params()
             if waits and not isinstance(layer.initialize_parameters, _SeededInitialisation):
                 seed = int(torch.randint(2**62, ()).item())
                 layer.initialize_parameters = _SeededInitialisation(layer, seed)  # type: ignore[assignment]
+                self._lazy_seeds = {**self._lazy_seeds, name: seed}
 
     def _plain_model(self) -> type[contract.Model]:
         return Model
@@ -144,6 +149,9 @@ class Model(nn.Module, contract.Model):
 
     def _passing_buffers(self, layer: nn.Module) -> dict[str, Any]:
         return {name: layer._buffers[name] for name in layer._non_persistent_buffers_set if name in layer._buffers}
+
+    def _begins_as(self, other: contract.Model) -> bool:
+        return self._lazy_seeds == getattr(other, "_lazy_seeds", None)
 
     def _waiting(self) -> list[str]:
         waiting = [name for name, tensor in (*self.named_parameters(), *self.named_buffers()) if is_lazy(tensor)]
