@@ -110,25 +110,39 @@ def test_a_state_that_no_file_holds_is_named(tmp_path: Path) -> None:
         agent.save(tmp_path / "agent.ckpt")
 
 
+def _batch() -> Transitions:
+    rng = np.random.default_rng(0)
+    return Transitions(
+        rng.normal(size=(8, 4)).astype(np.float32),
+        rng.integers(2, size=8),
+        rng.normal(size=8).astype(np.float32),
+        rng.normal(size=(8, 4)).astype(np.float32),
+        np.zeros(8, np.float32),
+    )
+
+
 class Counting(Model):
-    """Keeps what no weights hold: tensors, a number and a generator, of its own and of a layer."""
+    """Changes tensors, a number and generators, of its own and of a layer, in each pass."""
 
     largest: torch.Tensor
+    passes: torch.Tensor
 
     def __init__(self) -> None:
         self.fc = torch.nn.Linear(4, 2)
         self.inner = torch.nn.Sequential(Scaled())
         self.mean = torch.zeros(4)
         self.register_buffer("largest", torch.zeros(4), persistent=False)
+        self.register_buffer("passes", torch.zeros(()))  # which is among the weights
         self.rng = np.random.default_rng(3)
+        self.noise = torch.Generator().manual_seed(3)
         self.table = torch.arange(4.0)  # which nothing changes
 
     def value(self, obs: Any) -> Any:
-        if torch.is_grad_enabled():
-            self.mean = 0.9 * self.mean + 0.1 * obs.mean(0)
-            self.largest = torch.maximum(self.largest, obs.abs().amax(0))
-            obs = obs + float(self.rng.normal())
-        return self.fc(self.inner((obs - self.mean) / (1.0 + self.largest)))
+        self.mean = 0.9 * self.mean + 0.1 * obs.mean(0)
+        self.largest = torch.maximum(self.largest, obs.abs().amax(0))
+        self.passes += 1.0
+        obs = obs + float(self.rng.normal()) + torch.randn(4, generator=self.noise)
+        return self.fc(self.inner((obs - self.mean) / (1.0 + self.largest))) / self.passes
 
 
 class Scaled(torch.nn.Module):
@@ -137,25 +151,18 @@ class Scaled(torch.nn.Module):
         self.scale = 1.0
 
     def forward(self, obs: Any) -> Any:
-        if torch.is_grad_enabled():
-            self.scale *= 0.9
+        self.scale *= 0.9
         return obs * self.scale
 
 
 def test_what_a_model_changes_beside_its_weights_goes_on_too(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    batch = Transitions(
-        rng.normal(size=(8, 4)).astype(np.float32),
-        rng.integers(2, size=8),
-        rng.normal(size=8).astype(np.float32),
-        rng.normal(size=(8, 4)).astype(np.float32),
-        np.zeros(8, np.float32),
-    )
+    batch = _batch()
     agent = Agent(DQN(Counting()))
     for _ in range(3):
         agent.learn(batch)
     state = agent.alg.get_state()
-    assert {"model.mean", "model.largest", "model.rng", "model.inner.0.scale"} <= set(state.others)
+    changed = {"model.mean", "model.largest", "model.rng", "model.noise", "model.inner.0.scale"}
+    assert changed <= set(state.others)
     assert not any("table" in name for name in state.others)
     agent.save(tmp_path / "agent.ckpt")
     expected = [agent.learn(batch) for _ in range(4)]
@@ -176,6 +183,121 @@ def test_a_value_of_a_layer_that_is_gone_says_that_it_stays_unused(
     other.alg.model.inner = other.alg.target_model.inner = torch.nn.Identity()
     other.restore(tmp_path / "agent.ckpt")
     assert "DQN has no model.inner.0.scale" in caplog.text
+
+
+class Values(Model):
+    """Has `held` in an attribute, and as it is in a second one."""
+
+    def __init__(self, held: Any) -> None:
+        self.fc = torch.nn.Linear(4, 2)
+        self.held = self.shared = held
+
+    def value(self, obs: Any) -> Any:
+        if isinstance(self.held, np.ndarray):
+            self.held += 1
+        elif isinstance(self.held, torch.Tensor):
+            self.held.add_(torch.ones_like(self.held))
+        return self.fc(obs)
+
+
+@pytest.mark.parametrize(
+    "held", [lambda: np.zeros(3), lambda: torch.zeros([3]), lambda: torch.zeros(3, dtype=torch.bfloat16)]
+)
+def test_shared_arrays_and_tensors_stay_shared_in_trial_passes_and_in_a_restored_model(held: Any) -> None:
+    model = Values(held())
+    kept, dtype = model.held, model.held.dtype
+    agent = Agent(DQN(model, sync_every=1))
+    agent.alg.learn(agent.alg.check_batch(_batch()).map(agent.alg._tensor))
+    assert model.held is model.shared is kept
+    assert [float(number) for number in kept] == [1.0, 1.0, 1.0]  # that of the update alone
+    state = agent.alg.get_state()
+    assert {"model.held", "model.shared"} <= set(state.others)
+    model.value(torch.ones([1, 4]))
+    agent.alg.set_state(state)
+    assert model.held is model.shared is kept
+    assert model.held.dtype == dtype
+    assert [float(number) for number in kept] == [1.0, 1.0, 1.0]
+
+
+def test_what_a_model_merely_holds_is_not_asked_for_its_state() -> None:
+    class Simulator:
+        def get_state(self) -> Any:
+            raise AssertionError
+
+        def set_state(self, state: Any) -> None: ...
+
+    teacher = torch.nn.Linear(4, 2)
+    agent = Agent(DQN(Values([Simulator(), [teacher], 3])))
+    agent.alg.model.simulator = Simulator()
+    agent.alg.model.algorithm = [agent.alg]
+    assert agent.alg.get_state().others == {}
+
+
+def test_values_are_those_of_one_moment() -> None:
+    class Acting(np.ndarray[Any, Any]):
+        """Lets go of an attribute while it is copied, as another thread may."""
+
+        def copy(self, order: Any = "C") -> Any:
+            model.__dict__.pop("steps", None)
+            return super().copy(order)
+
+    model = Values(None)
+    agent = Agent(DQN(model))
+    model.steps = 1
+    model.held = np.zeros(1).view(Acting)
+    state = agent.alg.get_state()
+    assert state.others["model.steps"]["value"] == 1
+
+
+def test_a_value_does_not_replace_a_restored_weight_whose_memory_it_shares() -> None:
+    agent = Agent(DQN(Values(None)))
+    agent.alg.model.held = torch.zeros(2, 4)
+    state = agent.alg.get_state()
+    other = Agent(DQN(Values(None)))
+    other.alg.model.held = other.alg.model.fc.weight.detach()
+    other.alg.set_state(state)
+    expected = agent.get_weights()
+    for name, weight in other.get_weights().items():
+        np.testing.assert_array_equal(weight, expected[name])
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        lambda: torch.eye(3).to_sparse(),
+        lambda: torch.ones(2).to(torch.float8_e4m3fn),
+        lambda: torch.ones(2, device="meta"),
+    ],
+    ids=["sparse", "float8", "meta"],
+)
+def test_tensors_that_numpy_has_no_array_for_are_left_as_they_are(held: Any) -> None:
+    class Holding(Values):
+        def value(self, obs: Any) -> Any:
+            return self.fc(obs)
+
+    model = Holding(held())
+    kept = model.held
+    agent = Agent(DQN(model))
+    agent.learn(_batch())
+    assert model.held is kept
+    assert agent.alg.get_state().others == {}
+
+
+def test_settings_of_pytorch_s_own_lazy_layers_are_no_state() -> None:
+    class Lazy(Model):
+        def __init__(self, eps: float) -> None:
+            self.first = torch.nn.LazyLinear(3)
+            self.norm = torch.nn.LazyBatchNorm1d(eps=eps)
+            self.last = torch.nn.LazyLinear(2)
+
+        def value(self, obs: Any) -> Any:
+            return self.last(self.norm(self.first(obs)))
+
+    agents = [Agent(DQN(Lazy(eps))) for eps in (1e-5, 1e-2)]
+    for agent in agents:
+        agent.learn(_batch())
+    agents[1].alg.set_state(agents[0].alg.get_state())
+    assert agents[1].alg.model.norm.eps == 1e-2
 
 
 def test_a_lazy_model_that_has_not_run_does_not_become_a_copy_of_another_one() -> None:

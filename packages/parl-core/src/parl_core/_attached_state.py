@@ -4,7 +4,7 @@
     self.rng = np.random.default_rng(0)      the state of its bit generator
     self.heads = [Head(), Head()]            what a list, a tuple or a dictionary holds, too
     self.e_greed -= 1e-6                     numbers, arrays and tensors that have changed
-    self.model.mean = 0.9 * mean + ...       the same on models and their layers, beside parameters and buffers
+    self.model.mean = 0.9 * mean + ...       values, and generators, that layers of the user's own classes have, too
 
 A state is written as JSON and arrays, never pickled. Models of `parl.Model` and optimizers of `parl.optim` are not
 among them: `parl_core.algorithm` has those.
@@ -20,7 +20,16 @@ from numpy.typing import NDArray
 
 from parl_core.errors import CheckpointError
 
-__all__ = ["StateAccessor", "accessor_of", "attributes", "changed_values", "decode", "encode", "held_in", "values_of"]
+__all__ = [
+    "StateAccessor",
+    "accessor_of",
+    "attributes",
+    "changed_values",
+    "decode",
+    "encode",
+    "is_generator",
+    "values_of",
+]
 
 _ARRAY, _NUMBER, _TENSOR, _TUPLE, _ITEMS = "$array", "$number", "$tensor", "$tuple", "$items"
 
@@ -35,12 +44,7 @@ class StateAccessor:
 
 def attributes(owner: object) -> Iterator[tuple[str, Any]]:
     """Yield the values of an object's attributes by name; those in lists, tuples and dictionaries as `heads.0`."""
-    yield from held_in(vars(owner))
-
-
-def held_in(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield values by name; those in lists, tuples and dictionaries among them as `heads.0`."""
-    for name, value in list(values.items()):  # a copy: another thread may act for the first time meanwhile
+    for name, value in list(vars(owner).items()):  # a copy: another thread may act for the first time meanwhile
         yield from _held(name, value)
 
 
@@ -53,6 +57,13 @@ def _held(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _held(f"{name}.{str(key).replace('/', '|')}", part)
     else:
         yield name, value
+
+
+def is_generator(value: Any) -> bool:
+    """Return whether an object is one of numpy's or Python's random generators, and has a state."""
+    if isinstance(value, random.SystemRandom):
+        return False
+    return isinstance(value, (np.random.Generator, np.random.RandomState, random.Random))
 
 
 def accessor_of(value: Any) -> StateAccessor | None:
@@ -109,7 +120,9 @@ def changed_values(now: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str
 def _same_value(one: Any, other: Any) -> bool:
     if other is None or np.shape(one) != np.shape(other):
         return False
-    return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
+    if np.array_equal(one, other):  # which takes a part of the time
+        return True
+    return np.asarray(one).dtype.kind in "fc" and bool(np.array_equal(one, other, equal_nan=True))
 
 
 def encode(

@@ -26,7 +26,7 @@ from parl_core._attached_state import (
     changed_values,
     decode,
     encode,
-    held_in,
+    is_generator,
     values_of,
 )
 from parl_core._nested import holds_tensors, map_nested, rows_of
@@ -267,6 +267,16 @@ class AlgorithmState:
     arrays: Weights
     counters: dict[str, int] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A number, an array or a tensor, or None, in an attribute, and a copy of it in which tensors are arrays."""
+
+    owner: Any
+    attribute: str
+    held: Any
+    copied: Any
 
 
 @dataclass
@@ -518,13 +528,15 @@ class Algorithm:
     def get_state(self) -> AlgorithmState:
         """Return copies of all state that learning changes: models, optimizers, counters, other stateful attributes.
 
-        The state is collected from the attributes of the algorithm and of the layers of its models, and from the lists,
-        tuples and dictionaries among them. Models of
+        The state is collected from the attributes, and from the lists, tuples and dictionaries among them. Models of
         `parl.Model` and optimizers of `parl.optim` have names and layouts that both backends share. The framework's own
         optimizers, schedulers, generators, modules and tensors that require gradients, numpy's generators, and whatever
         has `state_dict` and `load_state_dict`, or `get_state` and `set_state`, can be restored in the same framework
-        only. The same holds for numbers, arrays and tensors among the attributes that have changed since an agent was
-        made with the algorithm, such as a running mean or a weight that decays.
+        only. The same holds for numbers, arrays and dense tensors among the attributes that have changed since an agent
+        was made with the algorithm, such as a running mean or a weight that decays.
+
+        Of the layers of models whose classes are the user's own, such numbers, arrays and tensors in attributes belong
+        to the state, too, and random generators of numpy, Python and the framework; nothing else of them does.
 
         Raises:
             CheckpointError: the state contains something that cannot be saved, such as a function.
@@ -540,8 +552,8 @@ class Algorithm:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             others[owner] = {"class": kind, "state": encode(accessor.get(), owner, arrays, self._copied)}
         for name, value in self._changed_values().items():
-            kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            others[name] = {"class": kind, "value": encode(value, name, arrays, self._copied)}
+            kind = f"{type(value.held).__module__}.{type(value.held).__qualname__}"
+            others[name] = {"class": kind, "value": encode(value.held, name, arrays, self._copied)}
         return AlgorithmState(arrays, {name: int(getattr(self, name)) for name in self.COUNTERS}, others)
 
     def set_state(self, state: AlgorithmState) -> None:
@@ -560,10 +572,12 @@ class Algorithm:
             raise CheckpointError(f"the state of {type(self).__name__} lacks the counters {', '.join(missing)}")
         before = None if any(model._waiting() for model in models.values()) else self.get_state()
         try:
-            self._load(parts)
+            self._load_values(state)
+            self._load(parts)  # after values, of which one may share the memory of a weight
             self._load_others(state)
         except Exception:
             if before is not None:
+                self._load_values(before)
                 self._load(_split(before.arrays))
                 self._load_others(before)
             raise
@@ -667,12 +681,23 @@ class Algorithm:
         raise NotImplementedError
 
     def _exact_tensor(self, array: NDArray[Any], like: Any = None) -> Any:
-        """Return a tensor of the array's own dtype, on the device of the tensor `like`, else on the CPU."""
+        """Return a tensor of the array's own dtype, on the device of the tensor `like`, else on the CPU.
+
+        Values of a bfloat16 tensor, which numpy has as float32, become bfloat16 again if `like` is.
+        """
+        raise NotImplementedError
+
+    def _overwrite(self, tensor: Any, values: Any) -> bool:
+        """Give a tensor the values of another one in place; return False where it cannot take them."""
         raise NotImplementedError
 
     def _copied(self, tensor: Any) -> NDArray[Any] | None:
-        """Return a copy of a tensor's values as an array; None for other values."""
+        """Return a copy of a dense tensor's values as an array; None for other values, and if numpy has none such."""
         raise NotImplementedError
+
+    def _is_generator(self, value: Any) -> bool:
+        """Return whether an object is a random generator of numpy, Python or the framework."""
+        return is_generator(value)
 
     def _accessor(self, value: Any) -> StateAccessor | None:
         """Return the functions that read and write the state of an attached object; None if it has none."""
@@ -921,22 +946,17 @@ class Algorithm:
             own.update(map(id, model._all_layers().values()))
             own.update(map(id, model._named_parameters().values()))
         found: dict[str, tuple[Any, StateAccessor]] = {}
-        for place, _, values in self._parts():
-            for name, value in held_in(values):
-                if id(value) in own or isinstance(value, (Model, Optimizer)):
-                    continue
-                accessor = self._accessor(value)
-                if accessor is not None:
-                    own.add(id(value))  # one that two attributes share counts once
-                    found[place + name] = value, accessor
+        for name, value in (*attributes(self), *self._generators_of_models().items()):
+            if id(value) in own or isinstance(value, (Model, Optimizer)):
+                continue
+            accessor = self._accessor(value)
+            if accessor is not None:
+                own.add(id(value))  # one that two attributes share counts once
+                found[name] = value, accessor
         return found
 
-    def _parts(self) -> Iterator[tuple[str, object, Mapping[str, Any]]]:
-        """Yield the algorithm and the layers of its models, each with its attributes and the beginning of their names.
-
-        Of a layer these are the attributes that are in no saved weights.
-        """
-        yield "", self, vars(self)
+    def _parts_of_models(self) -> Iterator[tuple[str, object, Mapping[str, Any]]]:
+        """Yield the layers of models with the beginning of their attributes' names, and those that no weights hold."""
         seen: set[int] = set()
         for owner, model in self._models().items():
             for path, layer in model._all_layers().items():
@@ -944,68 +964,121 @@ class Algorithm:
                     seen.add(id(layer))
                     yield f"{owner}.{path}." if path else f"{owner}.", layer, model._beside_weights(layer)
 
+    def _beside_weights(self) -> dict[str, Any]:
+        """Return the attributes of the layers of models that are in no saved weights, by name."""
+        return {place + name: value for place, _, held in self._parts_of_models() for name, value in held.items()}
+
+    def _generators_of_models(self) -> dict[str, Any]:
+        """Return the random generators among the attributes of the layers of models, by name."""
+        return {name: value for name, value in self._beside_weights().items() if self._is_generator(value)}
+
     def _note_values(self) -> None:
         """Record the numbers, arrays and tensors in attributes before learning changes some of them."""
         if "_first_values" not in self.__dict__:
-            self._first_values = self._present_values()
+            self._first_values = {name: value.copied for name, value in self._present_values().items()}
 
-    def _present_values(self) -> dict[str, Any]:
-        """Return copies of the numbers and arrays, tensors included, among the attributes, by name."""
-        found: dict[str, Any] = {}
-        for place, owner, given in self._parts():
-            found |= {place + name: value for name, value in values_of(owner, self._value_in, given).items()}
+    def _present_values(self) -> dict[str, _Value]:
+        """Return the numbers, arrays and tensors among the attributes of the algorithm and of its models' layers."""
+        found: dict[str, _Value] = {}
+        own = "", self, dict(vars(self)), self._value_in
+        for place, owner, given, to_array in (
+            own,
+            *((*part, self._value_in_layer) for part in self._parts_of_models()),
+        ):
+            for name, copied in values_of(owner, to_array, given).items():
+                found[place + name] = _Value(owner, name, given[name], copied)
         return found
 
     def _value_in(self, held: Any) -> NDArray[Any] | None:
-        """Return the values of a tensor that is no parameter, None of anything else."""
+        """Return the values of a tensor that is not trained, None of anything else."""
         array = self._copied(held)
         return None if array is None or self._accessor(held) is not None else array
 
-    def _changed_values(self) -> dict[str, Any]:
+    def _value_in_layer(self, held: Any) -> NDArray[Any] | None:
+        """Return the values of a tensor that is not the result of a pass with gradients, None of anything else."""
+        return self._copied(held) if getattr(held, "is_leaf", False) else None
+
+    def _changed_values(self) -> dict[str, _Value]:
         """Return the attributes whose numbers, arrays or tensors are not those that they were at first."""
         if "_first_values" not in self.__dict__:
             return {}
-        changed = changed_values(self._present_values(), self._first_values)
-        held = {place + name: value for place, _, given in self._parts() for name, value in given.items()}
-        return {name: held[name] for name in changed if name not in self.COUNTERS}
+        present = self._present_values()
+        changed = changed_values({name: value.copied for name, value in present.items()}, self._first_values)
+        return {name: present[name] for name in changed if name not in self.COUNTERS}
 
     def _load_values(self, state: AlgorithmState) -> None:
         """Set the attributes that had changed when a state was taken, and set those back that had not."""
-        saved = {name: one for name, one in state.others.items() if "value" in one}
+        saved = {name: one["value"] for name, one in state.others.items() if "value" in one}
         first = self.__dict__.get("_first_values", {})
-        self._put_back([name for name in self._changed_values() if name in first and name not in saved], first)
-        parameters = (each for model in self._models().values() for each in model._named_parameters().values())
-        placed = next(parameters, None)
-        owners = {place: owner for place, owner, _ in self._parts()}
-        for name, one in saved.items():
-            owner, attribute = _owner_in(owners, name)
+        for name, changed in self._changed_values().items():
+            if name in first and name not in saved:
+                is_tensor = holds_tensors(changed.held) and first[name] is not None
+                value = self._exact_tensor(first[name], changed.held) if is_tensor else first[name]
+                self._set(changed.owner, changed.attribute, value)
+        owners: dict[str, Any] = {"": self, **{place: owner for place, owner, _ in self._parts_of_models()}}
+        for name, tree in saved.items():
+            place, dot, attribute = name.rpartition(".")
+            owner = owners.get(place + dot)
             if owner is None:
                 logger.warning("%s has no %s, whose saved value stays unused", type(self).__name__, name)
                 continue
             now = getattr(owner, attribute, None)
-            like = now if holds_tensors(now) else placed
-            setattr(owner, attribute, decode(one["value"], state.arrays, partial(self._exact_tensor, like=like)))
+            like = now if holds_tensors(now) else self._tensor(np.zeros(1, np.float32))
+            self._set(owner, attribute, decode(tree, state.arrays, partial(self._exact_tensor, like=like)))
 
-    def _put_back(self, names: Iterable[str], values: Mapping[str, Any]) -> None:
-        """Set attributes to earlier values, which `_present_values` returned."""
-        owners = {place: owner for place, owner, _ in self._parts()}
-        for name in names:
-            owner, attribute = _owner_in(owners, name)
-            now, value = getattr(owner, attribute), values[name]
-            was_tensor = holds_tensors(now) and value is not None
-            setattr(owner, attribute, self._exact_tensor(value, now) if was_tensor else copy.copy(value))
+    def _set(self, owner: Any, attribute: str, value: Any) -> None:
+        """Set an attribute to a value: in place where it can be, because another attribute may be the same object."""
+        now = getattr(owner, attribute, None)
+        if isinstance(now, np.ndarray) and isinstance(value, np.ndarray):
+            if now.shape == value.shape and now.dtype == value.dtype and now.flags.writeable:
+                now[...] = value
+                return
+        elif holds_tensors(now) and holds_tensors(value) and self._overwrite(now, value):
+            return
+        setattr(owner, attribute, copy.copy(value))
+
+    def _recollection(self) -> Callable[[], None]:
+        """Return a function that sets buffers, plain values and generators of models as they are now."""
+        accessors = [self._accessor(generator) for generator in self._generators_of_models().values()]
+        generators = [(accessor, accessor.get()) for accessor in accessors if accessor is not None]
+        values = {name: value for name, value in self._present_values().items() if "." in name}
+        buffers = [
+            _Value(owner, attribute, tensor, copied)
+            for model in self._models().values()
+            for owner, attribute, tensor in model._buffers_in_weights()
+            if (copied := self._copied(tensor)) is not None
+        ]
+
+        def put_back() -> None:
+            for accessor, state in generators:
+                accessor.set(state)
+            present = self._beside_weights()
+            plain = [value for name, value in values.items() if name in present and self._is_plain(present[name])]
+            for value in (*plain, *buffers):
+                if getattr(value.owner, value.attribute, None) is not value.held:
+                    setattr(value.owner, value.attribute, value.held)
+                if isinstance(value.held, np.ndarray):
+                    if changed_values({"": value.held}, {"": value.copied}):
+                        value.held[...] = value.copied
+                elif holds_tensors(value.held) and changed_values({"": self._copied(value.held)}, {"": value.copied}):
+                    self._set(value.owner, value.attribute, self._exact_tensor(value.copied, value.held))
+
+        return put_back
+
+    def _is_plain(self, value: Any) -> bool:
+        return value is None or isinstance(value, (bool, int, float, np.generic, np.ndarray)) or holds_tensors(value)
 
     def _load_others(self, state: AlgorithmState) -> None:
         attached = self._attached()
         for name, (value, accessor) in attached.items():
             saved = state.others.get(name)
             framework = type(value).__module__.partition(".")[0]
-            if saved is None or saved["class"].partition(".")[0] != framework:
+            if saved is None or "state" not in saved or saved["class"].partition(".")[0] != framework:
                 logger.warning(
                     "%s.%s keeps its initial state: the restored state has %s",
                     type(self).__name__,
                     name,
-                    "no state of it" if saved is None else f"that of a {saved['class']}",
+                    "no state of it" if saved is None or "state" not in saved else f"that of a {saved['class']}",
                 )
                 continue
             try:
@@ -1015,7 +1088,6 @@ class Algorithm:
                     f"{type(self).__name__}.{name}, a {type(value).__name__}, does not take the state that was saved "
                     f"of a {saved['class']}: {error}"
                 ) from error
-        self._load_values(state)
         values = {name for name, one in state.others.items() if "value" in one}
         for name in sorted(set(state.others) - set(attached) - values):
             logger.warning("%s has no %s, whose saved state stays unused", type(self).__name__, name)
@@ -1227,7 +1299,7 @@ class Algorithm:
         def first(array: Any) -> Any:
             return self._tensor(array[:rows])
 
-        before = self._present_values()
+        put_back = self._recollection()
         switched = [layer for layer in self._layers_by_mode() if layer.training]
         for layer in switched:
             layer.training = False
@@ -1240,14 +1312,7 @@ class Algorithm:
         finally:
             for layer in switched:
                 layer.training = True
-            of_models = [name for name in changed_values(self._present_values(), before) if "." in name]
-            self._put_back([name for name in of_models if name in before], before)
-
-
-def _owner_in(owners: Mapping[str, object], name: str) -> tuple[Any, str]:
-    """Return the owner of an attribute, None where there is none, and the attribute's own name."""
-    place, dot, attribute = name.rpartition(".")
-    return owners.get(place + dot), attribute
+            put_back()
 
 
 def _named(found: Any) -> str:

@@ -304,13 +304,27 @@ class Model:
     # Shared
 
     def _beside_weights(self, layer: Any) -> dict[str, Any]:
-        """Return the attributes of a layer that are neither the framework's own nor in saved weights, by name."""
-        if isinstance(layer, LazyLayer):
-            return {}  # which changes its own with the first batch
+        """Return the attributes of a layer of the user's own that are in no saved weights, by name.
+
+        The framework's layers and those of `parl.layers` have none: what they keep beside weights are settings, and
+        what they derive from weights.
+        """
         kind: Any = self._layer_class()
+        if isinstance(layer, LazyLayer) or _package_of(type(layer)) == _package_of(kind):
+            return {}
         known = _names_in_every_layer(kind)
-        own = {name: value for name, value in vars(layer).items() if name not in known}
+        own = {name: value for name, value in list(vars(layer).items()) if name not in known}
         return {**own, **self._passing_buffers(layer)}
+
+    def _buffers_in_weights(self) -> list[tuple[Any, str, Any]]:
+        """Return the owner, the name there and the tensor of all that is in weights, has a shape and is not trained."""
+        layers, trained = self._all_layers(), self._named_parameters()
+        found = []
+        for name, tensor in self._shaped_tensors().items():
+            path, _, attribute = name.rpartition(".")
+            if name not in trained and getattr(layers.get(path), attribute, None) is tensor:
+                found.append((layers[path], attribute, tensor))
+        return found
 
     def _lazy_layers(self) -> dict[str, LazyLayer]:
         return {name: layer for name, layer in self._all_layers().items() if isinstance(layer, LazyLayer)}
@@ -386,6 +400,10 @@ class _Blended:
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
         return type(None), ()
+
+
+def _package_of(kind: type[Any]) -> str:
+    return kind.__module__.partition(".")[0]
 
 
 @functools.cache

@@ -117,10 +117,21 @@ class Algorithm(contract.Algorithm):
         return batch.map(self._tensor)
 
     def _exact_tensor(self, array: NDArray[Any], like: paddle.Tensor | None = None) -> paddle.Tensor:
-        return paddle.to_tensor(array, place=paddle.CPUPlace() if like is None else like.place)
+        tensor = paddle.to_tensor(array, place=paddle.CPUPlace() if like is None else like.place)
+        was_wider = like is not None and like.dtype == paddle.bfloat16 and tensor.dtype == paddle.float32
+        return tensor.astype("bfloat16") if was_wider else tensor
+
+    def _overwrite(self, tensor: paddle.Tensor, values: paddle.Tensor) -> bool:
+        if not tensor.is_leaf or tensor.shape != values.shape or tensor.dtype != values.dtype:
+            return False
+        tensor.set_value(values)
+        return True
 
     def _copied(self, tensor: Any) -> NDArray[Any] | None:
-        return _tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else None
+        return _tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) and tensor.is_dense() else None
+
+    def _is_generator(self, value: Any) -> bool:
+        return _is_paddles_generator(value) or super()._is_generator(value)
 
     def _accessor(self, value: Any) -> StateAccessor | None:
         if isinstance(value, paddle.Tensor):
@@ -130,7 +141,7 @@ class Algorithm(contract.Algorithm):
             value = value.optimizer
         if isinstance(value, paddle.optimizer.Optimizer):
             return _accessor_of_optimizer(value)
-        if type(value).__name__ == "Generator" and type(value).__module__.startswith("paddle."):
+        if _is_paddles_generator(value):
             return accessor_of_generator(value)
         return super()._accessor(value)
 
@@ -172,6 +183,10 @@ class Algorithm(contract.Algorithm):
             yield
         finally:
             paddle.set_rng_state(before)
+
+
+def _is_paddles_generator(value: Any) -> bool:
+    return type(value).__name__ == "Generator" and type(value).__module__.startswith("paddle.")
 
 
 def _accessor_of_optimizer(optimizer: paddle.optimizer.Optimizer) -> StateAccessor:

@@ -127,8 +127,8 @@ class Model(paddle.nn.Layer, contract.Model):
 
     def _passing_buffers(self, layer: paddle.nn.Layer) -> dict[str, Any]:
         # Paddle makes such a buffer of each tensor that is assigned to an attribute.
-        names = layer._non_persistable_buffer_names_set
-        return {name: layer._buffers[name] for name in names if name in layer._buffers}
+        held = list(layer._buffers.items())  # a copy: another thread may set one meanwhile
+        return {name: value for name, value in held if name in layer._non_persistable_buffer_names_set}
 
     def _waiting(self) -> list[str]:
         return [f"{prefix}.{name}" for prefix, layer in self._lazy_layers().items() for name in layer.waiting]

@@ -148,7 +148,7 @@ def to_array(tensor: Tensor) -> NDArray[Any]:
     detached = tensor.detach()
     if detached.dtype == torch.bfloat16:
         detached = detached.float()
-    return np.array(detached.cpu().numpy())
+    return np.array(detached.numpy(force=True))  # also where it is conjugate
 
 
 def is_followed() -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from parl_core import algorithm as contract
 from parl_core._attached_state import StateAccessor
@@ -150,10 +151,30 @@ class Algorithm(contract.Algorithm):
         return tensors
 
     def _exact_tensor(self, array: NDArray[Any], like: Tensor | None = None) -> Tensor:
-        return torch.tensor(array, device=None if like is None else like.device)
+        tensor = torch.tensor(array, device=None if like is None else like.device)
+        was_wider = like is not None and like.dtype == torch.bfloat16 and tensor.dtype == torch.float32
+        return tensor.bfloat16() if was_wider else tensor
+
+    @torch.no_grad()
+    def _overwrite(self, tensor: Tensor, values: Tensor) -> bool:
+        fits = tensor.shape == values.shape and tensor.dtype == values.dtype and tensor.layout is torch.strided
+        if not fits or not tensor.is_leaf or tensor.is_inference() or not tensor.is_contiguous():
+            return False
+        tensor.copy_(values)
+        return True
 
     def _copied(self, tensor: Any) -> NDArray[Any] | None:
-        return to_array(tensor) if isinstance(tensor, Tensor) else None
+        if not isinstance(tensor, Tensor) or is_lazy(tensor) or tensor.layout is not torch.strided:
+            return None
+        if tensor.is_meta or tensor.is_quantized or tensor.is_nested:
+            return None
+        try:
+            return to_array(tensor)
+        except TypeError:  # numpy has no such numbers, as those of 8 bits
+            return None
+
+    def _is_generator(self, value: Any) -> bool:
+        return isinstance(value, torch.Generator) or super()._is_generator(value)
 
     def _accessor(self, value: Any) -> StateAccessor | None:
         if not isinstance(value, Tensor):

@@ -148,7 +148,8 @@ class Model(nn.Module, contract.Model):
         return {} if isinstance(layer, LazyModuleMixin) else super()._beside_weights(layer)
 
     def _passing_buffers(self, layer: nn.Module) -> dict[str, Any]:
-        return {name: layer._buffers[name] for name in layer._non_persistent_buffers_set if name in layer._buffers}
+        held = list(layer._buffers.items())  # a copy: another thread may set one meanwhile
+        return {name: value for name, value in held if name in layer._non_persistent_buffers_set}
 
     def _begins_as(self, other: contract.Model) -> bool:
         return self._lazy_seeds == getattr(other, "_lazy_seeds", None)
