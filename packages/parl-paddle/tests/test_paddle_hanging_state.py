@@ -245,3 +245,20 @@ def test_sparse_tensors_are_left_as_they_are() -> None:
     agent = Agent(DQN(model))
     agent.learn(_batch())
     assert agent.alg.get_state().others == {}
+
+
+def test_a_large_constant_is_not_kept_a_second_time_and_is_saved_if_it_changes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = Values(None)
+    model.held = paddle.zeros([2**19])
+    algorithm = DQN(model)
+    algorithm._note_values()
+    kept = [value for value in algorithm._first_values.values() if isinstance(value, np.ndarray)]
+    assert sum(value.nbytes for value in kept) < 2**20
+    before = algorithm.get_state()
+    assert before.others == {}
+    algorithm.model.held[3] = 1.0
+    assert float(algorithm.get_state().arrays["model.held"].sum()) == 1.0
+    algorithm.set_state(before)
+    assert "model.held keeps its present value" in caplog.text

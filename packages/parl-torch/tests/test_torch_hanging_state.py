@@ -323,3 +323,20 @@ def test_a_lazy_model_that_has_not_run_does_not_become_a_copy_of_another_one() -
     algorithm.other(torch.zeros(1, 4))
     state = algorithm.get_state()
     assert not np.array_equal(state.arrays["model/fc.weight"], state.arrays["other/fc.weight"])
+
+
+def test_a_large_constant_is_not_kept_a_second_time_and_is_saved_if_it_changes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = Values(None)
+    model.held = torch.zeros([2**19])
+    algorithm = DQN(model)
+    algorithm._note_values()
+    kept = [value for value in algorithm._first_values.values() if isinstance(value, np.ndarray)]
+    assert sum(value.nbytes for value in kept) < 2**20
+    before = algorithm.get_state()
+    assert before.others == {}
+    algorithm.model.held[3] = 1.0
+    assert float(algorithm.get_state().arrays["model.held"].sum()) == 1.0
+    algorithm.set_state(before)
+    assert "model.held keeps its present value" in caplog.text

@@ -10,6 +10,7 @@ A state is written as JSON and arrays, never pickled. Models of `parl.Model` and
 among them: `parl_core.algorithm` has those.
 """
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,15 +22,19 @@ from numpy.typing import NDArray
 from parl_core.errors import CheckpointError
 
 __all__ = [
+    "Digest",
     "StateAccessor",
     "accessor_of",
     "attributes",
     "changed_values",
     "decode",
     "encode",
+    "first_value",
     "is_generator",
     "values_of",
 ]
+
+_LARGE = 2**20  # bytes; statistics of images have less
 
 _ARRAY, _NUMBER, _TENSOR, _TUPLE, _ITEMS = "$array", "$number", "$tensor", "$tuple", "$items"
 
@@ -112,12 +117,33 @@ def values_of(
     return found
 
 
+@dataclass(frozen=True)
+class Digest:
+    """Stands for the values of a large array, and takes no memory as a copy of it would."""
+
+    shape: tuple[int, ...]
+    digest: bytes
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> "Digest":
+        """Return that of an array."""
+        numbers = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return cls(array.shape, hashlib.blake2b(numbers).digest())
+
+
+def first_value(value: Any) -> Any:
+    """Return a value to be compared with later ones: the value itself, or the digest of a large array."""
+    return Digest.of(value) if isinstance(value, np.ndarray) and value.nbytes > _LARGE else value
+
+
 def changed_values(now: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
     """Return the present values that differ from the first ones."""
     return {name: value for name, value in now.items() if value is not None and not _same_value(value, first.get(name))}
 
 
 def _same_value(one: Any, other: Any) -> bool:
+    if isinstance(other, Digest):
+        return isinstance(one, np.ndarray) and Digest.of(one) == other
     if other is None or np.shape(one) != np.shape(other):
         return False
     if np.array_equal(one, other):  # which takes a part of the time

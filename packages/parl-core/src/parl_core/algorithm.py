@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from parl_core import logger
 from parl_core._attached_state import (
+    Digest,
     StateAccessor,
     accessor_of,
     attributes,
     changed_values,
     decode,
     encode,
+    first_value,
     is_generator,
     values_of,
 )
@@ -975,7 +977,10 @@ class Algorithm:
     def _note_values(self) -> None:
         """Record the numbers, arrays and tensors in attributes before learning changes some of them."""
         if "_first_values" not in self.__dict__:
-            self._first_values = {name: value.copied for name, value in self._present_values().items()}
+            self._first_values = {
+                name: value.copied if value.owner is self else first_value(value.copied)
+                for name, value in self._present_values().items()
+            }
 
     def _present_values(self) -> dict[str, _Value]:
         """Return the numbers, arrays and tensors among the attributes of the algorithm and of its models' layers."""
@@ -1012,6 +1017,11 @@ class Algorithm:
         first = self.__dict__.get("_first_values", {})
         for name, changed in self._changed_values().items():
             if name in first and name not in saved:
+                if isinstance(first[name], Digest):
+                    logger.warning(
+                        "%s.%s keeps its present value: its first one is not kept", type(self).__name__, name
+                    )
+                    continue
                 is_tensor = holds_tensors(changed.held) and first[name] is not None
                 value = self._exact_tensor(first[name], changed.held) if is_tensor else first[name]
                 self._set(changed.owner, changed.attribute, value)
