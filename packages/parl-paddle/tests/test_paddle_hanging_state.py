@@ -262,3 +262,25 @@ def test_a_large_constant_is_not_kept_a_second_time_and_is_saved_if_it_changes(
     assert float(algorithm.get_state().arrays["model.held"].sum()) == 1.0
     algorithm.set_state(before)
     assert "model.held keeps its present value" in caplog.text
+
+
+def test_a_value_is_not_put_in_the_place_of_a_generator(caplog: pytest.LogCaptureFixture) -> None:
+    agent = Agent(DQN(Values(None)))
+    agent.alg.model.held = 2
+    other = Agent(DQN(Values(None)))
+    other.alg.model.held = kept = np.random.default_rng(0)
+    other.alg.set_state(agent.alg.get_state())
+    assert other.alg.model.held is kept
+    assert "model.held keeps its initial state: the restored state has no state of it" in caplog.text
+    assert "has no model.held, whose saved value stays unused" in caplog.text
+
+
+def test_a_tensor_that_a_model_keeps_later_or_in_another_shape_is_restored() -> None:
+    agent, other = Agent(DQN(Values(None))), Agent(DQN(Values(None)))
+    first = agent.alg.get_state()
+    for held in (paddle.ones([2]), paddle.ones([3]), paddle.ones([3]) * 2.0):
+        agent.alg.model.held = held
+        other.alg.set_state(agent.alg.get_state())
+        assert other.alg.model.held.tolist() == held.tolist()
+    other.alg.set_state(first)
+    assert other.alg.model.held is None

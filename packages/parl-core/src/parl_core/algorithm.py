@@ -537,8 +537,8 @@ class Algorithm:
         only. The same holds for numbers, arrays and dense tensors among the attributes that have changed since an agent
         was made with the algorithm, such as a running mean or a weight that decays.
 
-        Of the layers of models whose classes are the user's own, such numbers, arrays and tensors in attributes belong
-        to the state, too, and random generators of numpy, Python and the framework; nothing else of them does.
+        Beside weights, such numbers, arrays and tensors in attributes of a model's layers belong to the state, too, and
+        random generators of numpy, Python and the framework, if the layer's class is the user's own.
 
         Raises:
             CheckpointError: the state contains something that cannot be saved, such as a function.
@@ -1022,18 +1022,18 @@ class Algorithm:
                         "%s.%s keeps its present value: its first one is not kept", type(self).__name__, name
                     )
                     continue
-                is_tensor = holds_tensors(changed.held) and first[name] is not None
+                is_tensor = _is_tensor(changed.held) and first[name] is not None
                 value = self._exact_tensor(first[name], changed.held) if is_tensor else first[name]
                 self._set(changed.owner, changed.attribute, value)
         owners: dict[str, Any] = {"": self, **{place: owner for place, owner, _ in self._parts_of_models()}}
         for name, tree in saved.items():
             place, dot, attribute = name.rpartition(".")
             owner = owners.get(place + dot)
-            if owner is None:
+            now = getattr(owner, attribute, None)
+            if owner is None or (not _is_tensor(now) and self._accessor(now) is not None):
                 logger.warning("%s has no %s, whose saved value stays unused", type(self).__name__, name)
                 continue
-            now = getattr(owner, attribute, None)
-            like = now if holds_tensors(now) else self._tensor(np.zeros(1, np.float32))
+            like = now if _is_tensor(now) else self._tensor(np.zeros(1, np.float32))
             self._set(owner, attribute, decode(tree, state.arrays, partial(self._exact_tensor, like=like)))
 
     def _set(self, owner: Any, attribute: str, value: Any) -> None:
@@ -1043,9 +1043,9 @@ class Algorithm:
             if now.shape == value.shape and now.dtype == value.dtype and now.flags.writeable:
                 now[...] = value
                 return
-        elif holds_tensors(now) and holds_tensors(value) and self._overwrite(now, value):
+        elif _is_tensor(now) and _is_tensor(value) and self._overwrite(now, value):
             return
-        setattr(owner, attribute, copy.copy(value))
+        setattr(owner, attribute, value.copy() if isinstance(value, np.ndarray) else value)
 
     def _recollection(self) -> Callable[[], None]:
         """Return a function that sets buffers, plain values and generators of models as they are now."""
@@ -1063,20 +1063,17 @@ class Algorithm:
             for accessor, state in generators:
                 accessor.set(state)
             present = self._beside_weights()
-            plain = [value for name, value in values.items() if name in present and self._is_plain(present[name])]
+            plain = [value for name, value in values.items() if name in present and _is_plain(present[name])]
             for value in (*plain, *buffers):
                 if getattr(value.owner, value.attribute, None) is not value.held:
                     setattr(value.owner, value.attribute, value.held)
                 if isinstance(value.held, np.ndarray):
                     if changed_values({"": value.held}, {"": value.copied}):
                         value.held[...] = value.copied
-                elif holds_tensors(value.held) and changed_values({"": self._copied(value.held)}, {"": value.copied}):
+                elif _is_tensor(value.held) and changed_values({"": self._copied(value.held)}, {"": value.copied}):
                     self._set(value.owner, value.attribute, self._exact_tensor(value.copied, value.held))
 
         return put_back
-
-    def _is_plain(self, value: Any) -> bool:
-        return value is None or isinstance(value, (bool, int, float, np.generic, np.ndarray)) or holds_tensors(value)
 
     def _load_others(self, state: AlgorithmState) -> None:
         attached = self._attached()
@@ -1323,6 +1320,14 @@ class Algorithm:
             for layer in switched:
                 layer.training = True
             put_back()
+
+
+def _is_tensor(value: Any) -> bool:
+    return not isinstance(value, Mapping) and holds_tensors(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, np.generic, np.ndarray)) or _is_tensor(value)
 
 
 def _named(found: Any) -> str:
