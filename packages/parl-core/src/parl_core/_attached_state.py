@@ -128,7 +128,7 @@ class Digest:
     def of(cls, array: NDArray[Any]) -> "Digest":
         """Return that of an array."""
         numbers = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return cls(array.shape, hashlib.blake2b(numbers).digest())
+        return cls(array.shape, hashlib.blake2b(numbers.data).digest())
 
 
 def first_value(value: Any) -> Any:
