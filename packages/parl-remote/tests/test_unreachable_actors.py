@@ -6,8 +6,12 @@ import contextlib
 import errno
 import os
 import queue
+import select
 import signal
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,7 +25,7 @@ from parl_remote._data.calls import Call
 from parl_remote._messages.parts import ActorWatched
 from parl_remote._program import known_actors, restarts
 from parl_remote._program.actor_ref import ActorPlace
-from parl_remote._program.known_actors import ActorRecord, Borrowing, Unreached
+from parl_remote._program.known_actors import ActorRecord, Borrowing, OwnActors, Unreached
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote.errors import DeathCause
@@ -114,6 +118,13 @@ class Owner(Asker):
         return int(self.keeper.get())
 
 
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come true"
+        select.select([], [], [], 0.01)
+
+
 def lacks_descriptors(call: Any, *args: Any) -> None:
     with pytest.raises(ActorLost, match=r"Keeper cannot be reached: .*: Too many open files") as lost:
         call(*args)
@@ -160,8 +171,7 @@ def test_an_own_actor_whose_handle_comes_back_without_descriptors_lives_on(share
     asker: Any = Asker()
     owner: Any = Owner()
     pid = owner.make(limit, asker)
-    while not owner.is_let_go():
-        pass
+    until(owner.is_let_go)
     owner.use_up()
     lacks_descriptors(owner.get_back)
     lacks_descriptors(owner.ask_kept)
@@ -176,18 +186,45 @@ def test_an_own_actor_whose_handle_comes_back_without_descriptors_lives_on(share
                 one.ask_kept()
 
 
+def test_a_call_of_an_own_actor_that_dies_while_its_handle_comes_back_fails(
+    shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asker: Any = Asker()
+    keeper: Any = parl_remote.with_options(Keeper, max_restarts=1)()
+    asker.keep(keeper)
+    pid = keeper.get()
+    client: Any = _current.client()
+    del keeper
+    until(lambda: not client._releaser._dropped and not client._releaser._closing)
+    reach, forget, is_forgotten = Borrowing.reach, OwnActors.forget, threading.Event()
+
+    def reach_and_kill(borrowing: Borrowing, *args: Any) -> Any:
+        path = reach(borrowing, *args)
+        os.kill(pid, signal.SIGKILL)
+        assert is_forgotten.wait(PATIENCE_S)
+        return path
+
+    def note_forgotten(own: OwnActors, *args: Any) -> None:
+        forget(own, *args)
+        is_forgotten.set()
+
+    monkeypatch.setattr(Borrowing, "reach", reach_and_kill)
+    monkeypatch.setattr(OwnActors, "forget", note_forgotten)
+    returned = parl_remote.submit(asker.give).result(PATIENCE_S)
+    with pytest.raises(ActorLost, match="SIGKILL"):
+        parl_remote.submit(returned.get).result(PATIENCE_S)
+
+
 def test_an_own_actor_that_came_back_unreached_and_was_dropped_is_left_to_the_others(shared_cluster: None) -> None:
     asker: Any = Asker()
     owner: Any = Owner()
     pid = owner.make(0, asker)
-    while not owner.is_let_go():
-        pass
+    until(owner.is_let_go)
     owner.use_up()
     lacks_descriptors(owner.get_back)
     owner.keep(None)
     owner.give_back()
-    while not owner.is_let_go():
-        pass
+    until(owner.is_let_go)
     assert asker.ask_kept() == pid
 
 
@@ -322,8 +359,7 @@ def test_a_call_does_not_wait_for_the_connection() -> None:
     later = attempts.submit("third")
     assert not later._settled
     attempts.ends.put(reached := AnotherActor())
-    while attempts.outbox.path is not reached or attempts.outbox.unsent:
-        pass
+    until(lambda: attempts.outbox.path is reached and not attempts.outbox.unsent)
     attempts.submit("fourth")
     assert [call.method for call in reached.calls] == ["third", "fourth"]
 
@@ -333,8 +369,7 @@ def test_a_call_that_is_cancelled_meanwhile_is_not_sent() -> None:
     cancelled, other = attempts.submit("cancelled"), attempts.submit("other")
     assert cancelled.cancel()
     attempts.ends.put(reached := AnotherActor())
-    while attempts.outbox.unsent:
-        pass
+    until(lambda: not attempts.outbox.unsent)
     assert [call.method for call in reached.calls] == ["other"]
     assert not other._settled
 
@@ -350,6 +385,5 @@ def test_without_a_thread_for_the_connection_the_call_fails_with_the_cause(monke
             attempts.submit("first").result(PATIENCE_S)
     attempts.submit("second")
     attempts.ends.put(reached := AnotherActor())
-    while not reached.calls:
-        pass
+    until(lambda: bool(reached.calls))
     assert [call.method for call in reached.calls] == ["second"]

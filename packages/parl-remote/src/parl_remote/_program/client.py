@@ -580,11 +580,11 @@ def _returned_reference(
         place: Its last known address.
     """
     record.outbox = outbox = Outbox(path)
-    restarts.resume(outbox)
+    if path is None or not restarts.resume(outbox):
+        record.await_end()  # the thread that handles its loss records the cause last
+        outbox.end(record.unsent)
     ref = _reference_to(client, restarts, outbox, spec, CreatedActor(record, path, place), None)
     client._reconnect_if_refused(record)
-    if record.cause is not None and path is None:
-        outbox.end(record.unsent)
     return ref
 
 

@@ -150,16 +150,19 @@ class Restarts:
                 self._made = None
                 self._finish(record)
 
-    def resume(self, outbox: Outbox) -> None:
-        """Restart the actor again: a handle of it has come back.
+    def resume(self, outbox: Outbox) -> bool:
+        """Restart the actor again: a handle of it has come back. Return False if the actor was lost before.
 
         Args:
-            outbox: The outbox of calls to it from now on.
+            outbox: The outbox of calls to it from now on; unused if the actor was lost.
         """
         with self._lock:
+            if self._made is None:
+                return False
             self._outbox = outbox
             self._over = False
             self._ended.clear()
+            return True
 
     def let_go(self) -> CreatedActor | None:
         """Stop restarting, because the actor is no longer needed; return the actor to release, if there is one."""
