@@ -8,6 +8,7 @@ import contextlib
 import functools
 import gc
 import itertools
+import math
 import multiprocessing
 import multiprocessing.managers
 import os
@@ -237,6 +238,13 @@ class Halves:
     @parl_remote.remote_function
     def half(number: int) -> float:
         return number / 2
+
+    @parl_remote.remote_function
+    @staticmethod
+    def third(number: int) -> float:
+        return number / 3
+
+    root = parl_remote.remote_function(math.sqrt)
 
 
 class Scaled:
@@ -1054,6 +1062,10 @@ class TestRemoteFunction:
 
     def test_it_may_be_a_static_method(self, shared_cluster: None) -> None:
         assert Halves.half(3) == Halves().half(3) == 1.5
+        assert Halves.third(3) == Halves().third(3) == 1
+
+    def test_a_callable_that_is_no_method_is_none_in_a_class(self, shared_cluster: None) -> None:
+        assert Halves.root(4) == Halves().root(4) == 2
 
     def test_futures_among_its_arguments_are_awaited(self, shared_cluster: None) -> None:
         submit: Any = add.submit

@@ -18,7 +18,6 @@ import operator
 import os
 import sys
 import threading
-import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
@@ -302,10 +301,13 @@ class RemoteFunction(Generic[P, R]):
     @overload  # without its arguments, for type checkers that take a static method for another one
     def __get__(self, instance: object, owner: type | None = None) -> RemoteFunction[..., R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Return the function with the object that it is called on, as functions do."""
-        if instance is None:
+        """Return the function bound to the object if the decorated callable itself is a method; else return this one."""
+        function = self._parl_function
+        bind = getattr(type(function), "__get__", None)
+        if instance is None or bind is None:
             return self
-        return RemoteFunction(types.MethodType(self._parl_function, instance), self._settings)
+        bound = bind(function, instance, owner)
+        return RemoteFunction(bound, self._settings) if getattr(bound, "__self__", None) is instance else self
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.submit(*args, **kwargs).result()
