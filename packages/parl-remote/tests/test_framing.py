@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -91,24 +92,31 @@ def test_of_messages_without_memory_the_beginnings_arrive_and_the_others_whole(
         assert arrived == [frame[:KEPT_OF_CUT] if is_cut else frame for frame in message]
 
 
-def test_without_memory_even_for_beginnings_nothing_is_taken(
-    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("most", [0, KEPT_OF_CUT])
+def test_of_a_message_without_memory_the_beginning_takes_next_to_none(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    def no_memory(*_: object) -> bytearray:
-        raise MemoryError
+    def allocate(size: int) -> bytearray:
+        if size > most:
+            raise MemoryError
+        return bytearray(size)
 
     ours, theirs = pair
-    reader = FrameReader(2**20, no_memory)
+    reader, got = FrameReader(2**20, allocate), deque[list[memoryview]]()
     reader.cuts = True
-    theirs.sendall(bytes_of([bytes(100_000)]) + bytes_of([b"next"]))
-    reader.fill(ours)
-    with monkeypatch.context() as patch:
-        patch.setattr(sockets, "CutMessage", no_memory)
-        for _ in range(2):
-            with pytest.raises(MemoryError):
-                reader.next()
+    theirs.sendall(bytes_of([b"former"]) + bytes_of([bytes(100_000)]) + bytes_of([b"next"]))
     theirs.close()
-    assert read_all(reader, ours) == [[bytes(KEPT_OF_CUT)], [b"next"]]
+    monkeypatch.setattr(sockets, "bytearray", allocate, raising=False)
+    reader.fill(ours)
+    if not most:
+        with pytest.raises(RemoteProtocolError, match="no memory for a frame of 100000 bytes"):
+            reader.take_all(got)
+        return
+    with contextlib.suppress(EOFError):
+        while True:
+            reader.take_all(got)
+            reader.fill(ours)
+    assert [bytes(frame) for (frame,) in got] == [b"former", bytes(KEPT_OF_CUT), b"next"]
 
 
 def test_a_message_without_memory_is_refused_where_it_must_not_be_cut(

@@ -354,8 +354,6 @@ class UnixChannel:
             frames = self._reader.next()
             if frames is not None:
                 self._inbox.append(frames)
-        except MemoryError:  # which who reads meets again
-            return True
         finally:
             self._receive_lock.release()
         return frames is not None

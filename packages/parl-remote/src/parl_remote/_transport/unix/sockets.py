@@ -75,6 +75,7 @@ __all__ = [
 _READ_AHEAD = 2**16  # a pipe's worth: some thousand small calls, one system call
 _READ_AHEAD_AT_FIRST = 2**12  # many connections carry a few small messages in all: one page, not sixteen
 _ONE = struct.Struct("<IQ")
+_WASTE = memoryview(bytearray(_READ_AHEAD))  # receives what is discarded, of all connections; made while there is memory
 KEPT_OF_CUT = 64  # bytes of a frame for which there is no memory: enough to see which call it is about
 _MAX_FRAMES = 2**20  # a list of a million arrays is data, ten million "frames" are garbage
 
@@ -202,9 +203,10 @@ class FrameReader:
                 try:
                     frame = memoryview(self._allocate(length))
                 except MemoryError as error:
-                    if not self.cuts:
-                        raise RemoteProtocolError(_no_memory(length)) from error
-                    return self._cut_short(body, lengths)
+                    with contextlib.suppress(MemoryError):  # for which there is a little, most often
+                        if self.cuts:
+                            return self._cut_short(body, lengths)
+                    raise RemoteProtocolError(_no_memory(length)) from error
                 frame[:here] = self._view[at : at + here]
                 missing.append(frame[here:])
             frames.append(frame)
@@ -218,13 +220,9 @@ class FrameReader:
         return None
 
     def _cut_short(self, body: int, lengths: tuple[int, ...]) -> list[memoryview] | None:
-        """Take the beginning of each frame of a message for which there is no memory; what follows is discarded.
-
-        Raises:
-            MemoryError: There is no memory even for that; nothing is taken.
-        """
+        """Take the beginning of each frame of a message for which there is no memory; what follows is discarded."""
         at, end = body, self._end
-        message, missing, waste = CutMessage(), [], memoryview(bytearray(_READ_AHEAD))
+        message, missing = CutMessage(), []
         message.shortage = MemoryError(_no_memory(max(lengths)))
         for length in lengths:
             kept = memoryview(bytearray(min(length, KEPT_OF_CUT)))
@@ -234,9 +232,9 @@ class FrameReader:
             kept[:here] = self._view[at : at + min(here, len(kept))]
             if here < len(kept):
                 missing.append(kept[here:])
-            missing += [waste] * (rest // len(waste))
-            if rest % len(waste):
-                missing.append(waste[: rest % len(waste)])
+            missing += [_WASTE] * (rest // len(_WASTE))
+            if rest % len(_WASTE):
+                missing.append(_WASTE[: rest % len(_WASTE)])
             at += here
         self._frames, self._missing = message, missing
         self._start = at
@@ -278,7 +276,8 @@ class FrameReader:
             self._counts.append(_receive_with_descriptor(source, into, flags, self.descriptors))
         self._note()
         if self._end == len(self._buffer) < _READ_AHEAD:
-            self._reserve(_READ_AHEAD)  # there is more than this at a time
+            with contextlib.suppress(MemoryError):  # it would only be faster
+                self._reserve(_READ_AHEAD)  # there is more than this at a time
 
     def _fill_missing(self, source: socket.socket, flags: int) -> None:
         missing = self._missing
