@@ -1,7 +1,9 @@
 """Large frames through shared memory: copied once, and given back to the sender when no reader is left."""
 
 import contextlib
+import errno
 import gc
+import mmap
 import os
 import signal
 import socket
@@ -9,6 +11,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,13 +20,15 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost
+from parl_remote._actor.process import ActorProcess
 from parl_remote._data import large_frames
 from parl_remote._data.calls import Call
 from parl_remote._data.large_frames import LARGE, TICKETS, Mappings, Segments, Sharing, can_share, give_back_unused
 from parl_remote._links.call_messages import Flag, Kind, header_of, pack
 from parl_remote._links.loop import Loop
 from parl_remote._program.connection import Connection
-from parl_remote._transport.unix import UnixChannel
+from parl_remote._transport.unix import CutMessage, UnixChannel
+from parl_remote._transport.unix.sockets import KEPT_OF_CUT
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 
 
@@ -458,3 +464,56 @@ def test_the_memory_of_a_message_that_was_not_sent_is_used_for_the_next_one() ->
     assert sharing.stow(frames)[-2] == unsent[-2]
     sharing.take_back(frames)
     sharing.close()
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_the_memory_of_a_message_that_is_cut_is_used_for_the_next_one(is_mapped: bool) -> None:
+    sender, receiver = Sharing(), Sharing()
+    small, large = np.ones(LARGE - 1, np.uint8), np.ones(LARGE, np.uint8)
+    frames: list[Any] = [*pack(Kind.CALL, 0, 0, 1, [b"", small.data, *[large.data] * 10])]
+    if is_mapped:
+        receiver.unstow([memoryview(frame) for frame in sender.stow(frames)])
+    sent = sender.stow(frames)
+    assert len(sent[-2]) > KEPT_OF_CUT
+    receiver.discard([memoryview(frame)[:KEPT_OF_CUT] for frame in sent])
+    assert sender.stow(frames)[-2] == sent[-2]
+    for one in (sender, receiver):
+        one.close()
+
+
+def test_the_memory_of_a_message_that_there_is_no_memory_to_map_is_used_for_the_next_one(
+    segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> Any:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    ticket = place(segments, frame(LARGE))
+    monkeypatch.setattr(mmap, "mmap", no_memory)
+    with pytest.raises(OSError, match="Cannot allocate"):
+        Mappings().open(ticket)
+    monkeypatch.undo()
+    assert place(segments, frame(LARGE)) == ticket
+
+
+@pytest.mark.parametrize("at", ["caller", "actor"])
+def test_of_a_cut_message_each_end_frees_the_memory(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = (UnixChannel(end) for end in socket.socketpair())
+    sender, receiver = Sharing(), Sharing()
+    kind = Kind.RESULT if at == "caller" else Kind.CALL
+    sent = sender.stow([*pack(kind, 0, 0, 1, [b"", np.ones(LARGE, np.uint8).data])])
+    message = CutMessage([memoryview(frame)[:KEPT_OF_CUT] for frame in sent])
+    message.shortage = MemoryError("no memory")
+    if at == "caller":
+        connection = Connection(
+            near, background=Loop, lost=lambda _: ActorLost(), on_names=lambda _: None, shares_memory=True
+        )
+        connection.take_message(message)
+    else:
+        monkeypatch.setattr(near, "receive_ready", lambda: [message])
+        caller: Any = SimpleNamespace(channel=near, sharing=receiver, outbox=SimpleNamespace(held=[], flush=bool))
+        actor: Any = SimpleNamespace(_host=SimpleNamespace(refuse=lambda *_: []))
+        actor._refuse = partial(ActorProcess._refuse, actor)
+        ActorProcess._read(actor, caller)
+    assert sender.stow([*pack(kind, 0, 0, 1, [b"", np.ones(LARGE, np.uint8).data])])[-2] == sent[-2]
+    for one in (near, far, sender, receiver):
+        one.close()

@@ -422,6 +422,8 @@ class ActorProcess:
         try:
             for frames in caller.channel.receive_ready():
                 if type(frames) is CutMessage:
+                    if caller.sharing is not None:
+                        caller.sharing.discard(frames)
                     self._refuse(caller, frames, frames.shortage)
                     continue
                 if len(frames[0]) < HEADER_BYTES:

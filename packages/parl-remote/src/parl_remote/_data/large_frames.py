@@ -20,6 +20,7 @@ runs only as long as there is something to give back.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -329,6 +330,19 @@ class Mappings:
             at += _aligned(length)
         return frames
 
+    def discard(self, ticket: Buffer) -> None:
+        """Free the segment of a ticket whose frames are not read, as far as there is a descriptor for that.
+
+        Args:
+            ticket: The ticket; the lengths of its frames may be cut off.
+        """
+        with contextlib.suppress(MemoryGone, OSError, struct.error):
+            ours = shared_memory.open_at(MemoryAddress(*_TICKET.unpack_from(ticket)), _NAME, writable=True)
+            try:
+                _free(ours)
+            finally:
+                os.close(ours)
+
     def close(self) -> None:
         """Drop all mappings, and keep no more; frames that are in use keep theirs. Callable beside `open`."""
         self._closed = True
@@ -348,6 +362,9 @@ class Mappings:
             memory = mmap.mmap(ours, size, _POPULATED)
         except (ValueError, OverflowError) as error:
             raise RemoteProtocolError(f"a ticket for a segment of {size} bytes: {error}") from error
+        except OSError:  # no memory
+            _free(ours)
+            raise
         finally:
             os.close(ours)
         self._memory[descriptor, inode] = memory
@@ -375,6 +392,11 @@ def _note_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
     os.register_at_fork(before=_note_fork)
+
+
+def _free(descriptor: int) -> None:
+    """Release a segment that is not mapped here for a message."""
+    os.pwrite(descriptor, bytes((_FREE,)), 0)
 
 
 def _give_back(memory: mmap.mmap, pid: int, forks: int) -> None:
@@ -419,8 +441,13 @@ class Sharing:
         if frames[0][_FLAGS_AT] & TICKETS:
             self._segments.take_back(frames[-2])
 
+    def discard(self, message: Sequence[memoryview]) -> None:
+        """Free the memory of a received message that is not read, and whose frames may be cut."""
+        if message[0][_FLAGS_AT] & TICKETS and len(message) >= _HEADER_TICKET_AND_MARKS:
+            self._mappings.discard(message[-2])
+
     def unstow(self, frames: Sequence[memoryview]) -> list[memoryview]:
-        """Return the original frames. Every message with `TICKETS` must be passed here, or its memory stays in use.
+        """Return the original frames. Every message with `TICKETS` is passed here or to `discard`, to free its memory.
 
         Raises:
             ChannelClosed: The sender is gone, and the frames with it.

@@ -423,7 +423,7 @@ class Connection(AnswerReader):
             self._pending.pop(call_id, None)
             try:
                 frames, flags = self._unstowed(frames, flags)
-            except (OSError, MemoryError) as error:  # which concerns no call; the memory stays with the actor
+            except (OSError, MemoryError) as error:  # which concerns no call
                 if not is_shortage(error):
                     raise
             self._take_unasked(kind, flags, call_id, frames)
@@ -455,6 +455,8 @@ class Connection(AnswerReader):
     def _take_cut(self, message: CutMessage) -> None:
         """Settle the future of an answer for which there is no memory with that error."""
         kind, flags, _, call_id = header_of(message[0])
+        if self._shares_memory:
+            self._shared().discard(message)
         if kind == _STATE:
             _log.warning("the state that an actor has saved is lost: %s", message.shortage)
             return
