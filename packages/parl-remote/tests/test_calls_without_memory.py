@@ -26,7 +26,7 @@ from parl_remote._program.outbox import Outbox
 from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import copied
 from parl_remote._transport.sealed import Handover, SealedChannel, Sealer, can_seal
-from parl_remote._transport.unix import CutMessage, UnixChannel, UnixPeers
+from parl_remote._transport.unix import UnixChannel, UnixPeers
 from parl_remote.errors import ChannelClosed, SerializationError
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(32)
@@ -259,16 +259,6 @@ def test_a_dropped_answer_without_descriptors_fails_no_other_call(line: Line, mo
     line.connection.take_message([memoryview(frame) for frame in pack(Kind.RESULT, Flag.HANDLES, 0, 7)])
     kind, _, unwanted, number = header_of(line.end.receive(DEADLINE_S)[0])
     assert (kind, unwanted, number) == (Kind.RECEIVED, 1, 7)
-
-
-def test_of_a_state_without_memory_the_former_one_is_kept(line: Line, caplog: pytest.LogCaptureFixture) -> None:
-    states: list[object] = []
-    line.connection.keep_states(states.append)
-    message = CutMessage([memoryview(frame) for frame in pack(Kind.STATE, 0, 0, 0, [b"state"])])
-    message.shortage = MemoryError("no memory for it")
-    line.connection.take_message(message)
-    assert not states
-    assert "no memory for it" in caplog.text
 
 
 # -- a kernel without memory ---------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ import pytest
 import parl_remote
 from parl_remote import ActorLost, ActorPool, DeathKind, RemoteFuture, ResultTimeout, _current, submit, with_options
 from parl_remote._program import restarts
+from parl_remote._program.client import Client
+from parl_remote._transport.unix import UnixChannel
 
 PATIENCE_S = 60.0
 
@@ -536,6 +538,33 @@ def test_the_state_of_coroutines_is_kept(share_cluster: Callable[[int], None]) -
     concurrent.futures.wait(futures, PATIENCE_S)
     kill(actor)
     assert submit(actor.add).result(PATIENCE_S) == 21
+
+
+@pytest.mark.parametrize("is_saved_again", [True, False])
+def test_an_actor_is_not_made_again_without_what_it_saved_last(
+    share_cluster: Callable[[int], None], is_saved_again: bool
+) -> None:
+    def no_memory(size: int) -> Any:
+        raise MemoryError
+
+    share_cluster(1)
+    actor = Saving()
+    pid, client = actor.pid(), _current.client()
+    assert isinstance(client, Client)
+    (channel,) = [record.channel for record in client.own.records.values() if record.pid == pid]
+    assert isinstance(channel, UnixChannel)
+    assert actor.add() == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channel._reader, "_allocate", no_memory)
+        assert actor.add() == 2
+    if is_saved_again:
+        assert actor.add() == 3
+        kill(actor, pid)
+        assert actor.what() == (3, 3 * 300_000, 1)
+        return
+    kill(actor, pid)
+    with pytest.raises(ActorLost, match="not made again, because the last state that it saved is lost: .*no memory"):
+        actor.what()
 
 
 @pytest.mark.slow

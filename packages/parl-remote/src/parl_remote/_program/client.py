@@ -533,6 +533,8 @@ def _restarting_reference(client: Client, request: CreationRequest, made: Create
         client._check_open()
         if request.saves and (connection := lost.connection) is not None:
             connection.is_read_out.wait(_STATE_S)
+        if request.shortage:
+            raise NoRestart(f"it is not made again, because the last state that it saved is lost: {request.shortage}")
         return client.actor_factory.make(request, lost.lease_id, restarts)
 
     def is_made(made: CreatedActor) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import threading
 import time
 import weakref
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "OwnConnection"]
 
 
-_log = logging.getLogger("parl.remote")
 _EMPTY = int(Flag.EMPTY)
 _RESULT = int(Kind.RESULT)
 _CREATE = int(Kind.CREATE)
@@ -458,7 +456,8 @@ class Connection(AnswerReader):
         if self._shares_memory:
             self._shared().discard(message)
         if kind == _STATE:
-            _log.warning("the state that an actor has saved is lost: %s", message.shortage)
+            if self._on_state is not None:
+                self._on_state(message)
             return
         if flags & _HANDLES:
             self._confirm(call_id, wanted=False)

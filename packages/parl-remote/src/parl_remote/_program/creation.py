@@ -32,6 +32,7 @@ from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.interrupts import interruptible
 from parl_remote._transport import Buffer, Channel
+from parl_remote._transport.unix import CutMessage
 from parl_remote.errors import ActorLost, ChannelClosed, ClusterUnreachable, DeathCause, DeathKind, NameTaken
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class CreationRequest:
         names: The names of the actor's attributes.
         references: The objects that references among the arguments lead to, kept as long as the actor may be restarted.
         saves: Whether its state is saved for restarts.
+        shortage: Why the last state that it saved is not here; empty if it is.
 
     Raises:
         SerializationError: The class or an argument cannot be sent.
@@ -83,6 +85,7 @@ class CreationRequest:
         # The first fields of `actor.host.Creation` after `sys_path`.
         self._creation = tuple(sys.argv), spec.name, cls, spec.names, bytes(data), bool(kwargs)
         self._buffers = [bytes(buffer) for buffer in buffers] if options.max_restarts else buffers
+        self.shortage = ""
         self._state: tuple[bytes, list[Buffer]] | None = None
 
     def message(self, sys_path: tuple[str | None, ...]) -> list[Buffer]:
@@ -97,7 +100,12 @@ class CreationRequest:
         return [pickle.dumps(fields, 5), *self._buffers, *buffers]  # names and what is pickled already
 
     def keep_state(self, frames: Sequence[memoryview]) -> None:
-        """Store the state that the actor has saved, replacing the previous one."""
+        """Store the state that the actor has saved, replacing the previous one, even if there is no memory for it."""
+        if type(frames) is CutMessage:
+            self.shortage = str(frames.shortage)
+            self._state = None
+            return
+        self.shortage = ""
         data, buffers = payload_of(header_of(frames[0])[1], frames)
         self._state = bytes(data), list(buffers)
 
