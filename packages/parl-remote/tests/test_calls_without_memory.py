@@ -7,6 +7,7 @@ import errno
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +27,7 @@ from parl_remote._program.outbox import Outbox
 from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import copied
 from parl_remote._transport.sealed import Handover, SealedChannel, Sealer, can_seal
-from parl_remote._transport.unix import UnixChannel, UnixPeers
+from parl_remote._transport.unix import UnixChannel, UnixPeers, sockets
 from parl_remote.errors import ChannelClosed, SerializationError
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(32)
@@ -292,6 +293,15 @@ def test_a_listener_s_messages_stay_whole_while_the_kernel_has_no_memory() -> No
     assert [bytes(end.receive(DEADLINE_S)[0]) for _ in range(2)] == [b"first", b"second"]
     peers.close()
     end.close()
+
+
+def test_sockets_do_not_wait_one_after_the_other_for_the_kernel_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(sockets, "time", SimpleNamespace(monotonic=lambda: sum(waits), sleep=waits.append))
+    monkeypatch.setattr(sockets, "_waited_at", [-1.0])
+    for _ in range(3):
+        assert sockets.takes_nothing_now(OSError(errno.ENOBUFS, "No buffer space available"))
+    assert len(waits) == 1
 
 
 # -- answers -------------------------------------------------------------------------------------------------------

@@ -563,7 +563,7 @@ def test_an_actor_is_not_made_again_without_what_it_saved_last(
         assert actor.what() == (3, 3 * 300_000, 1)
         return
     kill(actor, pid)
-    with pytest.raises(ActorLost, match="not made again, because the last state that it saved is lost: .*no memory"):
+    with pytest.raises(ActorLost, match=r"not made again, because the last state that it saved is lost: .*no memory"):
         actor.what()
 
 

@@ -301,7 +301,7 @@ class RemoteFunction(Generic[P, R]):
     @overload  # without its arguments, for type checkers that take a static method for another one
     def __get__(self, instance: object, owner: type | None = None) -> RemoteFunction[..., R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Return the function bound to the object if the decorated callable itself is a method; else return this one."""
+        """Return the function bound to the object if what is decorated binds to it, as functions do; else this one."""
         function = self._parl_function
         bind = getattr(type(function), "__get__", None)
         if instance is None or bind is None:

@@ -75,7 +75,7 @@ __all__ = [
 _READ_AHEAD = 2**16  # a pipe's worth: some thousand small calls, one system call
 _READ_AHEAD_AT_FIRST = 2**12  # many connections carry a few small messages in all: one page, not sixteen
 _ONE = struct.Struct("<IQ")
-_WASTE = memoryview(bytearray(_READ_AHEAD))  # receives what is discarded, of all connections; made while there is memory
+_WASTE = memoryview(bytearray(_READ_AHEAD))  # for what is discarded, of all connections; made while there is memory
 KEPT_OF_CUT = 64  # bytes of a frame for which there is no memory: enough to see which call it is about
 _MAX_FRAMES = 2**20  # a list of a million arrays is data, ten million "frames" are garbage
 
@@ -362,6 +362,7 @@ _LONGEST_PATH = 80  # the kernel takes 107 bytes for a socket's path, and names 
 _SOCKET_BUFFER = 2**20  # larger ones save wake-ups on arrays; the kernel caps it at net.core.wmem_max
 JOIN_BELOW = 2**14  # copying so little is cheaper than handing the kernel a list
 _NO_MEMORY_S = 0.002  # before the next attempt to write
+_waited_at = [float("-inf")]  # when the last such wait ended
 PARTS_AT_ONCE = 512  # the kernel takes 1024 (IOV_MAX)
 NOW = DONT_WAIT | NO_SIGNAL
 
@@ -391,13 +392,16 @@ def stream(*messages: Sequence[Buffer]) -> list[Buffer]:
 def takes_nothing_now(error: OSError) -> bool:
     """Return whether a socket that did not take data will take it later: it is full, or the kernel has no memory.
 
-    A socket can be polled as writable while there is no memory, so that this waits a moment for it.
+    A socket can be polled as writable while there is no memory, so that this waits a moment for it, unless it has just
+    done so for another socket.
     """
     if isinstance(error, BlockingIOError):
         return True
     if not is_shortage(error):
         return False
-    time.sleep(_NO_MEMORY_S)
+    if time.monotonic() > _waited_at[0] + _NO_MEMORY_S:
+        time.sleep(_NO_MEMORY_S)
+        _waited_at[0] = time.monotonic()
     return True
 
 
