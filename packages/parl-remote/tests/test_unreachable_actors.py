@@ -28,7 +28,7 @@ from parl_remote._program.actor_ref import ActorPlace
 from parl_remote._program.known_actors import ActorRecord, Borrowing, OwnActors, Unreached
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.worker_clients import WorkerClients
-from parl_remote.errors import DeathCause
+from parl_remote.errors import ChannelClosed, DeathCause
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits descriptors")
 
@@ -344,6 +344,9 @@ class Attempts:
             record.refusal = None
         return reached
 
+    def reconnect_if_refused(self, record: ActorRecord) -> None:
+        Borrowing.reconnect_if_refused(cast("Borrowing", self), record)
+
     def submit(self, name: str) -> RemoteFuture[Any]:
         return self.outbox.submit(Call(2, 0, 0, (), name))
 
@@ -372,6 +375,27 @@ def test_a_call_that_is_cancelled_meanwhile_is_not_sent() -> None:
     until(lambda: not attempts.outbox.unsent)
     assert [call.method for call in reached.calls] == ["other"]
     assert not other._settled
+
+
+def test_a_connection_that_is_refused_before_calls_leave_by_it_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_and_lose() -> None:
+        monkeypatch.undo()
+        attempts.record.refuse("Too many open files")
+        attempts.reconnect_if_refused(attempts.record)
+        attempts.outbox.lost()
+
+    def send(*_: object) -> bool:
+        raise ChannelClosed("it was refused")
+
+    attempts, refused, reached = Attempts(), AnotherActor(), AnotherActor()
+    monkeypatch.setattr(attempts.outbox, "lost", refuse_and_lose)
+    vars(refused).update(send=send, hang_up=bool)
+    future = attempts.submit("first")
+    attempts.ends.put(refused)
+    attempts.ends.put(reached)
+    until(lambda: reached.calls)
+    assert [call.method for call in reached.calls] == ["first"]
+    assert not future._settled
 
 
 def test_without_a_thread_for_the_connection_the_call_fails_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,6 @@ from parl_remote._program.known_actors import (
     DeferredDisconnects,
     OwnActors,
     Releaser,
-    Unreached,
     find_named,
     kill_named,
     send_close,
@@ -307,7 +306,7 @@ class Client(ConnectionDisplay):
         record.outbox = outbox
         if record.cause is not None:  # it ended before it had one
             outbox.end(record.unsent)
-        self._reconnect_if_refused(record)
+        self._borrowing.reconnect_if_refused(record)
         return ActorRef(
             spec,
             outbox,
@@ -345,16 +344,7 @@ class Client(ConnectionDisplay):
     def _refused(self, record: ActorRecord, shortage: str) -> None:
         """Record that the actor, or a process between, had to end a connection."""
         record.refuse(shortage)
-        self._reconnect_if_refused(record)
-
-    def _reconnect_if_refused(self, record: ActorRecord) -> None:
-        """Have the next call connect again if the connection was refused; called once the record has its outbox."""
-        outbox = record.outbox
-        if outbox is None or isinstance(outbox.path, Unreached):  # which connects again in any case
-            return
-        if record.refusal is not None and not record.has_ended:
-            outbox.lost()
-            outbox.made(Unreached(self._borrowing, record))
+        self._borrowing.reconnect_if_refused(record)
 
     def _await_news(self, record: ActorRecord) -> None:
         """Fail the calls that met an actor's loss even if no news of it comes."""
@@ -586,7 +576,7 @@ def _returned_reference(
         record.await_end()  # the thread that handles its loss records the cause last
         outbox.end(record.unsent)
     ref = _reference_to(client, restarts, outbox, spec, CreatedActor(record, path, place), None)
-    client._reconnect_if_refused(record)
+    client._borrowing.reconnect_if_refused(record)
     return ref
 
 
@@ -630,7 +620,7 @@ def _following_reference(
         give_up=lambda _: None,
     )
     ref = _reference_to(client, restarts, outbox, spec, made, None)
-    client._reconnect_if_refused(record)
+    client._borrowing.reconnect_if_refused(record)
     if record.cause is not None:
         restarts.lost(record, record.cause)()
     return ref

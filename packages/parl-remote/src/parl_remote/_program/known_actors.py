@@ -344,6 +344,7 @@ class Unreached(OpenPath):
             if connection is not None and record.refusal is None and outbox.path is self:
                 outbox.lost()
                 outbox.made(connection)
+                self._borrowing.reconnect_if_refused(record)  # it may have been meanwhile, see there
             elif record.cause is not None and outbox.path is self:
                 record.lose(record.cause)  # it may be made again, or have been
             if connection is not None and (record.is_let_go or outbox.path is not connection):
@@ -435,6 +436,15 @@ class Borrowing:
         if record.refusal is former:
             record.refusal = None
         return connection
+
+    def reconnect_if_refused(self, record: ActorRecord) -> None:
+        """Have the next call connect again if the connection was refused; called once the record has its outbox."""
+        outbox = record.outbox
+        if outbox is None or isinstance(outbox.path, Unreached):  # which connects again in any case
+            return
+        if record.refusal is not None and not record.has_ended:
+            outbox.lost()
+            outbox.made(Unreached(self, record))
 
     def lost(self, lease_id: str, cause: DeathCause) -> None:
         """Record an actor's end; unknown leases are ignored."""
