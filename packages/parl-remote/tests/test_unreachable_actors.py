@@ -25,6 +25,7 @@ from parl_remote._data.calls import Call
 from parl_remote._messages.parts import ActorWatched
 from parl_remote._program import known_actors, restarts
 from parl_remote._program.actor_ref import ActorPlace
+from parl_remote._program.creation import CreationRequest
 from parl_remote._program.known_actors import ActorRecord, Borrowing, OwnActors, Unreached
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.worker_clients import WorkerClients
@@ -255,6 +256,19 @@ def test_a_restart_waits_until_there_are_descriptors_and_memory(
     os.kill(killed, signal.SIGKILL)
     assert answer_of_the_next(keeper, killed) != killed
     assert next(tries, None) is None, "all tries have been made"
+
+
+def test_a_restart_does_not_wait_for_ever_for_memory(shared_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> Any:
+        raise MemoryError("the arguments are too large")
+
+    keeper: Any = parl_remote.with_options(Keeper, max_restarts=1)()
+    killed = keeper.get()
+    monkeypatch.setattr(CreationRequest, "message", no_memory)
+    monkeypatch.setattr(restarts, "_FIRST_DELAY_S", 0.0)
+    os.kill(killed, signal.SIGKILL)
+    with pytest.raises(ActorLost, match="the arguments are too large"):
+        answer_of_the_next(keeper, killed)
 
 
 @parl_remote.remote_class(n_cpu=0, max_restarts=1)

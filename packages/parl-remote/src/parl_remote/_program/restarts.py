@@ -51,6 +51,7 @@ __all__ = ["ActorRestarter", "NoRestart", "Restarts", "Supervisor", "SupervisorL
 _log = logging.getLogger("parl.remote")
 _FIRST_DELAY_S = 0.1  # between attempts that fail; doubled each time
 _LONGEST_DELAY_S = 5.0
+_MOST_SHORTAGES = 30  # of one attempt, more than two minutes: one that lasts may be an argument that is too large
 
 
 class NoRestart(Exception):  # it ends an attempt, and is caught here
@@ -184,7 +185,7 @@ class Restarts:
     def _make(self, lost: ActorRecord, number: int) -> None:
         delay_s = _FIRST_DELAY_S
         note = ""
-        told = 0
+        told = shortages = 0
         while not self._over:
             if self._limit is not None and told != number:
                 _log.warning("%s was lost; %s", lost.class_name, self._what_happens(number))
@@ -197,7 +198,8 @@ class Restarts:
             except NoResources:  # not counted as an attempt: the restart goes on waiting, and the owner is told
                 delay_s = self._pause(delay_s)
             except BaseException as error:
-                if _is_shortage_outside(error):  # not counted, either
+                if shortages < _MOST_SHORTAGES and _is_shortage_outside(error):  # not counted, either
+                    shortages += 1
                     _log.warning("%s could not be made again yet: %s", lost.class_name, error)
                     delay_s = self._pause(delay_s)
                     continue
@@ -214,6 +216,7 @@ class Restarts:
                     note = f"{self._said_enough()}, and that failed: {failed}"
                     break
                 number += 1
+                shortages = 0
                 delay_s = self._pause(delay_s)
             else:
                 self._is_there(made, number)
