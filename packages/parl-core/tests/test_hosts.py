@@ -1,6 +1,7 @@
 """Addresses, ports and accelerators of a machine, found without connecting."""
 
 import ipaddress
+import itertools
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,16 +56,32 @@ def test_a_free_port_can_be_listened_on() -> None:
 
 
 def test_a_free_port_is_none_that_an_outgoing_connection_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bound(port: int) -> int:
+        if next(tries) < 1:
+            raise OSError("it is taken")
+        return port
+
+    tries = itertools.count()
     monkeypatch.setattr(hosts, "_first_ephemeral_port", lambda: 20_001)
-    answers = iter([False, True])
-    monkeypatch.setattr(hosts, "is_port_available", lambda port: next(answers))
+    monkeypatch.setattr(hosts, "_bound", bound)
     assert hosts.get_free_tcp_port() == 20_000
 
 
-@pytest.mark.parametrize("first", [1024, 20_001])
-def test_the_system_gives_a_free_port_where_there_is_none_below(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "_first_ephemeral_port", lambda: first)
-    monkeypatch.setattr(hosts, "is_port_available", lambda port: False)
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_port_that_another_socket_is_bound_to_is_not_free(listens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("", 0))
+        if listens:
+            other.listen()
+        port = other.getsockname()[1]
+        monkeypatch.setattr(hosts, "_FIRST_PORT", port)
+        monkeypatch.setattr(hosts, "_first_ephemeral_port", lambda: port + 1)
+        assert hosts.get_free_tcp_port() != port
+
+
+def test_the_system_gives_a_free_port_where_there_is_none_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "_first_ephemeral_port", lambda: 1024)
     with socket.socket() as listener:
         listener.bind(("", hosts.get_free_tcp_port()))
 

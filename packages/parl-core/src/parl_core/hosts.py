@@ -3,6 +3,7 @@
 The answers come from the operating system: routing table and interfaces (Linux), device files, the environment.
 """
 
+import contextlib
 import random
 import socket
 import struct
@@ -51,11 +52,15 @@ def get_free_tcp_port() -> int:
     """
     below = _first_ephemeral_port()
     for _ in range(_ATTEMPTS if below > _FIRST_PORT else 0):
-        port = random.SystemRandom().randrange(_FIRST_PORT, below)
-        if is_port_available(port):
-            return port
+        with contextlib.suppress(OSError):
+            return _bound(random.SystemRandom().randrange(_FIRST_PORT, below))
+    return _bound(0)
+
+
+def _bound(port: int) -> int:
+    """Bind a socket to a port, 0 for a free one, and return it; raise `OSError` if another socket has it."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("", 0))
+        probe.bind(("", port))
         return int(probe.getsockname()[1])
 
 
