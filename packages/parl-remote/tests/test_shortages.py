@@ -197,4 +197,6 @@ def test_a_connection_that_cannot_be_accepted_gets_the_reason(
 ) -> None:
     rounds = _rounds(shortages, tmp_path, target, Call.ACCEPT, 4)
     _check(rounds, Call.ACCEPT)
-    assert any(failed for _, failed, _, _ in rounds)
+    assert len(rounds) > 1, "one call has failed"
+    # A caller that reads the reason before it has sent its call connects to the actor again.
+    assert target == "actor" or any(failed for _, failed, _, _ in rounds)
