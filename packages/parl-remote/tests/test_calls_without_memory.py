@@ -320,12 +320,11 @@ def test_an_answer_that_is_half_written_is_waited_for(
 ) -> None:
     outbox, ours, theirs = answers
     got: list[Any] = []
-    tries: list[int] = []
+    reader = threading.Thread(target=lambda: got.append(theirs.receive(DEADLINE_S)), daemon=True)
 
     def freeze() -> None:
-        if not tries:  # from now on the caller reads
-            threading.Thread(target=lambda: got.append(theirs.receive(DEADLINE_S)), daemon=True).start()
-        tries.append(1)
+        if reader.ident is None:  # from now on the caller reads
+            reader.start()
         raise MemoryError
 
     monkeypatch.setattr(ours, "freeze", freeze)
@@ -334,8 +333,7 @@ def test_an_answer_that_is_half_written_is_waited_for(
     outbox.flush()
     outbox.wait()
     array[:] = 0
-    while not got:
-        pass
+    reader.join(DEADLINE_S)
     assert np.frombuffer(got[0][1], np.uint8).sum() == SIZE
 
 
@@ -348,13 +346,13 @@ def test_answers_behind_it_wait_if_there_is_no_memory_for_them(
     outbox.flush()
     assert outbox.is_full
     got: list[Any] = []
+    reader = threading.Thread(target=lambda: got.extend(theirs.receive(DEADLINE_S) for _ in range(3)), daemon=True)
 
     def short(frame: Any) -> Any:
         if len(frame) < SIZE:
             return copied(frame)
-        if not got:
-            got.append(None)
-            threading.Thread(target=lambda: got.extend(theirs.receive(DEADLINE_S) for _ in range(3))).start()
+        if reader.ident is None:
+            reader.start()
         raise MemoryError
 
     monkeypatch.setattr(process, "copied", short)
@@ -365,9 +363,8 @@ def test_answers_behind_it_wait_if_there_is_no_memory_for_them(
     outbox.wait()
     for array in (first, second, third):
         array[:] = 0
-    while len(got) < 4:
-        pass
-    assert [np.frombuffer(frames[1], np.uint8).sum() for frames in got[1:]] == [SIZE, 2 * SIZE, 3 * SIZE]
+    reader.join(DEADLINE_S)
+    assert [np.frombuffer(frames[1], np.uint8).sum() for frames in got] == [SIZE, 2 * SIZE, 3 * SIZE]
 
 
 def test_an_answer_that_there_is_no_memory_to_send_leaves_behind_another_one_later(
