@@ -11,7 +11,6 @@ __all__ = ["unused_port"]
 # The monitor of a cluster takes the port a hundred above, so every other hundred is left out.
 _PORTS = [port for port in range(10_000, 20_000) if port // 100 % 2 == 0]
 _turns = itertools.count(os.getpid() * 97)  # processes begin at different ports
-_kept: list[socket.socket] = []
 
 
 def unused_port() -> int:
@@ -25,6 +24,6 @@ def unused_port() -> int:
         except OSError:
             ours.close()
         else:
-            _kept.append(ours)
+            ours.detach()  # which keeps it open until the process ends
             return port
     raise OSError(f"no port from {_PORTS[0]} to {_PORTS[-1]} is free")
