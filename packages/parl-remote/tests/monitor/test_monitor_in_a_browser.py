@@ -107,7 +107,9 @@ class Screen:
         self.errors()
 
     def open(self, path: str) -> None:
-        self.browser.get(self.base + path)
+        self.browser.get(self.base + path)  # which may return with a page that is not parsed to its end
+        script = "return document.readyState"
+        self.until(lambda: self.browser.execute_script(script) == "complete", f"{path} is loaded")
 
     def theme(self, name: str) -> None:
         features = [{"name": "prefers-color-scheme", "value": name}]
