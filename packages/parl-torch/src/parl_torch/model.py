@@ -85,10 +85,11 @@ class Model(nn.Module, contract.Model):
     def _seed_lazy_layers(self) -> None:
         """Let PyTorch's lazily shaped layers that have no seed yet draw their initial weights from one of their own."""
         for name, layer in self.named_modules():
-            waits = isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params()
-            if waits and not isinstance(layer.initialize_parameters, _SeededInitialisation):
+            lazy: Any = layer  # PyTorch types these methods for itself alone
+            waits = isinstance(layer, LazyModuleMixin) and lazy.has_uninitialized_params()
+            if waits and not isinstance(lazy.initialize_parameters, _SeededInitialisation):
                 seed = int(torch.randint(2**62, ()).item())
-                layer.initialize_parameters = _SeededInitialisation(layer, seed)  # type: ignore[assignment]
+                lazy.initialize_parameters = _SeededInitialisation(lazy, seed)
                 self._lazy_seeds = {**self._lazy_seeds, name: seed}
 
     def _plain_model(self) -> type[contract.Model]:
