@@ -220,13 +220,37 @@ def test_a_subclass_of_a_remote_class_beside_it_is_one_of_the_class() -> None:
     assert Child(8).where() == (8, os.getpid())
 
 
-def test_a_class_of_a_function_stays_local_as_well(anywhere: str) -> None:
+def _class_of_a_function() -> Any:
     class Inner(Ordinary):
-        pass
+        def __init__(self, value: int = 0) -> None:
+            super(Inner, self).__init__(value)  # noqa: UP008  # as PARL 1.x's programs write it
 
-    remote = parl_remote.remote_class(Inner)
-    assert Inner(1).where() == (1, os.getpid())
+    return Inner
+
+
+def test_a_class_of_a_function_is_the_remote_class_whatever_variable_has_it(anywhere: str) -> None:
+    Inner, other = _class_of_a_function(), _class_of_a_function()
+    assert parl_remote.remote_class(Inner) is Inner
+    assert parl_remote.remote_class(other) is other
+    if anywhere == "process":
+        assert Inner(1).where()[1] != os.getpid()
+        assert other(2).where()[1] != os.getpid()
+    assert (Inner(1).where()[0], other(2).where()[0]) == (1, 2)
+
+
+def test_a_class_of_a_function_stays_local_beside_a_remote_subclass(anywhere: str) -> None:
+    inner = _class_of_a_function()
+    remote: Any = parl_remote.remote_class(type("Inner", (inner,), {}))
+    assert inner(1).where() == (1, os.getpid())
     assert remote(2).where()[0] == 2
+    assert isinstance(remote(3), inner)
+
+
+def test_a_decorated_class_keeps_its_options_beside_a_second_remote_class(anywhere: str) -> None:
+    slow = parl_remote.remote_class(_class_of_a_function())
+    quick: Any = parl_remote.remote_class(wait=False)(slow)
+    assert slow(1).where()[0] == 1
+    assert quick(2).where().result()[0] == 2
 
 
 def test_a_decorator_that_uses_remote_class_is_one_on_a_definition(anywhere: str) -> None:

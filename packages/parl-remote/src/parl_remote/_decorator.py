@@ -3,10 +3,11 @@
     @remote_class               A(1)                    a proxy; the object itself is made in a separate process
     class A: ...                A.options(n_cpu=2)(1)   the same with other options
 
-A class that is being defined keeps its name, docstring, pickling, `isinstance` and, for type checkers, its type. The
-decorator replaces its `__new__` by one that decides where an object is made, and adds `options` and `as_remote`. A
-class that exists already, because its module or a running function refers to it by its name, is not changed: the
-decorator returns a separate remote class, a `ConfiguredClass`.
+A class that is being defined keeps its name, docstring, pickling, `isinstance`, `super(A, self)` and, for type
+checkers, its type: the decorator changes the class itself. It replaces `__new__` by one that decides where an object is
+made, and adds `options` and `as_remote`. A class that exists already, because its module has it under its name or it is
+decorated, is not changed: the decorator returns a separate remote class, a `ConfiguredClass`. No module has a class of
+a function, so such a class is taken for one that is being defined.
 
     A(1)  -->  RemoteNew --remote--> the client makes an actor, the program holds a proxy
                          --local---> an ordinary object: in actors that cannot reach their cluster, and for subclasses
@@ -115,7 +116,7 @@ def _rebuild(cls: type, options: ActorOptions, original: Any) -> RemoteNew:
 def _own_new(cls: type) -> Callable[..., Any] | None:
     own = cls.__dict__.get("__new__")
     if isinstance(own, RemoteNew):
-        return own.original  # decorated twice: the outer options win
+        return own.original  # the class is decorated, and this is a separate remote class of it
     if isinstance(own, staticmethod):
         function: Callable[..., Any] = own.__func__
         return function
@@ -225,18 +226,13 @@ def _choose(cls: type, options: ActorOptions) -> ConfiguredClass:
 
 
 def _exists(cls: type) -> bool:
-    """Return whether a class is assigned to its name already; it is not while it is being defined."""
+    """Return whether a class is more than a definition: it is decorated, or its module has it under its name."""
+    if is_decorated(cls):
+        return True
     try:
-        if operator.attrgetter(cls.__qualname__)(sys.modules.get(cls.__module__)) is cls:
-            return True
-    except AttributeError:
-        pass
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_locals.get(cls.__name__) is cls or frame.f_globals.get(cls.__name__) is cls:
-            return True
-        frame = frame.f_back
-    return False
+        return operator.attrgetter(cls.__qualname__)(sys.modules.get(cls.__module__)) is cls
+    except AttributeError:  # a class being defined, a class of a function, or no such module
+        return False
 
 
 class OptionsAttribute(ClassAttribute):
@@ -311,9 +307,11 @@ def remote_class(
 def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
     """Make the objects of a class actors, each in its own process on this machine or another one of the cluster.
 
-    The decorator works with and without parentheses. For a class that exists already, `remote_class(Class)` returns a
-    separate remote class, and the class itself stays local. Within an actor, objects of decorated classes are actors of
-    the same cluster, too; they belong to the actor that makes them and end with it.
+    The decorator works with and without parentheses. For a class of a module that exists already, `remote_class(Class)`
+    returns a separate remote class, and the class itself stays local. A class of a function is changed itself, as in
+    its definition; decorate a subclass to keep it local. A class is changed once: `remote_class(...)` of a decorated
+    class returns a separate remote class with the given options. Within an actor, objects of decorated classes are
+    actors of the same cluster, too; they belong to the actor that makes them and end with it.
 
     Args:
         cls: The class.
