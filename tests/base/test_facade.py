@@ -12,6 +12,7 @@ import pytest
 import parl
 from parl_core import backends
 from parl_core.errors import BackendNotInstalled, UnknownBackend
+from parl_core.training import recipes, results, trained
 
 
 class FakePoint:
@@ -106,6 +107,25 @@ def test_no_backend_at_all_is_answered_with_both_install_lines(choose: Any) -> N
     choose()
     with pytest.raises(ImportError, match=r"pip install parl-torch\n.*pip install parl-paddle"):
         from parl.algorithms import PPO  # noqa: F401
+
+
+def test_the_transformer_of_a_backend_comes_from_its_own_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {"algorithms": "DecisionTransformer", "agent": "Agent", "transformer": "TrajectoryTransformer"}
+    for part, name in parts.items():
+        made = type(name, (), {"TEAM": False, "__init__": lambda self, *args, **_: setattr(self, "args", args)})
+        module = ModuleType(f"elsewhere.{part}")
+        vars(module).update({name: made, "__all__": [name]})
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    third = type("ThirdBackend", (backends.Backend,), {"name": "third", "__module__": "elsewhere.backend"})()
+    monkeypatch.setattr(backends, "current", lambda: third)
+    for agent in (
+        trained.Trained("DecisionTransformer", "CartPole-v1", "third").make_agent(),
+        results._agent("DecisionTransformer", "CartPole-v1", recipes.Recipe(loop=None), seed=0),
+    ):
+        (algorithm,) = agent.args
+        (network,) = algorithm.args
+        assert type(network).__name__ == "TrajectoryTransformer"
+        assert network.args == (4, 2)
 
 
 def test_an_unknown_algorithm_is_answered_with_the_known_ones(choose: Any) -> None:

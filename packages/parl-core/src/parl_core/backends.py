@@ -28,7 +28,7 @@ class Backend:
     <package>.model            Model
     <package>.algorithm        Algorithm
     <package>.agent            Agent
-    <package>.layers, .optim, .networks, .algorithms, .data_parallel, .random_state
+    <package>.layers, .optim, .networks, .transformer, .algorithms, .export, .data_parallel, .random_state
     """
 
     name: ClassVar[str]
@@ -63,6 +63,11 @@ class Backend:
     def networks(self) -> ModuleType:
         """Ready-made models for the standard algorithms."""
         return self._module("networks")
+
+    @property
+    def transformer(self) -> ModuleType:
+        """The module of `TrajectoryTransformer`, the network of `DecisionTransformer`."""
+        return self._module("transformer")
 
     @property
     def algorithms(self) -> ModuleType:

@@ -341,8 +341,7 @@ def _agent(algorithm: str, env_id: str, recipe: Recipe, seed: int) -> Any:
     if name == "softmax_policy":
         model = _softmax_policy(backend, act_dim)
     elif name == "TrajectoryTransformer":
-        network = import_module(f"parl_{backend.name}.transformer").TrajectoryTransformer
-        model = network(int(np.prod(obs_shape)), act_dim, **recipe.sizes)
+        model = backend.transformer.TrajectoryTransformer(int(np.prod(obs_shape)), act_dim, **recipe.sizes)
     else:
         model = (_found(name) if ":" in name else getattr(backend.networks, name))(act_dim, **recipe.sizes)
     made = getattr(backend.algorithms, algorithm)(model, **recipe.algorithm)

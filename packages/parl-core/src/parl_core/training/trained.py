@@ -395,8 +395,7 @@ class Trained:
         if NETWORKS.get(self.algorithm) != "TrajectoryTransformer":
             raise HyperparameterError(f"{self.algorithm} has no standard network: train it in a program, with a model")
         width = int(action.n) if isinstance(action, gymnasium.spaces.Discrete) else int(np.prod(action.shape))
-        network = import_module(f"parl_{backend.name}.transformer").TrajectoryTransformer
-        return network(int(np.prod(observation.shape)), width, **self.network)
+        return backend.transformer.TrajectoryTransformer(int(np.prod(observation.shape)), width, **self.network)
 
     def write(self, folder: Path) -> None:
         """Write the description into a run's folder."""
