@@ -8,8 +8,8 @@
     python tools/structure.py --entered learn    the same for one update of DQN
 
 Imports are read from the source without importing anything; `--entered` runs a small program and needs parl-remote or a
-backend. Every import counts for a cycle: those of a module, of its functions and those for type checkers only. A chain
-consists of imports of modules, which Python follows when the first one is imported.
+backend. Every import counts for a cycle: those of a module, of its functions, of `import_module("name")` and those for
+type checkers only. A chain consists of imports of modules, which Python follows when the first one is imported.
 """
 
 import argparse
@@ -183,6 +183,11 @@ def _imported(node: ast.AST, kind: Kind) -> Iterator[tuple[str, Kind]]:
                 yield from _imported(guarded, Kind.TYPING)
             for other in node.orelse:
                 yield from _imported(other, kind)
+        case ast.Call(
+            func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            yield name, kind
         case _:
             is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             for child in ast.iter_child_nodes(node):

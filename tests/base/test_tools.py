@@ -41,8 +41,9 @@ def tree(root: Path, **modules: str) -> Path:
         "from parl_core import a",
         "def f():\n    import parl_core.a",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from parl_core.a import x",
+        "import importlib\ndef f():\n    return importlib.import_module('parl_core.a').x",
     ],
-    ids=["module", "function", "typing"],
+    ids=["module", "function", "typing", "name"],
 )
 def test_a_cycle_of_imports_of_every_kind_is_found(tool: Any, tmp_path: Path, back: str) -> None:
     structure = tool("structure").Structure(tree(tmp_path, a="from parl_core.b import y\nx = 1", b=f"{back}\ny = 2"))

@@ -6,17 +6,11 @@ both give the same numbers. What happens to an environment that ends is Gymnasiu
     SAME_STEP   it is reset within the step: that returns the next episode's first observation, `Ending` the last one
     NEXT_STEP   the step returns the last observation; the next one ignores the action, resets, and gives reward 0
     DISABLED    the step returns the last observation; the caller has to reset it
-
-What an environment returns is checked and converted: rewards to one number, flags to bools, observations to their
-space. Numbers are taken as they come where nothing is lost (float64 for float32, whole numbers for uint8 where they
-fit); everything else is refused with the value that was found, because numpy would repeat, wrap or cut it silently.
 """
 
 import contextlib
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -24,8 +18,23 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
-from numpy.typing import NDArray
 
+from parl_core.env._contract import (
+    CHOICES,
+    LOOKED_INTO,
+    as_beginning,
+    as_flag,
+    as_observation,
+    as_reward,
+    casting_to,
+    choices_of,
+    require_equal_spaces,
+    require_info,
+    require_parts,
+    telling_options,
+    wrong_answer,
+    wrong_observation,
+)
 from parl_core.env._recorded import RecordedEnv, kept_beyond, put_kept
 from parl_core.env._steps import (
     Answer,
@@ -39,32 +48,20 @@ from parl_core.env._steps import (
     StepTicket,
 )
 from parl_core.env.compat import as_gymnasium
+from parl_core.env.joint import is_joint, make_joint_env
 from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
 
 __all__ = [
     "EnvGroup",
     "EnvMaker",
-    "as_flag",
-    "as_observation",
-    "as_reward",
     "close_all",
     "make_as_it_is",
     "make_env",
     "make_envs",
-    "name_of",
-    "require_equal_spaces",
-    "require_info",
-    "telling_options",
-    "wrong_observation",
 ]
-
 
 EnvMaker = str | Callable[..., Any]
 """The id of a registered environment, or a function that returns an environment."""
-
-_CHOICES = (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)
-_LOOKED_INTO = (gymnasium.spaces.Dict, gymnasium.spaces.Box, *_CHOICES)
-"""Spaces whose observations numpy would take though they have other keys, are other choices, or would wrap."""
 
 # How long a group waits for the next step before it ends the call in which it serves. Long against the time between two
 # steps, so that calls are few, and short for other calls of its actor, which takes one at a time.
@@ -134,7 +131,7 @@ class EnvGroup:
                     continue
                 self._at = index
                 passed = {} if options is None else {"options": options}  # which some environments do not take
-                observations[index], info = _beginning(env, env.reset(seed=seed, **passed))
+                observations[index], info = as_beginning(env, env.reset(seed=seed, **passed))
                 self._begin([index])
                 if info:
                     infos.append((index, info))
@@ -203,13 +200,13 @@ class EnvGroup:
             for index, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
                 self._at = index
                 if over[index]:
-                    observation, info = _beginning(env, env.reset())
+                    observation, info = as_beginning(env, env.reset())
                     rewards[index] = 0.0
                     begun.append(index)
                 else:
                     answer = env.step(action)
                     if not isinstance(answer, (tuple, list)) or len(answer) != 5:
-                        raise _wrong_answer(env, "step", answer, "(observation, reward, terminated, truncated, info)")
+                        raise wrong_answer(env, "step", answer, "(observation, reward, terminated, truncated, info)")
                     observation, reward, ended, cut, info = answer
                     if type(info) is not dict:
                         require_info(env, "step", info)
@@ -222,7 +219,7 @@ class EnvGroup:
                         terminated[index], truncated[index] = ended, cut
                         endings.append(self._ending(index, observation, reward, info))
                         if self._mode is AutoresetMode.SAME_STEP:
-                            observation, info = _beginning(env, env.reset())
+                            observation, info = as_beginning(env, env.reset())
                             begun.append(index)
                         else:
                             over[index] = self._mode is AutoresetMode.NEXT_STEP
@@ -317,8 +314,8 @@ class EnvGroup:
             # A copy, because some environments reuse the array in which they return observations.
             space = self._space
             is_array = isinstance(space, ArraySpaces) and space.shape
-            if isinstance(space, _LOOKED_INTO):
-                _require_parts(self._envs[index], space, observation)
+            if isinstance(space, LOOKED_INTO):
+                require_parts(self._envs[index], space, observation)
             if is_array:
                 last = np.array(as_observation(self._envs[index], space, observation))
             else:
@@ -334,29 +331,29 @@ class EnvGroup:
         space = self._space
         count = len(observations)
         if not isinstance(space, ArraySpaces):
-            if isinstance(space, _LOOKED_INTO):
+            if isinstance(space, LOOKED_INTO):
                 for index, observation in enumerate(observations):
                     self._at = index
-                    _require_parts(self._envs[index], space, observation)
+                    require_parts(self._envs[index], space, observation)
             empty: Any = create_empty_array(space, n=count) if out is None else out
             try:
                 return concatenate(space, observations, empty)
             except (IndexError, KeyError, TypeError, ValueError) as error:
                 raise self._unlike(space, observations) from error
         stacked = self._stack_arrays(observations, out)
-        if isinstance(space, _CHOICES):
-            start, stop = _choices_of(space)
+        if isinstance(space, CHOICES):
+            start, stop = choices_of(space)
             outside = np.flatnonzero(((stacked < start) | (stacked >= stop)).reshape(count, -1).any(axis=1))
             if outside.size:
                 self._at = int(outside[0])
-                _require_parts(self._envs[self._at], space, stacked[self._at])
+                require_parts(self._envs[self._at], space, stacked[self._at])
         return stacked
 
     def _stack_arrays(self, observations: list[Any], out: Any) -> Any:
         space, count = self._space, len(observations)
         shape = space.shape or ()
         if shape:
-            casting: Any = _casting_to(space)
+            casting: Any = casting_to(space)
             try:  # looks at shapes and kinds of numbers itself, and is faster than row by row
                 if out is not None:
                     np.concatenate(observations, out=out.reshape(count * shape[0], *shape[1:]), casting=casting)
@@ -456,9 +453,8 @@ def make_as_it_is(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) ->
     """
     kwargs = dict(env_kwargs or {})
     if isinstance(env, str):
-        joint = import_module("parl_core.env.joint")  # it imports this module
-        if env not in gymnasium.registry and joint.is_joint(env):
-            return joint.make_joint_env(env, **kwargs)
+        if env not in gymnasium.registry and is_joint(env):
+            return make_joint_env(env, **kwargs)
         # The passive checker looks at the first step only, and costs a call on every other.
         with telling_options(env, kwargs, lambda: gymnasium.spec(env).entry_point):
             return gymnasium.make(env, disable_env_checker=True, **kwargs)
@@ -468,216 +464,3 @@ def make_as_it_is(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) ->
             "for instance lambda: gymnasium.make('CartPole-v1')"
         )
     return env(**kwargs)
-
-
-@contextlib.contextmanager
-def telling_options(name: str, given: Mapping[str, Any], made_by: Callable[[], Any]) -> Iterator[None]:
-    """Provide a context in which an environment is made, and refuses options with the names of those that it has.
-
-    Args:
-        name: of the environment.
-        given: its options.
-        made_by: returns what takes them, or `module:name` of it.
-
-    Raises:
-        HyperparameterError: an option is unknown, or its value of a wrong type.
-    """
-    try:
-        yield
-    except TypeError as error:
-        if not given:
-            raise
-        known: list[str] = []
-        with contextlib.suppress(Exception):  # any: what cannot be looked at does not say its options
-            found = made_by()
-            if isinstance(found, str):
-                module, _, attribute = found.partition(":")
-                found = getattr(import_module(module), attribute)
-            parameters = inspect.signature(found).parameters.values()
-            known = [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        told = ", ".join(f"{option}={value!r}" for option, value in given.items())
-        there = f"; its options are {', '.join(known)}" if known else ""
-        raise HyperparameterError(f"{name} cannot be made with {told} ({error}){there}") from error
-
-
-def _beginning(env: Any, answer: Any) -> tuple[Any, dict[str, Any]]:
-    """Return observation and info of `reset`.
-
-    Raises:
-        EnvironmentContractError: it is not a pair with a dictionary.
-    """
-    if isinstance(answer, (tuple, list)) and len(answer) == 2:
-        require_info(env, "reset", answer[1])
-        return answer[0], answer[1]
-    raise _wrong_answer(env, "reset", answer, "(observation, info)")
-
-
-def _wrong_answer(env: Any, method: str, answer: Any, wanted: str) -> EnvironmentContractError:
-    found = f"an array of shape {list(answer.shape)}" if isinstance(answer, np.ndarray) else f"{answer!r:.99}"
-    found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else found
-    return EnvironmentContractError(
-        f"{method} of {name_of(env)} returned {found}: let it return {wanted}; parl.env.check_env looks for more"
-    )
-
-
-def require_info(env: Any, method: str, info: Any) -> None:
-    """Refuse an info that is no dictionary.
-
-    Raises:
-        EnvironmentContractError: it names the method.
-    """
-    if not isinstance(info, Mapping):
-        raise EnvironmentContractError(
-            f"{method} of {name_of(env)} gave info={info!r:.99} of {type(info).__name__}: return a dict; {{}} will do"
-        )
-
-
-def as_reward(env: Any, reward: Any) -> float:
-    """Return the reward as a float.
-
-    Raises:
-        EnvironmentContractError: it is not a number, such as None or an array `[1]`.
-    """
-    if isinstance(reward, (int, float)):
-        return float(reward)
-    if np.shape(reward) == () and np.asarray(reward).dtype.kind in "biuf":
-        return float(reward)
-    found = f"of shape {list(np.shape(reward))}" if isinstance(reward, np.ndarray) else f"of {type(reward).__name__}"
-    raise EnvironmentContractError(
-        f"step of {name_of(env)} gave the reward {reward!r} {found}: it has to be one number; return float(reward), of "
-        "an array with one entry reward.item()"
-    )
-
-
-def as_flag(env: Any, name: str, flag: Any) -> bool:
-    """Return `terminated` or `truncated` as a bool.
-
-    Raises:
-        EnvironmentContractError: it is neither a bool nor a number.
-    """
-    if isinstance(flag, (bool, np.bool_)) or (np.size(flag) == 1 and np.asarray(flag).dtype.kind in "biuf"):
-        return bool(flag)
-    raise EnvironmentContractError(
-        f"step of {name_of(env)} gave {name}={flag!r} of {type(flag).__name__}: return a bool, such as bool({name})"
-    )
-
-
-def as_observation(env: Any, space: Any, observation: Any) -> NDArray[Any]:
-    """Return the observation of a space of arrays, in its shape and dtype; the same array where it has both.
-
-    Raises:
-        EnvironmentContractError: it has another shape, or other numbers than the dtype holds.
-    """
-    if isinstance(observation, np.ndarray) and observation.shape == space.shape and observation.dtype == space.dtype:
-        return observation
-    try:
-        found = np.asarray(observation)
-    except ValueError:
-        raise wrong_observation(env, space, observation) from None
-    if found.shape != space.shape:
-        raise wrong_observation(env, space, observation)
-    if not _holds(space, found):
-        raise wrong_observation(env, space, observation)
-    return found.astype(space.dtype, copy=False)
-
-
-def _casting_to(space: Any) -> str:
-    """Return numpy's name of the conversions that keep all numbers: whole ones of the same kind may wrap."""
-    return "same_kind" if space.dtype.kind == "f" else "safe"
-
-
-def _holds(space: Any, found: NDArray[Any]) -> bool:
-    """Return whether the dtype of a space has all numbers of an array; floating-point ones may be rounded."""
-    if np.can_cast(found.dtype, space.dtype, _casting_to(space)):  # type: ignore[arg-type]  # one of numpy's names
-        return True
-    if found.dtype.kind not in "iuf":
-        return False
-    with np.errstate(invalid="ignore"):  # which numbers do not fit is what is asked here
-        return np.array_equal(found.astype(space.dtype), found)
-
-
-def _choices_of(space: Any) -> tuple[Any, Any]:
-    """Return the first choice of each part of a space of choices, and the number after its last one."""
-    start = getattr(space, "start", 0)
-    return start, start + (space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec)
-
-
-def _require_parts(env: Any, space: Any, observation: Any, place: str = "") -> None:
-    """Refuse a dictionary with other keys than those of its space, and numbers that are none of a space of choices.
-
-    What is of another kind is not looked at.
-
-    Raises:
-        EnvironmentContractError: it names the key.
-    """
-    if isinstance(space, _CHOICES):
-        is_number = isinstance(observation, (int, np.integer, np.ndarray))
-        if is_number and np.shape(observation) == space.shape and np.asarray(observation).dtype.kind in "iu":
-            start, stop = _choices_of(space)
-            if np.any((observation < start) | (observation >= stop)):
-                raise EnvironmentContractError(
-                    f"{name_of(env)} gave the observation{place} {observation}, which is not in {space}: return one of "
-                    f"{start}..{stop - 1}, or mend the space"
-                )
-        return
-    if isinstance(space, gymnasium.spaces.Box):
-        if np.shape(observation) == space.shape and not _holds(space, np.asarray(observation)):
-            raise wrong_observation(env, space, observation, place)
-        return
-    if not isinstance(observation, Mapping):
-        return
-    parts = space.spaces
-    if observation.keys() != parts.keys():
-        unknown = [key for key in observation if key not in parts]
-        missing = [key for key in parts if key not in observation]
-        found = f"with the key {unknown[0]!r}" if unknown else f"without the key {missing[0]!r}"
-        raise EnvironmentContractError(
-            f"{name_of(env)} gave the observation{place} {found}, its observation_space has there the keys "
-            f"{list(parts)}: return exactly those, or mend the space"
-        )
-    for key, part in parts.items():
-        if isinstance(part, _LOOKED_INTO):
-            _require_parts(env, part, observation[key], f"{place}[{key!r}]")
-
-
-def wrong_observation(env: Any, space: Any, observation: Any, place: str = "") -> EnvironmentContractError:
-    """Return the error for an observation, or the part of one at some place, that does not fit its space."""
-    if isinstance(space, ArraySpaces):
-        array = isinstance(observation, np.ndarray)
-        found = f"of shape {list(observation.shape)} and dtype {observation.dtype}" if array else f"{observation!r:.99}"
-        if array and observation.size <= 8:
-            found = f"{observation} {found}"
-        wanted = f"of shape {list(space.shape or ())} and dtype {space.dtype}"
-    else:
-        found, wanted = f"{observation!r:.299}", "like that"
-    return EnvironmentContractError(
-        f"{name_of(env)} gave the observation{place} {found}, its observation_space{place} is {space!r:.299}: return "
-        f"one {wanted}, or mend the space; parl.env.check_env finds the place"
-    )
-
-
-def require_equal_spaces(name: str, spaces: list[Any]) -> None:
-    """Refuse environments whose spaces have other shapes, dtypes or parts than those of the first one.
-
-    Raises:
-        EnvironmentContractError: it has both spaces; different bounds are fine.
-    """
-    for index, space in enumerate(spaces):
-        if _form(space) != _form(spaces[0]):
-            raise EnvironmentContractError(
-                f"environment {index} has the {name} {space}, environment 0 {spaces[0]}: the environments of a vector "
-                "need spaces of the same shape and dtype"
-            )
-
-
-def _form(space: Any) -> Any:
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {key: _form(part) for key, part in space.items()}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return [_form(part) for part in space]
-    return type(space), space.shape, space.dtype, getattr(space, "n", None)
-
-
-def name_of(env: Any) -> str:
-    """Return the name of the class of an environment, without wrappers."""
-    return type(getattr(env, "unwrapped", env)).__name__

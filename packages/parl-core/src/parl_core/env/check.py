@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from parl_core.checks import check_int, first_not_finite
 from parl_core.contracts.actions import mask_of
-from parl_core.env._vector_group import EnvMaker, make_as_it_is, name_of
+from parl_core.env._contract import name_of
+from parl_core.env._vector_group import EnvMaker, make_as_it_is
 from parl_core.env.compat import as_gymnasium
 from parl_core.errors import EnvironmentContractError
 from parl_core.spaces import has_agents

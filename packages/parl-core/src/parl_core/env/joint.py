@@ -46,7 +46,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from parl_core.env._vector_group import as_observation, as_reward, telling_options
+from parl_core.env._contract import as_observation, as_reward, telling_options
 from parl_core.env.matrix_games import GAMES
 from parl_core.env.multi_agent import SMACGame, tuple_maker
 from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError

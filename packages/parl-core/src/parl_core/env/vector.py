@@ -33,6 +33,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from parl_core._closing import ClosingContext
 from parl_core.actors import ActorFuture, ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_int
+from parl_core.env._contract import require_equal_spaces
 from parl_core.env._steps import (
     ActionRows,
     Answer,
@@ -44,7 +45,7 @@ from parl_core.env._steps import (
     StepMemory,
     can_share,
 )
-from parl_core.env._vector_group import EnvGroup, EnvMaker, make_env, require_equal_spaces
+from parl_core.env._vector_group import EnvGroup, EnvMaker, make_env
 from parl_core.env.autoreset import Seeds, chosen_by, mode_of, seeds_of
 from parl_core.errors import CheckpointError, HyperparameterError, ParlError
 

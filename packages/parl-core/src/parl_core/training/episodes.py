@@ -16,7 +16,7 @@ import numpy.typing as npt
 from parl_core import logger
 from parl_core._nested import Observations, map_nested
 from parl_core.checks import check_int
-from parl_core.env._vector_group import as_flag
+from parl_core.env._contract import as_flag
 from parl_core.returns import calc_discount_norm_reward
 from parl_core.spaces import with_named_parts
 from parl_core.training.acting import acts_in_unit_box, check_observations, check_rewards, into_space

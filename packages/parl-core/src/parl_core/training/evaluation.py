@@ -16,7 +16,8 @@ from parl_core import logger
 from parl_core._nested import map_nested
 from parl_core.actors import ActorFuture, ActorSystem
 from parl_core.checks import check_int
-from parl_core.env._vector_group import EnvMaker, as_flag, as_reward, close_all, make_env, make_envs
+from parl_core.env._contract import as_flag, as_reward
+from parl_core.env._vector_group import EnvMaker, close_all, make_env, make_envs
 from parl_core.errors import DivergedError
 from parl_core.seeding import spawn_seeds
 from parl_core.spaces import has_agents, with_named_parts

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from parl_core.agent import Agent
 from parl_core.checks import check_int, check_real
-from parl_core.env._vector_group import EnvMaker, as_flag, as_reward, make_env
+from parl_core.env._contract import as_flag, as_reward
+from parl_core.env._vector_group import EnvMaker, make_env
 from parl_core.errors import HyperparameterError
 from parl_core.offline import OfflineDataset, padded_window
 from parl_core.seeding import make_generator, spawn_seeds
