@@ -29,7 +29,13 @@ SUITES = {
 OPTIONS = {"install": ("-n", "0", "-o", "timeout=900", "-o", "pythonpath=../tests ../tests/install")}
 MOST_WORKERS = 8
 _PASSED, _NOTHING_CHOSEN = 0, 5  # exit codes of pytest
-_WITH_VALUE = {"-c", "-k", "-m", "-n", "-o", "-p"}  # a word behind one of these is not a path
+# A word behind one of these is not a path to run, though it may name one.
+_WITH_VALUE = {
+    *("-c", "-k", "-m", "-n", "-o", "-p", "-W"),
+    *("--config-file", "--override-ini", "--rootdir", "--confcutdir", "--basetemp", "--import-mode"),
+    *("--ignore", "--ignore-glob", "--deselect", "--numprocesses", "--pythonwarnings"),
+    *("--junitxml", "--junit-xml", "--junitprefix", "--junit-prefix", "--log-file"),
+}
 _LAST_FAILED = {"--lf", "--last-failed"}
 _NAMES_A_FILE = re.compile(r"/|\.py(::|$)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -60,10 +66,14 @@ def one(suite: str, arguments: list[str]) -> int:
         command += ["-m", "slow" if slow else "not slow"]
     if not paths:
         command += ["--durations", "20", *SUITES[suite]]
-    if not paths and "-n" not in [*command, *arguments]:
-        # A file stays in one worker, which shares its clusters and models. Tests wait now and then: two workers more.
-        command += ["-n", str(min((os.cpu_count() or 1) + 2, MOST_WORKERS)), "--dist", "loadfile"]
-        # Its processes compute with one thread each: those of several workers would wait for each other's.
+    in_workers = any(argument.startswith(("-n", "--numprocesses")) for argument in arguments)
+    if not (paths or in_workers or "-n" in command):
+        # Tests wait now and then: two workers more than there are cores.
+        command += ["-n", str(min((os.cpu_count() or 1) + 2, MOST_WORKERS))]
+        in_workers = True
+    if in_workers:
+        command += ["--dist", "loadfile"]  # a file stays in one worker, which shares its clusters and models
+        # The workers' processes compute with one thread each: those of several would wait for each other's.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Tests start thousands of processes; each would compile our sources anew where an image forbids to keep bytecode.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -88,7 +98,10 @@ def _is_path(word: str) -> bool:
 
 
 def every(arguments: list[str]) -> int:
-    """Run every suite, whatever becomes of the others, and return 0 if all of them passed."""
+    """Run every suite, whatever becomes of the others, and return 0 if all of them passed.
+
+    With arguments, a suite may have none of the chosen tests, but not all of them.
+    """
     if shutil.which("hatch") is None:
         sys.exit("each suite runs in an environment of hatch, which is not on the PATH: pip install hatch")
     fine = {_PASSED, _NOTHING_CHOSEN} if arguments else {_PASSED}
@@ -96,7 +109,10 @@ def every(arguments: list[str]) -> int:
     print()
     for suite, (code, last) in results.items():
         print(f"{suite:8} {'passed' if code in fine else 'FAILED':7} {last}")
-    return int(any(code not in fine for code, _ in results.values()))
+    codes = {code for code, _ in results.values()}
+    if codes == {_NOTHING_CHOSEN}:
+        print(f"no suite has a test that these arguments choose: {' '.join(arguments)}")
+    return int(codes == {_NOTHING_CHOSEN} or not codes <= fine)
 
 
 def _through_hatch(suite: str, arguments: list[str]) -> tuple[int, str]:

@@ -173,18 +173,28 @@ def test_a_path_that_does_not_exist_is_refused(tool: Any) -> None:
         tool("suites").one("base", ["packages/parl-core/tests/test_calls_.py", "-k", "a/b"])
 
 
-def test_tests_that_failed_are_repeated_without_collecting_the_suite(
-    tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    suites = tool("suites")
-    commands: list[list[str]] = []
-    monkeypatch.setattr(suites, "ROOT", tmp_path)
+@pytest.fixture
+def commands(tool: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands of suites, which are not run."""
+    found: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
+        found.append(command)
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(suites.subprocess, "run", run)
+    monkeypatch.setattr(tool("suites").subprocess, "run", run)
+    return found
+
+
+def test_tests_that_failed_are_repeated_without_collecting_the_suite(
+    tool: Any,
+    commands: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    suites = tool("suites")
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
     assert suites.one("base", ["--lf"]) == 0
     assert (commands, capsys.readouterr().out) == ([], "base: no test failed the last time\n")
     (tmp_path / "test_here.py").touch()
@@ -196,6 +206,39 @@ def test_tests_that_failed_are_repeated_without_collecting_the_suite(
     assert command[-2:] == ["--lf", "test_here.py"]
     assert "-n" not in command
     assert "not slow" not in command  # a slow test that failed is repeated as well
+
+
+@pytest.mark.parametrize("option", ["--ignore", "--deselect"])
+def test_the_value_of_an_option_is_no_path_to_run(tool: Any, commands: list[list[str]], option: str) -> None:
+    left_out = "tests/base/test_tools.py::test_one"
+    tool("suites").one("base", [option, left_out])
+    [command] = commands
+    assert command[-2:] == [option, left_out]
+    assert {"tests/base", "not slow", "-n"} <= {*command}
+
+
+@pytest.mark.parametrize("parallel", [["-n", "4"], ["-n4"], ["--numprocesses=4"]])
+@pytest.mark.parametrize("paths", [[], ["tests/base"]])
+def test_files_stay_together_in_any_number_of_workers(
+    tool: Any, commands: list[list[str]], parallel: list[str], paths: list[str]
+) -> None:
+    tool("suites").one("base", [*parallel, *paths])
+    [command] = commands
+    assert command[command.index("--dist") + 1] == "loadfile"
+    assert command.count("-n") == parallel.count("-n")
+
+
+def test_all_suites_together_refuse_to_run_no_test(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suites = tool("suites")
+    monkeypatch.setattr(suites.shutil, "which", lambda _: "hatch")
+    codes = dict.fromkeys(suites.SUITES, suites._NOTHING_CHOSEN)
+    monkeypatch.setattr(suites, "_through_hatch", lambda suite, _: (codes[suite], "no tests ran"))
+    assert suites.every(["-k", "tpyo"]) == 1
+    assert "no suite has a test that these arguments choose: -k tpyo" in capsys.readouterr().out
+    codes["base"] = 0
+    assert suites.every(["-k", "typo"]) == 0
 
 
 def test_every_check_runs_and_a_failed_one_shows_what_it_printed(
