@@ -7,13 +7,13 @@
 | --- | --- |
 | `release` | the dry run of a release of every package: `hatch run release:check` |
 | `newcomer` | the commands of the READMEs, each as written, in bare environments (tools/newcomer.py) |
-| `pythons` | the base suite under each supported Python that is on the PATH |
+| `pythons` | the base suite under each supported Python that is installed |
 | `futures` | a hundred rounds of ten thousand futures, by everything that waits for them |
 | `soak` | an hour of random faults under load |
 | `soak_evolution` | an hour of random faults of an online product: kills, clocks, full disks, damage |
 """
 
-import shutil
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -42,23 +42,40 @@ def newcomer(folder: Path) -> None:
     _do(ROOT, python, "tools/newcomer.py")
 
 
-def pythons(folder: Path) -> None:
-    """Run the base suite under the other Pythons."""
+def pythons(folder: Path) -> str:
+    """Run the base suite under every supported Python that there is, and return what became of each.
+
+    Raises:
+        RuntimeError: It failed under one of them, or there is none; the message has the result of each.
+    """
     settings = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]["base"]
-    failed = []
+    members = [part for member in settings["workspace"]["members"] for part in ("-e", ROOT / member)]
+    results = {}
     for version in PYTHONS:
-        found = shutil.which(f"python{version}")
-        if found is None:
-            print(f"Python {version} is not on the PATH and is left out")
-            continue
-        _do(folder, found, "-m", "venv", folder / version)
         python = folder / version / "bin" / "python"
-        members = [part for member in settings["workspace"]["members"] for part in ("-e", ROOT / member)]
-        _do(ROOT, python, "-m", "pip", "install", "--quiet", *members, *settings["dependencies"])
-        if subprocess.run([str(python), "tools/suites.py", "base"], cwd=ROOT, check=False).returncode:
-            failed.append(version)
-    if failed:
-        raise RuntimeError(f"the base suite failed under Python {', '.join(failed)}")
+        if not runs(f"python{version}"):
+            results[version] = "not installed"
+            continue
+        try:
+            _do(folder, f"python{version}", "-m", "venv", folder / version)
+            _do(ROOT, python, "-m", "pip", "install", "--quiet", *members, *settings["dependencies"])
+            _do(ROOT, python, "tools/suites.py", "base")
+        except subprocess.CalledProcessError as error:
+            results[version] = f"FAILED: {shlex.join(error.cmd)}"
+        else:
+            results[version] = "passed"
+    told = "; ".join(f"{version} {result}" for version, result in results.items())
+    if "passed" not in results.values() or any(result.startswith("FAILED") for result in results.values()):
+        raise RuntimeError(told)
+    return told
+
+
+def runs(python: str) -> bool:
+    """Return whether a Python is on the PATH and starts: a shim of pyenv may have its name and no Python behind it."""
+    try:
+        return not subprocess.run([python, "--version"], capture_output=True, check=False).returncode
+    except OSError:
+        return False
 
 
 def futures(folder: Path) -> None:
@@ -81,7 +98,7 @@ def soak_evolution(folder: Path) -> None:
     _do(ROOT, python, "benchmarks/soak/evolution.py", "--seconds", SOAK_S, "--place", folder)
 
 
-PARTS: dict[str, Callable[[Path], None]] = {
+PARTS: dict[str, Callable[[Path], str | None]] = {
     "release": release,
     "newcomer": newcomer,
     "pythons": pythons,
@@ -111,15 +128,15 @@ def main(*chosen: str) -> int:
     for name in chosen or PARTS:
         with tempfile.TemporaryDirectory(prefix="parl-long-") as folder:
             try:
-                PARTS[name](Path(folder))
+                told = PARTS[name](Path(folder))
             except (subprocess.CalledProcessError, OSError, RuntimeError) as error:
                 results[name] = f"FAILED  {error}"
             else:
-                results[name] = "passed"
+                results[name] = f"passed  {told or ''}".rstrip()
     print()
     for name, result in results.items():
-        print(f"{name:9} {result}")
-    return int(any(result != "passed" for result in results.values()))
+        print(f"{name:14} {result}")
+    return int(any(result.startswith("FAILED") for result in results.values()))
 
 
 if __name__ == "__main__":

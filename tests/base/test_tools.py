@@ -241,6 +241,34 @@ def test_all_suites_together_refuse_to_run_no_test(
     assert suites.every(["-k", "typo"]) == 0
 
 
+def test_every_python_that_starts_runs_the_suite_and_the_result_names_each(
+    tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long_tests = tool("long_tests")
+    for version, code in {"3.11": 0, "3.12": 127, "3.13": 0}.items():  # 3.12 is a shim that has no Python
+        shim = tmp_path / f"python{version}"
+        shim.write_text(f"#!/bin/sh\nexit {code}\n")
+        shim.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    failing: set[str] = set()
+
+    def do(_: Path, *command: object) -> None:
+        words = [str(word) for word in command]
+        if words[1:] == ["tools/suites.py", "base"] and any(version in words[0] for version in failing):
+            raise subprocess.CalledProcessError(1, words)
+
+    monkeypatch.setattr(long_tests, "_do", do)
+    assert long_tests.main("pythons") == 0
+    assert "passed  3.11 passed; 3.12 not installed; 3.13 passed; 3.14 not installed\n" in capsys.readouterr().out
+    failing.add("3.11")
+    assert long_tests.main("pythons") == 1
+    told = capsys.readouterr().out
+    assert "3.11 FAILED: " in told
+    assert "3.13 passed" in told
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert long_tests.main("pythons") == 1
+
+
 def test_every_check_runs_and_a_failed_one_shows_what_it_printed(
     tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
