@@ -101,11 +101,12 @@ def test_an_interruption_that_was_swallowed_is_raised_again(tmp_path: Path, monk
 
 
 def test_a_noticed_interruption_does_not_disturb_clean_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parl_core.training.run.SECONDS_UNTIL_AGAIN", 0.05)
+    monkeypatch.setattr("parl_core.training.run.SECONDS_UNTIL_AGAIN", 1000.0)
     with Run("ppo", tmp_path, out=io.StringIO()) as run:
         press_ctrl_c_and_swallow_it()
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0.0
         run.tell_interrupted()
-        assert not threading.Event().wait(0.2)
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0), "another interruption would follow"
 
 
 def test_an_error_that_follows_a_swallowed_interruption_is_taken_for_one(tmp_path: Path) -> None:

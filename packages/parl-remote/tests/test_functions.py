@@ -12,6 +12,7 @@ import math
 import multiprocessing
 import multiprocessing.managers
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, Result
 from parl_remote._data import serialize
 from parl_remote._functions.sources import Items
 from parl_remote._functions.worker import CallForm, Code, FunctionWorker, pack_items, unpack
-from parl_remote._functions.workers import Quota, Workers
+from parl_remote._functions.workers import Clock, Quota, Workers
 from parl_remote.testing import LoopbackCluster
 
 PATIENCE_S = 60.0
@@ -658,10 +659,24 @@ class TestWorkersThatEnd:
         assert f"{deaths} while working on it alone" in str(lost[0])
         assert isinstance(lost[0], concurrent.futures.BrokenExecutor)
 
-    def test_a_call_that_runs_too_long_is_ended(self, shared_cluster: None) -> None:
-        with Executor(2, timeout_s=4) as executor:
+    def test_a_call_that_runs_too_long_is_ended(self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        ends: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # to be called when time is up
+        after = Clock.after
+
+        def limit(clock: Clock, seconds: float, action: Callable[[], None]) -> None:
+            if seconds >= 1e6:
+                ends.put(action)
+            else:
+                after(clock, seconds, action)
+
+        monkeypatch.setattr(Clock, "after", limit)
+        with Executor(2, timeout_s=1e6) as executor:
             late = executor.submit(nap, 1000)
-            assert executor.submit(nap, 0).result(PATIENCE_S) == 0
+            quick = executor.submit(nap, 0)
+            assert quick.result(PATIENCE_S) == 0
+            for _ in (late, quick):
+                ends.get(timeout=PATIENCE_S)()
+            assert quick.result() == 0
             with pytest.raises(ResultTimeout):
                 late.result(PATIENCE_S)
 

@@ -682,10 +682,17 @@ def test_an_actor_is_found_by_name_once_its_maker_holds_it(clusters: str, monkey
     found: list[Any] = []
     maker = threading.Thread(target=lambda: made.append(parl_remote.with_options(Cell, name="held back")(3)))
     finder = threading.Thread(target=lambda: found.append(parl_remote.get_actor("held back", timeout_s=240.0)))
+    beside = with_options(Cell, name="beside")(4)
     maker.start()
     assert holding.wait(240.0)
+    unanswered: Any = _current.client()._workers._requests._open  # type: ignore[attr-defined]
     finder.start()
-    finder.join(0.2)  # it would find the actor in this time, and make a connection of its own
+    deadline = time.monotonic() + 240.0
+    while not unanswered:  # the finder asks the actor's node, which answers once the maker has the actor
+        assert time.monotonic() < deadline
+    ((_, answer),) = unanswered.values()
+    assert parl_remote.get_actor("beside", timeout_s=240.0) == beside
+    assert not answer.done(), "the finder would make a connection of its own"
     go_on.set()
     for thread in (maker, finder):
         thread.join(240.0)

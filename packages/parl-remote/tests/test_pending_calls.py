@@ -13,6 +13,7 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, RemoteFuture, ResultTimeout, TooManyPendingCalls, submit, with_options
+from parl_remote._program.outbox import Outbox
 
 PATIENCE_S = 60.0
 
@@ -88,22 +89,33 @@ def fill(worker: Any, gate: Gate) -> list[RemoteFuture[Any]]:
     return [worker.hold(gate.path), *(add(worker) for _ in range(3))]
 
 
-def test_a_call_above_the_limit_waits_until_one_is_answered(shared_cluster: None, gate: Gate) -> None:
+def test_a_call_above_the_limit_waits_until_one_is_answered(
+    shared_cluster: None, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = Worker()
     futures = fill(worker, gate)
-    submitted = threading.Event()
     later: list[RemoteFuture[int]] = []
+    unanswered: list[int] = []
 
     def one_more() -> None:
         later.append(add(worker))
-        submitted.set()
+        unanswered.append(sum(not future.done() for future in futures))
 
+    waits = threading.Event()
+    await_answer = Outbox._await_answer
+
+    def waiting(outbox: Outbox, slot: Any) -> None:
+        waits.set()
+        await_answer(outbox, slot)
+
+    monkeypatch.setattr(Outbox, "_await_answer", waiting)
     thread = threading.Thread(target=one_more)
     thread.start()
-    assert not submitted.wait(0.2)
+    assert waits.wait(PATIENCE_S)
+    assert not later
     gate.open()
-    assert submitted.wait(PATIENCE_S)
-    thread.join()
+    thread.join(PATIENCE_S)
+    assert unanswered[0] < 4
     assert [future.result(PATIENCE_S) for future in [*futures, *later]] == ["", 1, 2, 3, 4]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import parl_remote
+from parl_remote import _object_ref
 from parl_remote._data.object_memory import FrameKind, MemoryGone, MemoryPool, ValueAddress, adopt, read, read_image
 from parl_remote._object_ref import ObjectRef, put
 
@@ -49,6 +50,18 @@ def _is_ours(entry: Path) -> bool:
 def inode_of(ref: ObjectRef) -> int:
     assert ref._memory is not None
     return ref._memory.inode
+
+
+def await_idle(pool: MemoryPool) -> None:
+    """Wait until a pool has freed what nobody uses."""
+    wait_until(lambda: not pool.tidy())
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # the kernel has no event for that, and a pool waits for time
 
 
 def wait_until_gone(inode: int) -> None:
@@ -190,10 +203,7 @@ def test_idle_memory_is_freed(pool: MemoryPool) -> None:
     inode = memory.inode
     pool.give_back(memory)
     del memory
-    deadline = time.monotonic() + WITHIN_S
-    while pool.tidy():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)  # what `tidy` waits for is time
+    await_idle(pool)
     assert not held(inode)
 
 
@@ -211,8 +221,8 @@ def test_memory_goes_with_the_last_reference_and_the_last_array(holders: Any) ->
     assert first.part().result() == 3.0
     first.keep(None).result()
     second.keep(None).result()
-    time.sleep(1.2)  # longer than free memory is kept: what is there now is there because of the array
-    assert set(held(inode)) == {os.getpid()}
+    await_idle(_object_ref._pool)  # what is there then is there because of the array
+    wait_until(lambda: set(held(inode)) == {os.getpid()})
     assert array[0] == 3.0
     del array
     wait_until_gone(inode)

@@ -13,11 +13,12 @@ import pytest
 
 import parl_remote
 from parl_remote._program import worker_clients
+from parl_remote._program.outbox import Outbox
 from parl_remote._program.relayed_channel import CREDIT_EVERY, WINDOW, RelayedChannel, credit, credit_of, size_of
 from parl_remote._transport import Buffer
 from parl_remote.actors import RemoteActors
 from parl_remote.errors import RemoteProtocolError, ResultTimeout
-from parl_remote.testing import Conditions, LoopbackCluster
+from parl_remote.testing import Direction, LoopbackCluster
 
 MB = 2**20
 
@@ -246,24 +247,24 @@ def test_calls_that_a_busy_actor_does_not_take_wait_at_the_caller(another_host: 
 
 
 @pytest.mark.slow
-def test_a_fast_sender_waits_where_calls_are_limited(another_host: str, tmp_path: Path) -> None:
+def test_a_fast_sender_waits_where_calls_are_limited(
+    another_host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow: Any = parl_remote.with_options(Slow, max_pending_calls=20)()
     memory = Memory(slow.processes().result())
     started = slow.wait_for_file(str(tmp_path / "go on"))
     futures: list[Any] = []
-    limit_is_near = threading.Event()
+    waits = threading.Event()
+    await_answer = Outbox._await_answer
 
-    def send() -> None:
-        for number in range(75):
-            futures.append(slow.take(np.ones(SIZE, np.uint8)))
-            if number >= 15:
-                limit_is_near.set()
+    def waiting(outbox: Outbox, slot: Any) -> None:
+        waits.set()
+        await_answer(outbox, slot)
 
-    sender = threading.Thread(target=send)
+    monkeypatch.setattr(Outbox, "_await_answer", waiting)
+    sender = threading.Thread(target=lambda: futures.extend(slow.take(np.ones(SIZE, np.uint8)) for _ in range(75)))
     sender.start()
-    assert limit_is_near.wait(30.0)
-    sender.join(1.0)
-    assert sender.is_alive(), "300 MB were accepted although the actor takes nothing"
+    assert waits.wait(60.0), "300 MB were accepted although the actor takes nothing"
     assert len(futures) == 19  # and the first call
     (tmp_path / "go on").touch()
     sender.join(60.0)
@@ -310,15 +311,21 @@ def eventually(is_true: Any) -> None:
 
 
 @pytest.mark.slow
-def test_calls_in_flight_do_not_wait_for_each_others_round_trip(cluster: LoopbackCluster) -> None:
-    slow: Any = Slow()
-    slow.make(1).result()
-    assert cluster.master.toward is not None
-    cluster.master.toward.set(Conditions(delay_s=0.05))
-    began = time.monotonic()
-    for _ in range(10):
+def test_calls_in_flight_do_not_wait_for_each_others_round_trip(
+    unconnected: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(worker_clients, "can_seal", lambda: False)
+    counter = tmp_path / "made"
+    counter.touch()
+    with LoopbackCluster(nodes=0, master_cpus=1, liveness_limit_s=240.0) as cluster:
+        cluster.connect()
+        slow: Any = Slow()
         slow.make(1).result()
-    turn = time.monotonic()
-    futures = [slow.make(1) for _ in range(500)]
-    assert all(future.result(60.0).size == 1 for future in futures)
-    assert time.monotonic() - turn < 25 * (turn - began)  # one after the other they would take 50 times as long
+        assert cluster.master.toward is not None
+        cluster.master.toward.cut(Direction.OUT)
+        futures = [slow.make(1, str(counter)) for _ in range(500)]
+        eventually(lambda: counter.stat().st_size == 500)  # all have arrived before an answer has
+        assert not any(future.done() for future in futures)
+        cluster.master.toward.restore()
+        assert all(future.result(60.0).size == 1 for future in futures)
+        parl_remote.disconnect()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -206,19 +208,19 @@ def test_parls_old_routes_still_answer(monitor: Any) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_actors_on_a_thousand_nodes_are_answered_quickly(
+def test_answers_about_ten_thousand_actors_take_few_operations_for_each(
     make_cluster: Callable[..., Any], make_monitor: Callable[..., Any]
 ) -> None:
-    import time
-
     monitor = make_monitor(make_cluster(nodes=1000, actors=10_000, gpus=0))
     monitor.look(2)
     client = monitor.client()
     paths = ("actors?sort=calls&order=desc&q=worker", "actors?page=200", "nodes?spark=1", "nodes/map", "cluster")
-    for path in paths:
-        started = time.process_time()
-        assert client.get(f"/api/v1/{path}").status_code == 200
-        assert time.process_time() - started < 1.0, path
-    started = time.process_time()
-    assert client.get("/metrics").status_code == 200
-    assert time.process_time() - started < 2.0
+    for path in (*(f"/api/v1/{path}" for path in paths), "/metrics"):
+        numbers = itertools.count()
+        sys.setprofile(lambda *_, numbers=numbers: next(numbers))  # called at every call and return of a function
+        try:
+            status = client.get(path).status_code
+        finally:
+            sys.setprofile(None)
+        assert status == 200
+        assert next(numbers) < (200 if path == "/metrics" else 50) * 10_000, path
