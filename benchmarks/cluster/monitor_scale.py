@@ -15,7 +15,7 @@ import psutil
 from scale import SLOTS, Program, Workers, cpu_s, master
 
 from parl_remote._monitor.launch import MonitorSettings, start_monitor
-from parl_remote._node.run_files import RunFiles
+from parl_remote._run_files import RunFiles
 
 PATHS = {
     "page of the overview": "/",

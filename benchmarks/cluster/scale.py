@@ -55,9 +55,9 @@ from parl_remote._messages.overview import (
     NodeNumbers,
 )
 from parl_remote._messages.wire import decode, encode
-from parl_remote._node.run_files import RunFiles
 from parl_remote._program.rendezvous import ClusterAddress
 from parl_remote._resources import Resources
+from parl_remote._run_files import RunFiles
 from parl_remote._transport import Channel
 from parl_remote._worker.master_link import worker_hello
 from parl_remote.cli._session import actors_of, ask_status

@@ -32,9 +32,9 @@ from parl_remote._messages import (
     StatusRequest,
 )
 from parl_remote._messages.wire import encode
-from parl_remote._node.run_files import RunFiles
 from parl_remote._program.rendezvous import ClusterAddress
 from parl_remote._resources import Resources
+from parl_remote._run_files import RunFiles
 from parl_remote._transport import Channel
 from parl_remote._transport.unix import UnixChannel
 from parl_remote._transport.zmq import ZmqChannel

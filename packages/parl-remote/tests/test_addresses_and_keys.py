@@ -17,7 +17,8 @@ import pytest
 from faults.ports import unused_port
 from parl_remote._config import Environment, environment
 from parl_remote._links.identity import host_id, host_name, new_id
-from parl_remote._node.run_files import (
+from parl_remote._program.rendezvous import ClusterAddress, find_key, given_key
+from parl_remote._run_files import (
     ClusterRecord,
     ProcessRecord,
     RunFiles,
@@ -27,7 +28,6 @@ from parl_remote._node.run_files import (
     signal_process,
     write_record,
 )
-from parl_remote._program.rendezvous import ClusterAddress, find_key, given_key
 from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._transport.addresses import (
     Address,

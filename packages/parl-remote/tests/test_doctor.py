@@ -33,9 +33,9 @@ from parl_remote._messages import Hello, Message, NodeStatus, RefusalCode, Refus
 from parl_remote._messages.parts import CheckHost, HostReport, NodeReached, ReachNode
 from parl_remote._messages.wire import decode, encode
 from parl_remote._node.launch import NodeSettings
-from parl_remote._node.run_files import ClusterRecord, ProcessRecord, RunFiles
 from parl_remote._program.rendezvous import ClusterAddress
 from parl_remote._resources import Resources
+from parl_remote._run_files import ClusterRecord, ProcessRecord, RunFiles
 from parl_remote._security import ClusterKey
 from parl_remote._transport import Received
 from parl_remote._transport.addresses import Address

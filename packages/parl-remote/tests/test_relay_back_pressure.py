@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import parl_remote
+from parl_remote._links.call_messages import CREDIT_EVERY, WINDOW, credit, credit_of, size_of
 from parl_remote._program import worker_clients
 from parl_remote._program.outbox import Outbox
-from parl_remote._program.relayed_channel import CREDIT_EVERY, WINDOW, RelayedChannel, credit, credit_of, size_of
+from parl_remote._program.relayed_channel import RelayedChannel
 from parl_remote._transport import Buffer
 from parl_remote.actors import RemoteActors
 from parl_remote.errors import RemoteProtocolError, ResultTimeout

@@ -8,11 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from parl_remote._links.call_messages import refusal_of
+from parl_remote._links.call_messages import CREDIT_EVERY, refusal_of
 from parl_remote._links.handshake import fail_request
 from parl_remote._links.loop import Loop
 from parl_remote._messages import Failed
-from parl_remote._program.relayed_channel import CREDIT_EVERY
 from parl_remote._transport import Closed, Received
 from parl_remote._transport.unix import UnixListener, UnixPeers
 from parl_remote._transport.unix.sockets import FrameReader

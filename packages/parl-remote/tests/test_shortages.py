@@ -14,7 +14,7 @@ import pytest
 
 from faults.ports import unused_port
 from faults.shortages import Call, Shortages
-from parl_remote._node.run_files import RunFiles
+from parl_remote._run_files import RunFiles
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="preloads a library and reads /proc")
 

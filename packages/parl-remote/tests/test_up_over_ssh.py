@@ -19,7 +19,7 @@ import click
 import pytest
 
 from faults.ports import unused_port
-from parl_remote._node.run_files import ProcessRecord, RunFiles, WorkerRecord, write_record
+from parl_remote._run_files import ProcessRecord, RunFiles, WorkerRecord, write_record
 from parl_remote.cli._up import ClusterFile
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")

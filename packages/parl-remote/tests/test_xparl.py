@@ -37,9 +37,9 @@ from parl_remote._messages import (
     StatusRequest,
 )
 from parl_remote._messages.wire import encode
-from parl_remote._node.run_files import RunFiles
 from parl_remote._program.rendezvous import ClusterAddress, find_key
 from parl_remote._resources import Resources
+from parl_remote._run_files import RunFiles
 from parl_remote._security import ClusterKey
 from parl_remote._transport import Channel
 from parl_remote._transport.addresses import Address, is_this_host

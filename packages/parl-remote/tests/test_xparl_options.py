@@ -27,7 +27,7 @@ from xparl_command import xparl as run_xparl
 
 from faults.ports import unused_port
 from parl_remote._config import Limits, environment
-from parl_remote._node.run_files import ClusterRecord, ProcessRecord, RunFiles, WorkerRecord, write_record
+from parl_remote._run_files import ClusterRecord, ProcessRecord, RunFiles, WorkerRecord, write_record
 from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._transport.addresses import Address
 from parl_remote.cli import main

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from parl_remote._config import Environment
 from parl_remote._links.identity import host_name
-from parl_remote._node.run_files import RunFiles
+from parl_remote._run_files import RunFiles
 from parl_remote._security import ClusterKey, make_private_dir
 from parl_remote._system.facilities import is_portable, missing
 from parl_remote._system.host import shared_memory_free, write_error

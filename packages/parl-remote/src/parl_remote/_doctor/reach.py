@@ -13,7 +13,7 @@ from enum import Enum
 
 from parl_remote._config import Environment
 from parl_remote._doctor.local import Finding, Severity, check_here, fine, problem
-from parl_remote._node.run_files import ClusterRecord, RunFiles
+from parl_remote._run_files import ClusterRecord, RunFiles
 from parl_remote._transport.addresses import Address, address_here, is_loopback, is_this_host
 from parl_remote.errors import AuthenticationFailed, ClusterUnreachable, RemoteError, VersionMismatch
 

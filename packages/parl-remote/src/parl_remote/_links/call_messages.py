@@ -28,14 +28,20 @@ from parl_remote.errors import RemoteProtocolError
 
 __all__ = [
     "BY_NAME",
+    "CREDIT",
+    "CREDIT_EVERY",
     "HEADER_BYTES",
+    "WINDOW",
     "ClusterReach",
     "Flag",
     "Kind",
+    "credit",
+    "credit_of",
     "header_of",
     "pack",
     "payload_of",
     "refusal_of",
+    "size_of",
 ]
 
 
@@ -160,3 +166,36 @@ class ClusterReach(NamedTuple):
     socket_dir: str
     master_is_here: bool
     key_file: str
+
+
+# -- credits of a relayed connection, between the worker's relay and either end; see `program.relayed_channel` --------
+
+WINDOW = 2**25  # covers a round trip of 30 ms at a gigabyte a second, and is small beside a worker's actors
+CREDIT_EVERY = WINDOW // 4
+CREDIT = 0  # first byte of the message; no `Kind` has it
+_CREDIT = struct.Struct("<BxxxxxxxQ")
+_FRAME_COST = 64  # bytes that a frame takes beside its content, so that empty messages count as well
+
+
+def credit(taken: int) -> bytes:
+    """Return the message that credits the bytes forwarded since the last one."""
+    return _CREDIT.pack(CREDIT, taken)
+
+
+def credit_of(frames: Sequence[memoryview]) -> int:
+    """Return the number of bytes that a credit message grants.
+
+    Raises:
+        RemoteProtocolError: The message is not a credit.
+    """
+    if len(frames) != 1 or len(frames[0]) != _CREDIT.size:
+        raise RemoteProtocolError("a message that begins like a credit is not one")
+    taken: int = _CREDIT.unpack(frames[0])[1]
+    return taken
+
+
+def size_of(frames: Sequence[Buffer]) -> int:
+    """Return the number of bytes that a message takes from the window."""
+    if len(frames) == 1:
+        return len(frames[0]) + _FRAME_COST
+    return sum(map(len, frames)) + _FRAME_COST * len(frames)

@@ -38,8 +38,8 @@ from parl_remote._monitor.model import Source, SourceError
 from parl_remote._monitor.sessions import token_of
 from parl_remote._monitor.store import Store
 from parl_remote._node.launch import report_on
-from parl_remote._node.run_files import MonitorRecord, ProcessRecord, RunFiles, forget_monitor, write_record
 from parl_remote._program.rendezvous import ClusterAddress
+from parl_remote._run_files import MonitorRecord, ProcessRecord, RunFiles, forget_monitor, write_record
 from parl_remote._system import processes
 from parl_remote._system.facilities import crowded_out, is_portable
 from parl_remote._transport.addresses import EVERY_INTERFACE, Address

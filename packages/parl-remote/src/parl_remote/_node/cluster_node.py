@@ -38,7 +38,7 @@ from parl_remote._messages.parts import OpenSealed, SealedOpened
 from parl_remote._messages.wire import all_kinds
 from parl_remote._node.history import HistoryFile
 from parl_remote._node.launch import NodeSettings, report_on
-from parl_remote._node.run_files import ClusterRecord, ProcessRecord, WorkerRecord, forget, key_of, write_record
+from parl_remote._run_files import ClusterRecord, ProcessRecord, WorkerRecord, forget, key_of, write_record
 from parl_remote._security import ClusterKey
 from parl_remote._system import processes
 from parl_remote._system.facilities import is_portable

@@ -12,48 +12,19 @@ call begins with; one for every quarter of the window keeps it off the path of s
 from __future__ import annotations
 
 import contextlib
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 
+from parl_remote._links.call_messages import CREDIT, CREDIT_EVERY, WINDOW, credit, credit_of, size_of
 from parl_remote._system.interrupts import Condition
 from parl_remote._transport import Buffer, Channel, copied
-from parl_remote.errors import RemoteProtocolError, ResultTimeout
+from parl_remote.errors import ResultTimeout
 
-__all__ = ["CREDIT", "CREDIT_EVERY", "WINDOW", "RelayedChannel", "credit", "credit_of", "size_of"]
+__all__ = ["RelayedChannel"]
 
-WINDOW = 2**25  # covers a round trip of 30 ms at a gigabyte a second, and is small beside a worker's actors
-CREDIT_EVERY = WINDOW // 4
-CREDIT = 0  # first byte of the message; see `call_messages.Kind` for those of calls
-_CREDIT = struct.Struct("<BxxxxxxxQ")
 _LOOK_AGAIN_S = 0.05  # the reading thread may leave without a credit; then this one reads
-_FRAME_COST = 64  # bytes that a frame takes beside its content, so that empty messages count as well
-
-
-def credit(taken: int) -> bytes:
-    """Return the message that credits the bytes forwarded since the last one."""
-    return _CREDIT.pack(CREDIT, taken)
-
-
-def credit_of(frames: Sequence[memoryview]) -> int:
-    """Return the number of bytes that a credit message grants.
-
-    Raises:
-        RemoteProtocolError: The message is not a credit.
-    """
-    if len(frames) != 1 or len(frames[0]) != _CREDIT.size:
-        raise RemoteProtocolError("a message that begins like a credit is not one")
-    taken: int = _CREDIT.unpack(frames[0])[1]
-    return taken
-
-
-def size_of(frames: Sequence[Buffer]) -> int:
-    """Return the number of bytes that a message takes from the window."""
-    if len(frames) == 1:
-        return len(frames[0]) + _FRAME_COST
-    return sum(map(len, frames)) + _FRAME_COST * len(frames)
 
 
 class RelayedChannel:

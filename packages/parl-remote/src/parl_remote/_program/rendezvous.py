@@ -18,7 +18,7 @@ from pathlib import Path
 from parl_remote._config import Environment
 from parl_remote._links.call_messages import ClusterReach
 from parl_remote._links.identity import host_name
-from parl_remote._node.run_files import ClusterRecord, ManagerRecord, ProcessRecord, RunFiles, write_record
+from parl_remote._run_files import ClusterRecord, ManagerRecord, ProcessRecord, RunFiles, write_record
 from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._system.facilities import own_user
 from parl_remote._transport import Channel

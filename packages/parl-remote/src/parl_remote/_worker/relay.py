@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parl_remote._links.call_messages import refusal_of
+from parl_remote._links.call_messages import CREDIT, CREDIT_EVERY, WINDOW, credit, credit_of, refusal_of, size_of
 from parl_remote._links.handshake import Link
 from parl_remote._links.loop import Loop
-from parl_remote._program.relayed_channel import CREDIT, CREDIT_EVERY, WINDOW, credit, credit_of, size_of
 from parl_remote._system.shortage import is_shortage, shortage_of
 from parl_remote._transport import Closed, Received
 from parl_remote._transport.unix import UnixPeers

@@ -14,7 +14,7 @@ from parl_remote._links.identity import host_name
 from parl_remote._monitor.launch import HOW_TO_INSTALL, MonitorSettings, check_installed, is_installed, start_monitor
 from parl_remote._monitor.sessions import token_of
 from parl_remote._node.launch import NodeSettings
-from parl_remote._node.run_files import RunFiles
+from parl_remote._run_files import RunFiles
 from parl_remote._transport.addresses import EVERY_INTERFACE, Address, address_here, is_loopback, without_brackets
 from parl_remote.cli._session import address_option, check_port, key_option, only_target, port_option
 from parl_remote.errors import RemoteError

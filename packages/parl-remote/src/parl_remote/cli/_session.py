@@ -29,8 +29,8 @@ from parl_remote._messages.overview import (
     NodeDetail,
     NodeList,
 )
-from parl_remote._node.run_files import RunFiles
 from parl_remote._program.rendezvous import ClusterAddress
+from parl_remote._run_files import RunFiles
 from parl_remote._system.processes import listener_at
 from parl_remote._transport import Channel
 from parl_remote._transport.addresses import Address, address_here

@@ -18,8 +18,8 @@ from parl_remote._codec import to_json
 from parl_remote._config import Environment, environment
 from parl_remote._messages import ClientStatus, NodeStatus, Status, StatusRequest, WaitingStatus
 from parl_remote._messages.overview import ActorStatus, NodeDetail
-from parl_remote._node.run_files import RunFiles
 from parl_remote._program.rendezvous import ClusterAddress
+from parl_remote._run_files import RunFiles
 from parl_remote._transport.addresses import advertised_by
 from parl_remote.cli._session import (
     Session,

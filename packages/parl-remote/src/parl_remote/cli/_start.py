@@ -22,9 +22,9 @@ from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import Role
 from parl_remote._messages.parts import NodeReached, ReachNode
 from parl_remote._node.launch import NodeSettings, start_program
-from parl_remote._node.run_files import RunFiles, key_of, locked
 from parl_remote._program.rendezvous import ClusterAddress, given_key
 from parl_remote._resources import Resources
+from parl_remote._run_files import RunFiles, key_of, locked
 from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._system.facilities import cpu_count
 from parl_remote._system.host import usable_memory, visible_gpus

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import click
 
 from parl_remote._config import Limits, environment
-from parl_remote._node.run_files import (
+from parl_remote._run_files import (
     ClusterRecord,
     MonitorRecord,
     ProcessRecord,

@@ -30,8 +30,8 @@ import parl_remote
 from parl_core.hosts import get_free_tcp_port
 from parl_remote._config import environment
 from parl_remote._messages import Status
-from parl_remote._node.run_files import RunFiles
 from parl_remote._program.rendezvous import ClusterAddress
+from parl_remote._run_files import RunFiles
 from parl_remote.cli._session import ask_status
 from parl_remote.cli._stop import stop_all
 from parl_remote.testing._line import Conditions, Direction, Line
