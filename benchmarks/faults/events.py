@@ -27,6 +27,7 @@ from parl_remote.testing import (
     FaultUnavailable,
     LoopbackCluster,
     Process,
+    SmallDisk,
     processes_with,
 )
 
@@ -299,28 +300,25 @@ def bad_line(home: Path) -> Iterator[Outcome]:
         yield Outcome(what, float(seconds), None, said, (right, in_order) == ("520", "True"))
 
 
-def full_disk(home: Path) -> Iterator[Outcome]:
+def full_disk() -> Iterator[Outcome]:
     """A worker whose directories lie on a disk of one MiB."""
-    disk = home / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], check=False).returncode:
-        yield Outcome("a worker's disk is full", None, None, "not possible here: mount needs root")
-        return
     try:
-        with LoopbackCluster(1, cpus=2, variables={"TMPDIR": str(disk)}) as cluster:
-            cluster.connect()
-            actor = Counter()
-            began = time.perf_counter()
-            try:
-                actor.write(str(disk / "much"), 4)
-                said, good = "the call went through", False
-            except OSError as error:
-                said, good = f"{type(error).__name__}: {error.strerror}", True
-            seconds = time.perf_counter() - began
-            yield Outcome("a worker's disk is full: the call fails with the cause", seconds, None, said, good)
-            good = actor.add(1) == 1 and Counter().add(2) == 2
-            said = "both answer" if good else "no"
-            yield Outcome("the same: the actor goes on, and others can be made", None, None, said, good)
-            parl.disconnect()
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        small = SmallDisk(1)
+    except FaultUnavailable as error:
+        yield Outcome("a worker's disk is full", None, None, f"not possible here: {error}")
+        return
+    with small, LoopbackCluster(1, cpus=2, variables={"TMPDIR": str(small.path)}) as cluster:
+        cluster.connect()
+        actor = Counter()
+        began = time.perf_counter()
+        try:
+            actor.write(str(small.path / "much"), 4)
+            said, good = "the call went through", False
+        except OSError as error:
+            said, good = f"{type(error).__name__}: {error.strerror}", True
+        seconds = time.perf_counter() - began
+        yield Outcome("a worker's disk is full: the call fails with the cause", seconds, None, said, good)
+        good = actor.add(1) == 1 and Counter().add(2) == 2
+        said = "both answer" if good else "no"
+        yield Outcome("the same: the actor goes on, and others can be made", None, None, said, good)
+        parl.disconnect()

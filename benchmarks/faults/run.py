@@ -42,7 +42,7 @@ def all_events(limit_s: float, home: Path) -> Iterator[Outcome]:
         yield from in_cluster(event, limit_s, liveness_limit_s=limit_s)
     yield from events.bad_line(home)
     yield from in_cluster(events.memory)
-    yield from events.full_disk(home)
+    yield from events.full_disk()
     yield from events.stopped_cluster()
 
 
