@@ -33,6 +33,7 @@ from parl_remote import (
     _current,
     as_remote,
 )
+from parl_remote._program.proxy import served_object
 from parl_remote._security import ClusterKey
 
 PATIENCE_S = 60.0
@@ -612,6 +613,42 @@ def test_as_remote_builds_what_was_made_without_a_connection_once(
         obj.first()
     for serving in served:
         serving.close()
+
+
+def test_threads_that_serve_an_object_at_once_build_it_once() -> None:
+    made: list[object] = []
+    is_building, other_is_here = threading.Event(), threading.Event()
+
+    @parl_remote.remote_class
+    class Slow:
+        def __init__(self) -> None:
+            made.append(self)
+            is_building.set()
+            if len(made) == 1:
+                assert other_is_here.wait(PATIENCE_S)
+            else:
+                other_is_here.set()
+
+    class Seen:
+        """The lock, which tells that another thread has come."""
+
+        def __enter__(self) -> None:
+            if not lock.acquire(blocking=False):
+                other_is_here.set()
+                lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    obj = Slow()
+    lock = object.__getattribute__(obj, "_parl_building")
+    object.__setattr__(obj, "_parl_building", Seen())
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        first = threads.submit(served_object, obj)
+        assert is_building.wait(PATIENCE_S)
+        second = threads.submit(served_object, obj)
+        assert first.result(PATIENCE_S) is second.result(PATIENCE_S) is made[0]
+    assert len(made) == 1
 
 
 def test_other_remote_objects_in_a_constructor_are_not_connected_either(manager: RemoteManager) -> None:

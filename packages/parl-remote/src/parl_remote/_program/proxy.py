@@ -12,6 +12,7 @@ Names are checked against the class and the actor's last reply, so that a misspe
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -275,13 +276,14 @@ class UnconnectedObject:
     use raises `NotConnected`.
     """
 
-    __slots__ = ("__weakref__", "_parl_arguments", "_parl_built")
+    __slots__ = ("__weakref__", "_parl_arguments", "_parl_building", "_parl_built")
 
     _parl_spec: ClassSpec  # of the subclass that `unconnected_class` makes
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         _set(self, "_parl_arguments", (args, kwargs))
         _set(self, "_parl_built", [])
+        _set(self, "_parl_building", threading.RLock())
 
     def __getattr__(self, name: str) -> Any:
         if name[:1] == "_" and (name.startswith("_parl_") or (name.startswith("__") and name.endswith("__"))):
@@ -327,9 +329,10 @@ def served_object(obj: Any) -> Any:
     if not issubclass(type(obj), UnconnectedObject):
         return obj
     built: list[Any] = _get(obj, "_parl_built")
-    if not built:
-        args, kwargs = _get(obj, "_parl_arguments")
-        built.append(_current.construct_here(obj._parl_spec.cls, args, kwargs))
+    with _get(obj, "_parl_building"):
+        if not built:
+            args, kwargs = _get(obj, "_parl_arguments")
+            built.append(_current.construct_here(obj._parl_spec.cls, args, kwargs))
     return built[0]
 
 
