@@ -138,14 +138,35 @@ class DroQConformance(REDQConformance):
         obs, action = batch.obs.astype(np.float32), batch.action.astype(np.float32)
         agent.alg.settle_shapes(obs, action)
         agent.learn(*columns_of(batch, FLOAT32))
-        for owner in (agent.alg.model, agent.alg.target_model):
-            agent.alg.train()
-            first, second = (agent.alg._array(owner.value(*map(agent.alg._tensor, (obs, action)))) for _ in range(2))
-            assert first.shape == (BATCH, 2)
-            assert not np.array_equal(first, second)
-            agent.alg.eval()
-            first, second = (agent.alg._array(owner.value(*map(agent.alg._tensor, (obs, action)))) for _ in range(2))
-            np.testing.assert_array_equal(first, second)
+        inputs = [agent.alg._tensor(array) for array in (obs, action)]
+
+        def drops() -> list[bool]:
+            found = []
+            for owner in (agent.alg.model, agent.alg.target_model):
+                first, second = (agent.alg._array(owner.value(*inputs)) for _ in range(2))
+                assert first.shape == (BATCH, 2)
+                found.append(not np.array_equal(first, second))
+            return found
+
+        assert drops() == [True, True]  # agents start in training mode
+        agent.eval()
+        assert drops() == [False, False]
+        agent.train()
+        assert drops() == [True, True]
+
+    def test_an_evaluation_between_updates_does_not_change_what_is_learned(self) -> None:
+        found = []
+        for evaluates in (False, True):
+            self.adapter.seed(3)
+            model = self.backend.networks.EnsembleActorCritic(ACT_DIM, (8,), critics=2, dropout=0.5)
+            agent = self.backend.Agent(self.algorithm("DroQ", model, policy_freq=1), seed=1)
+            for update in range(3):
+                agent.learn(*columns_of(some_batch(np.random.default_rng(update)), FLOAT32))
+                if evaluates:  # as `evaluate` does
+                    agent.eval()
+                    agent.train()
+            found.append(agent.get_weights())
+        np.testing.assert_equal(found[1], found[0])
 
     @pytest.mark.slow
     def test_a_ready_made_model_learns_with_many_updates(self) -> None:

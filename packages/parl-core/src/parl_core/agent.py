@@ -456,9 +456,9 @@ class Agent:
         return figures
 
     def train(self) -> None:
-        """Enter training mode, in which learning uses dropout and batch statistics; acting and targets never do.
+        """Enter training mode, in which learning uses dropout and batch statistics.
 
-        Agents start in this mode.
+        Acting and targets never do, except for the targets of DroQ. Agents start in this mode.
         """
         self.alg.train()
         self.training = True

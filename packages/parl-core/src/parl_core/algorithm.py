@@ -1101,7 +1101,8 @@ class Algorithm:
 
     def _new_target(self) -> Any:
         """Return a copy of `self.model` for targets."""
-        return _as_target(copy.deepcopy(self.model))
+        copied = copy.deepcopy(self.model)
+        return _as_target(copied) if "target_model" in self.TARGETS else copied
 
     def _settle_targets(self) -> None:
         """Put targets into evaluation mode, wherever they come from."""
