@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from conformance.adapter import Conformance, Precision, random_weights
 from conformance.identity import discrete_identity
 from conformance.models import ACT_DIM, OBS_DIM
 from parl_core.errors import HyperparameterError, WeightsMismatchError
+from parl_core.training.evaluation import evaluate
 
 __all__ = ["NoisyConformance"]
 
@@ -55,8 +57,31 @@ class NoisyConformance(Conformance):
         drawn = {tuple(agent.sample(seen, epsilon=0.0).tolist()) for _ in range(50)}
         assert len(drawn) > 1
         np.testing.assert_array_equal(agent.predict(seen), expected)
+
+    def test_sample_draws_in_evaluation_mode_too(self, precision: Precision) -> None:
+        agent, _ = self.agent(precision)
+        seen = np.random.default_rng(2).normal(size=(6, OBS_DIM)).astype(precision.dtype)
         agent.eval()
-        np.testing.assert_array_equal(agent.sample(seen, epsilon=0.0), expected)
+        assert len({tuple(agent.sample(seen, epsilon=0.0).tolist()) for _ in range(50)}) > 1
+        assert not agent.alg.model.head.training
+
+    def test_a_stochastic_evaluation_draws(self) -> None:
+        """One step an episode, whose return is the action: without noise all of them are equal."""
+
+        class Told(gymnasium.Env[Any, Any]):
+            observation_space = gymnasium.spaces.Box(-1.0, 1.0, (OBS_DIM,), np.float32)
+            action_space = gymnasium.spaces.Discrete(ACT_DIM)
+
+            def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+                return np.ones(OBS_DIM, np.float32), {}
+
+            def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+                return np.ones(OBS_DIM, np.float32), float(action), True, False, {}
+
+        model = self.backend.networks.CategoricalNetwork(ACT_DIM, 5, (), noisy=5.0)
+        agent = self.backend.Agent(self.algorithm("Rainbow", model), seed=0)
+        assert len(set(evaluate(agent, Told, 40, at_once=1).returns)) == 1
+        assert len(set(evaluate(agent, Told, 40, at_once=1, stochastic=True).returns)) > 1
 
     def test_an_update_draws_for_the_model_and_for_the_target(self, precision: Precision) -> None:
         """The loss of one row is (r + gamma max (Q' + noise') - (Q + noise))^2, and sigmas learn by the chain rule."""

@@ -654,7 +654,7 @@ class Agent:
     def _forward(self, method: Callable[..., Any], batch: Any, with_noise: bool = False, **options: Any) -> Any:
         """Return the result of a method of the algorithm for a batch of observations, in evaluation mode.
 
-        With noise, layers whose weights have some (`parl.layers.noisy_fc`) draw it, if the agent is in training mode.
+        With noise, layers whose weights have some (`parl.layers.noisy_fc`) draw it, whatever the agent's mode.
         """
         if type(batch) is np.ndarray and (not options or options.keys() == {"action_mask"}):
             found = self.alg._on_host(method, batch, **options)
@@ -667,11 +667,13 @@ class Agent:
             method = self._through_memory(method)
         if self._by_mode is None:
             self._by_mode = self.alg._layers_by_mode()
-        learning = [layer for layer in self._by_mode if layer.training] if self._by_mode else ()
-        if with_noise and learning:
-            learning = [layer for layer in learning if not isinstance(layer, NoisyFc)]
-        for layer in learning:
-            layer.training = False
+        switched = [
+            (layer, draws)
+            for layer in self._by_mode
+            if layer.training != (draws := with_noise and isinstance(layer, NoisyFc))
+        ]
+        for layer, draws in switched:
+            layer.training = draws
         try:
             with self.alg._no_gradients():
                 tensors = {name: self._tensors(value) for name, value in options.items()}
@@ -696,8 +698,8 @@ class Agent:
             _explain(error, type(self.alg).__name__, method, (batch,), options)
             raise
         finally:
-            for layer in learning:
-                layer.training = True
+            for layer, draws in switched:
+                layer.training = not draws
             self.alg._settle_threads()
 
     def _unknown_options(self, method: Callable[..., Any], options: Iterable[str]) -> list[str]:
