@@ -231,7 +231,7 @@ def test_where_one_environment_cannot_be_made_those_before_it_are_closed() -> No
 
 
 class Drawing(AlwaysOne):
-    """Draws its actions, as actor-critics do: with values and probabilities beside them."""
+    """Draws its actions, alone or with something beside them, such as their logits."""
 
     def __init__(self, *, several: bool) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ class Drawing(AlwaysOne):
     def sample(self, obs: Any) -> Any:
         assert not self.training
         drawn = self.rng.integers(2, size=len(obs))
-        return (np.zeros(len(obs)), drawn, np.zeros(len(obs))) if self.several else drawn
+        return (drawn, np.zeros(len(obs))) if self.several else drawn
 
     @contextmanager
     def drawing_from(self, seed: int) -> Iterator[None]:

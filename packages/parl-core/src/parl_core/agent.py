@@ -184,7 +184,8 @@ class Agent:
             options: settings of the algorithm's exploration, such as `epsilon=` of DQN.
 
         Returns:
-            As `predict`; for on-policy actor-critics `(value, action, log_prob, entropy)`.
+            As `predict`; for PPO `(value, action, log_prob, entropy)`, for A2C and A3C `(action, value)`, and for
+            IMPALA `(action, logits)`.
         """
         self._refuse_unnamed("sample", args)
         batch, single = self._batched(obs)

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from math import inf, isfinite
 from typing import Any
@@ -16,6 +15,7 @@ from parl_core import logger
 from parl_core._nested import map_nested
 from parl_core.actors import ActorFuture, ActorSystem
 from parl_core.checks import check_int
+from parl_core.contracts.base import OnPolicy
 from parl_core.env._contract import as_flag, as_reward
 from parl_core.env._vector_group import EnvMaker, close_all, make_env, make_envs
 from parl_core.errors import DivergedError
@@ -66,8 +66,9 @@ def evaluate(
         at_once: the maximum number of environments played side by side.
         max_steps: steps of one episode at most; a longer one counts with its return so far, with a warning. Without
             this limit, an evaluation in an environment without a time limit might not end.
-        stochastic: draw actions as in training, by the agent's `sample` with its own defaults (DQN's epsilon of 0.1,
-            DDPG's noise); if the agent has `drawing_from`, from a stream that `seed` determines.
+        stochastic: draw actions as in training: from the policy of on-policy algorithms, else by the agent's `sample`
+            with its own defaults (DQN's epsilon of 0.1, DDPG's noise), whose first part counts if it returns a tuple;
+            if the agent has `drawing_from`, from a stream that `seed` determines.
 
     Returns:
         the episodes, in the order of their seeds; those of a team (`JointEnv`) with each agent's return.
@@ -94,7 +95,7 @@ def evaluate(
         for slot in slots:
             slot.begin(*waiting.popleft())
         acting = Acting(agent, count)
-        act = partial(_sampled, acting) if stochastic else acting.predict
+        act = _exploring(agent, acting) if stochastic else acting.predict
         with nullcontext() if stream is None else stream(seed):
             while len(played) < episodes:
                 obs = map_nested(_stacked, *(slot.obs for slot in slots))
@@ -124,10 +125,17 @@ def warn_of_cut(episode: int, max_steps: int) -> None:
     )
 
 
-def _sampled(acting: Acting, obs: Any) -> Any:
-    """Return actions to explore with; those of actor-critics come with values and probabilities."""
-    drawn = acting.sample(obs)
-    return drawn[1] if isinstance(drawn, tuple) else drawn
+def _exploring(agent: PredictingAgent, acting: Acting) -> Callable[[Any], Any]:
+    """Return a function of observations that draws actions, without what comes with them, such as values."""
+    algorithm = getattr(agent, "alg", None)
+    if isinstance(algorithm, OnPolicy) and not algorithm.NO_ROLLOUTS:
+        return lambda obs: acting.explore(obs)[1]
+
+    def sampled(obs: Any) -> Any:
+        drawn = acting.sample(obs)
+        return drawn[0] if isinstance(drawn, tuple) else drawn
+
+    return sampled
 
 
 def _stacked(*observations: Any) -> Any:
