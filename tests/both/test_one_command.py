@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -18,7 +19,7 @@ from parl_core.checkpoint import CheckpointStore
 from parl_core.cli._commands import parl
 from parl_core.cli._train import asked_by
 from parl_core.offline import OfflineDataset
-from parl_core.training import Callback, Run, Update, _seeds
+from parl_core.training import Callback, Run, Update, _seeds, trained
 from parl_core.training._recipe_run import RecipeRun
 from parl_core.training._seeds import RunInActor, train_seeds
 from parl_core.training.trained import Trained
@@ -182,6 +183,31 @@ def test_pictures_beside_actions_that_are_numbers_are_trained_evaluated_and_resu
     assert not Trained.read(Path(folder)).normalized
     assert "own/Camera-v0: mean return" in run("evaluate", folder, "--episodes", "2").output
     run("resume", folder, "--steps", "128")
+
+
+class Frames(gymnasium.Env[Any, Any]):
+    """Stacked frames of an Atari game, but small ones, and without the game."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (4, 12, 12), np.uint8)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observation_space.sample(), 1.0, bool(self.np_random.random() < 0.2), False, {}
+
+
+@pytest.mark.timeout(600)
+def test_a_network_with_a_memory_learns_an_atari_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "make_atari", lambda *_, **__: Frames())
+    asked = ("learning_starts=12", "batch_size=4", "sequence_length=4", "burn_in=1", "memory_size=50")
+    options = [part for one in asked for part in ("--set", one)]
+    folder = tmp_path / "run"
+    run("train", "dqn", "ALE/Pong-v5", "--steps", "24", *options, *SMALL_MEMORY, "--run", str(folder))
+    losses = [line for line in (folder / "metrics.jsonl").read_text().splitlines() if "loss" in line]
+    assert losses
 
 
 @pytest.mark.timeout(600)

@@ -335,8 +335,11 @@ class RecipeRun:
         return make_novelty(space, options, **common)
 
     def _frames(self, agent: Any, loop: OffPolicySettings | ApexSettings, turns: int) -> FrameReplayMemory | None:
-        """Return a memory that has every frame of an Atari game once, not eight times; None where more is observed."""
-        if not is_atari(self.env) or self.env_options.get("previous_step"):
+        """Return a memory that has every frame of an Atari game once, not eight times.
+
+        None where more than frames is observed, and where sequences are learned from.
+        """
+        if not is_atari(self.env) or self.env_options.get("previous_step") or agent.alg.remembers:
             return None
         drawn = {"n_step": loop.n_step, "gamma": agent.alg.gamma, "sampling": loop.prioritized}
         size = loop.memory_size + -loop.memory_size % turns
