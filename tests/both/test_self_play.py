@@ -18,7 +18,7 @@ from parl_core.seeding import seed_everything
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
 from parl_core.training.recipes import Recipe, SelfPlaySettings
 from parl_core.training.results import measure
-from parl_core.training.self_play import AgainstOpponents, Arena, OpponentPool, Results
+from parl_core.training.self_play import AgainstOpponents, Arena, Match, OpponentPool, Results
 
 
 class Uniform:
@@ -65,6 +65,24 @@ def test_a_frozen_policy_draws_as_its_agent_and_does_not_change_with_it() -> Non
     before = policy.scores(seen)
     agent.set_weights({name: array + 0.1 for name, array in agent.get_weights().items()})
     assert (policy.scores(seen) == before).all()
+
+
+def test_a_frozen_policy_with_a_memory_remembers_as_its_agent_and_plays() -> None:
+    env = AgainstOpponents(ConnectFour, [Uniform()])
+    seed_everything(0)
+    model = parl.networks.for_spaces(env.observation_space, env.action_space, memory="gru", memory_size=8)
+    agent = parl.Agent(parl.algorithms.PPO(model))
+    policy = pickle.loads(pickle.dumps(frozen(agent, env.observation_space, env.action_space)))
+    seen, state, of_agent = positions(5), policy.initial_state(), agent.initial_state()
+    for turn in range(5):
+        one = {key: column[turn] for key, column in seen.items()}
+        action, state = policy(one, state=state)
+        expected, of_agent = agent.predict(one, state=of_agent)
+        assert action == expected
+        np.testing.assert_allclose(state["hidden"], of_agent["hidden"], atol=1e-5)
+    with Arena(ConnectFour) as arena:
+        found = arena.play([Match(policy, Uniform(), games=4)], seed=0)
+    assert found[0].games == 4
 
 
 def test_frozen_opponents_and_ratings_return_from_a_checkpoint_with_the_same_bits(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Self-play: ratings, matchmaking, matches in actors, and an environment against frozen opponents."""
 
+import copy
 import os
 import pickle
 import signal
@@ -63,6 +64,19 @@ def wins(own: np.ndarray, row: int, column: int) -> bool:
     return any(all(line[i : i + 4]) for line in lines for i in range(4))
 
 
+class Along:
+    """Plays the columns of connect four from left to right, and remembers how many of a game it has played."""
+
+    def initial_state(self, rows: int | None = None) -> dict[str, np.ndarray]:
+        return {"played": np.zeros(1 if rows is None else (rows, 1))}
+
+    def sample(
+        self, observation: object, rng: np.random.Generator, *, state: dict[str, np.ndarray] | None = None
+    ) -> tuple[int, dict[str, np.ndarray]]:
+        assert state is not None
+        return int(state["played"][0]), {"played": state["played"] + 1}
+
+
 class Killer(Mixed):
     """Ends the process that it is in, unless that is the one that made it."""
 
@@ -90,6 +104,27 @@ class Blocked(Mixed):
 
 def matrix_game() -> MatrixGame:
     return MatrixGame(rock_paper_scissors(paper=1.0, rock=3.0, scissors=2.0)[0])
+
+
+def test_players_with_a_memory_keep_its_state_for_one_game() -> None:
+    """Who begins fills the bottom row, because the other one follows on the row above."""
+    with Arena(ConnectFour) as arena:
+        results = arena.play([Match(Along(), Along(), games=6)], seed=0)
+    assert results == [Results(wins=3, losses=3)]
+    env = AgainstOpponents(ConnectFour, [Along()], seat=1)
+    for episode in range(2):
+        env.reset(seed=episode)
+        rewards = [env.step(6) for _ in range(3)]
+        assert [reward for _, reward, *_ in rewards] == [0.0, 0.0, -1.0]
+        assert rewards[-1][2]
+
+
+def test_a_copy_of_the_environment_remembers_on_its_own() -> None:
+    env = AgainstOpponents(ConnectFour, [Along()], seat=1)
+    env.reset(seed=0)
+    for _ in range(2):  # as a search does, from the same position
+        copied = copy.deepcopy(env)
+        assert [copied.step(6)[1] for _ in range(3)] == [0.0, 0.0, -1.0]
 
 
 def test_ratings_follow_elos_formula() -> None:

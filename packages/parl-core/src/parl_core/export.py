@@ -258,10 +258,6 @@ def frozen(agent: Any, observation_space: gymnasium.Space[Any], action_space: gy
         ModelContractError: the model, or a layer of it, has no form in numpy.
     """
     _require_one_agent(agent)
-    if agent.alg.remembers:
-        raise ModelContractError(
-            f"{type(agent.alg.model).__name__} has a memory, which numpy policies do not support yet"
-        )
     if agent.alg.model._waiting():  # its layers take their shapes from the first observation
         agent.predict(blank_observations(observation_space, 1))
     return Policy(*describe(Pipeline(agent.alg, observation_space, action_space)))

@@ -6,6 +6,7 @@ learned from it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, Unpack
 
 import gymnasium
@@ -129,7 +130,7 @@ class Acting:
 
     Args:
         agent: acts.
-        rows: number of environments.
+        rows: number of environments; None: one, whose observations and states have no dimension of rows.
 
     Attributes:
         state: before the next observations, `[rows, ...]` by name; empty without a memory.
@@ -140,26 +141,23 @@ class Acting:
     explore: Callable[..., Any]
     logits: Callable[..., Any]
 
-    def __init__(self, agent: Any, rows: int) -> None:
+    def __init__(self, agent: Any, rows: int | None = None) -> None:
         self._agent = agent
         beginning = getattr(agent, "initial_state", lambda _: None)(rows)
         self.state: dict[str, NDArray[Any]] = beginning or {}
         for name in ("predict", "sample", "explore", "logits"):
             method = getattr(agent, name, None)
             if method is not None:
-                setattr(self, name, self._carrying(method) if self.state else method)
+                setattr(self, name, partial(self._carry, method) if self.state else method)
 
     @property
     def has_memory(self) -> bool:
         """Return whether there is a state to carry."""
         return bool(self.state)
 
-    def _carrying(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def act(obs: Any, **options: Any) -> Any:
-            found, self.state = method(obs, state=self.state, **options)
-            return found
-
-        return act
+    def _carry(self, method: Callable[..., Any], obs: Any, *args: Any, **options: Any) -> Any:
+        found, self.state = method(obs, *args, state=self.state, **options)
+        return found
 
     def begin(self, rows: Any = slice(None)) -> None:
         """Reset the state of these rows to that before the first step of an episode."""

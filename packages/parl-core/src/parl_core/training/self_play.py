@@ -32,6 +32,7 @@ from parl_core.checks import check_int, check_positive
 from parl_core.deprecation import class_of_old_name
 from parl_core.errors import HyperparameterError, LostActor
 from parl_core.policy import Policy
+from parl_core.training.acting import Acting
 from parl_core.worker_pool import Work, WorkerPool
 
 __all__ = [
@@ -55,7 +56,11 @@ ELO_SCALE = 400.0
 
 
 class PlayerPolicy(Protocol):
-    """A player, such as a `parl_core.policy.Policy`."""
+    """A player, such as a `parl_core.policy.Policy`.
+
+    One with a memory has `initial_state`, and `state=` of `sample`, as a `Policy` does; the state begins anew in each
+    game.
+    """
 
     def sample(self, observation: Any, rng: np.random.Generator, /) -> Any:
         """Draw an action."""
@@ -466,12 +471,12 @@ class _Table:
         rng = np.random.default_rng(key)
         results = Results()
         for _ in range(games):
-            rewards = self._game_of([first, second], rng)
+            rewards = self._game_of([Acting(first), Acting(second)], rng)
             difference = rewards[0] - rewards[1]
             results = results.plus(Results(difference > 0, difference == 0, difference < 0, rewards[0]))
         return tuple(results)
 
-    def _game_of(self, players: Sequence[PlayerPolicy], rng: np.random.Generator) -> list[float]:
+    def _game_of(self, players: Sequence[Acting], rng: np.random.Generator) -> list[float]:
         game, rewards = self._game, [0.0, 0.0]
         game.reset(seed=int(rng.integers(2**31)))
         seats = {agent: seat for seat, agent in enumerate(game.possible_agents)}
@@ -533,7 +538,7 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
         self.observation_space = self._game.observation_space(agents[seat or 0])
         self.action_space = self._game.action_space(agents[seat or 0])
         self._me = agents[seat or 0]
-        self._players: dict[str, PlayerPolicy] = {}
+        self._players: dict[str, Acting] = {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a game, against opponents that are drawn now, and play it until it is the learner's turn."""
@@ -543,7 +548,7 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
             seat = int(self.np_random.integers(len(self._agents))) if self._seat is None else self._seat
             self._me = self._agents[seat]
             drawn = self.np_random.choice(len(self._opponents), size=len(self._agents), p=self._chances)
-            self._players = {name: self._opponents[i] for name, i in zip(self._agents, drawn, strict=True)}
+            self._players = {name: Acting(self._opponents[i]) for name, i in zip(self._agents, drawn, strict=True)}
             observation, _, terminated, truncated = self._until_own_turn()
             if not (terminated or truncated):  # the game may be over before the learner's first turn
                 return observation, {}
