@@ -21,6 +21,7 @@ from gymnasium.wrappers import TransformObservation
 
 import parl
 from parl_core import training
+from parl_core.training.acting import Acting, into_space
 
 SEED_AFTER = 10_000  # of the episodes that evaluate, which no training has seen
 
@@ -46,6 +47,9 @@ COMMON: Mapping[str, Any] = {"lr": 1e-3, "clip": 0.2, "entropy_coef": 0.0}
 SEQUENCE = 32  # steps of a sequence that PARL learns from; sb3-contrib cuts rollouts where a minibatch begins or ends
 WIDTH = 64
 
+Policy = Callable[[Any, bool], Any]
+"""Returns an action for an observation; the flag is true at the first one of an episode."""
+
 
 def masked(env_id: str) -> gymnasium.Env[Any, Any]:
     env = gymnasium.make(env_id)
@@ -55,7 +59,7 @@ def masked(env_id: str) -> gymnasium.Env[Any, Any]:
     return TransformObservation(env, lambda obs: obs[kept], left)
 
 
-def ours(env_id: str, steps: int, seed: int, memory: str | None) -> tuple[Any, Callable[[], Any]]:
+def ours(env_id: str, steps: int, seed: int, memory: str | None) -> tuple[Policy, Callable[[], Any]]:
     training.seed_everything(seed)
     options: dict[str, Any] = {"hidden": (WIDTH, WIDTH)}
     settings = {**TASKS[env_id].settings, **COMMON}
@@ -71,10 +75,17 @@ def ours(env_id: str, steps: int, seed: int, memory: str | None) -> tuple[Any, C
         training.train_on_policy(
             agent, envs, training.OnPolicySettings(total_steps=steps, decay=True, **settings), seed=seed
         )
-        return agent, lambda: envs.as_seen(masked(env_id))
+        acting, valid = Acting(agent), into_space(envs.single_action_space)
+
+        def act(obs: Any, begins: bool) -> Any:
+            if begins:
+                acting.begin()
+            return valid(acting.predict(obs))
+
+        return act, lambda: envs.as_seen(masked(env_id))
 
 
-def sb3(env_id: str, steps: int, seed: int) -> tuple[Any, Callable[[], Any]]:
+def sb3(env_id: str, steps: int, seed: int) -> tuple[Policy, Callable[[], Any]]:
     import torch
     from sb3_contrib import RecurrentPPO
     from stable_baselines3.common.env_util import make_vec_env
@@ -108,21 +119,24 @@ def sb3(env_id: str, steps: int, seed: int) -> tuple[Any, Callable[[], Any]]:
     )
     model.learn(steps)
     envs.training = False
-    return model, lambda: TransformObservation(masked(env_id), envs.normalize_obs, None)
+    state = None
+
+    def act(obs: Any, begins: bool) -> Any:
+        nonlocal state
+        action, state = model.predict(obs, None if begins else state, np.array([begins]), deterministic=True)
+        return action
+
+    return act, lambda: TransformObservation(masked(env_id), envs.normalize_obs, None)
 
 
-def returns(agent: Any, make: Callable[[], Any], episodes: int, *, is_sb3: bool) -> list[float]:
-    """Play the same episodes with either library's agent, without exploration."""
-    if not is_sb3:
-        return list(training.evaluate(agent, make, episodes, seed=SEED_AFTER).returns)
+def returns(act: Policy, make: Callable[[], Any], episodes: int) -> list[float]:
+    """Play episodes without exploration; all contenders play those of the same seeds."""
     found, env = [], make()
     for episode in range(episodes):
-        (obs, _), state, total, over = env.reset(seed=SEED_AFTER + episode), None, 0.0, False
-        begins = np.ones(1, bool)
+        (obs, _), begins, total, over = env.reset(seed=SEED_AFTER + episode), True, 0.0, False
         while not over:
-            action, state = agent.predict(obs, state, begins, deterministic=True)
-            obs, reward, terminated, truncated, _ = env.step(action)
-            total, over, begins = total + float(reward), terminated or truncated, np.zeros(1, bool)
+            obs, reward, terminated, truncated, _ = env.step(act(obs, begins))
+            total, over, begins = total + float(reward), terminated or truncated, False
         found.append(total)
     return found
 
@@ -159,7 +173,7 @@ def main(
                 memory = None if name == "none" else name
                 made = sb3(env_id, total, seed) if name == "sb3" else ours(env_id, total, seed, memory)
                 seconds = time.process_time() - began
-                found = returns(*made, episodes, is_sb3=name == "sb3")
+                found = returns(*made, episodes)
                 row = {"env": env_id, "contender": name, "seed": seed, "steps": total, "cpu_s": round(seconds, 1)}
                 print(json.dumps({**row, "mean": round(float(np.mean(found)), 1)}), flush=True)
 
