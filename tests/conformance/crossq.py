@@ -110,6 +110,12 @@ class CrossQConformance(Conformance):
                 np.testing.assert_allclose(found[2], error, rtol=close, atol=close)
         assert_weights_close(agent.alg.model.get_weights(portable=True), weights, 2 * precision.tolerance)
 
+    def test_a_model_without_batch_normalisation_is_warned_of(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.algorithm("CrossQ", _make(self.backend))
+        assert not caplog.text
+        self.algorithm("CrossQ", self.backend.networks.SquashedActorCritic(ACT_DIM, (8,)))
+        assert caplog.text.count("SquashedActorCritic has no batch normalisation") == 1
+
     def test_there_is_no_target(self) -> None:
         agent = self.agent()
         agent.learn(*columns_of(some_batch(np.random.default_rng(2)), FLOAT32))

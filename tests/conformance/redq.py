@@ -154,6 +154,11 @@ class DroQConformance(REDQConformance):
         agent.train()
         assert drops() == [True, True]
 
+    def test_a_model_without_dropout_is_warned_of(self, caplog: pytest.LogCaptureFixture) -> None:
+        for dropout, count in ((0.01, 0), (None, 1)):
+            self.algorithm("DroQ", self.backend.networks.EnsembleActorCritic(ACT_DIM, (8,), critics=2, dropout=dropout))
+            assert caplog.text.count("EnsembleActorCritic has no dropout") == count
+
     def test_an_evaluation_between_updates_does_not_change_what_is_learned(self) -> None:
         found = []
         for evaluates in (False, True):

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Unpack
 
 from numpy.typing import NDArray
 
+from parl_core import logger
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, check_real
 from parl_core.contracts.base import Scheduled, check_schedule
@@ -73,6 +74,9 @@ class SAC(ContinuousActorCritic):
 
     PAIRS: ClassVar[Mapping[str, str]] = {"policy": "the pair (mean, log std)", "value": "the pair (Q1, Q2)"}
     NAMED: ClassVar[frozenset[str]] = frozenset({"td_error", "log_prob"})
+    BY_MODE: ClassVar[str] = ""
+    """Layers that a model should have, and how to make one that has them, in words; models none of whose layers depends
+    on training mode cause a warning. Empty: none are needed."""
 
     temperature: Any
     temperature_optimizer: Optimizer
@@ -104,6 +108,8 @@ class SAC(ContinuousActorCritic):
         if alpha is None:
             self.temperature = self._place(self._new_temperature(), self._device)
             self.temperature_optimizer = self._adam(self.temperature, lr=self._at_start(self.alpha_lr))
+        if self.BY_MODE and not model.layers_by_mode():
+            logger.warning("%s has no %s", type(model).__name__, self.BY_MODE)
 
     @property
     def alpha(self) -> Any:
@@ -347,7 +353,8 @@ class DroQ(REDQ):
     dropout of 0.01 and layer normalisation after each hidden layer of its critics. Dropout is also active in targets,
     as in the paper. Deviations from the paper: none known.
 
-    The model is REDQ's; `parl.networks.for_spaces(..., "ensemble", critics=2, dropout=0.01)` makes one.
+    The model is REDQ's; `parl.networks.for_spaces(..., "ensemble", critics=2, dropout=0.01)` makes one. Without dropout
+    there is a warning.
 
     Args:
         model: this and the following as in REDQ.
@@ -357,6 +364,10 @@ class DroQ(REDQ):
     """
 
     TARGETS: ClassVar[tuple[str, ...]] = ()
+    BY_MODE: ClassVar[str] = (
+        "dropout, without which DroQ is REDQ: make it with parl.networks.for_spaces(..., "
+        '"ensemble", critics=2, dropout=0.01)'
+    )
 
 
 class CrossQ(SAC):
@@ -375,7 +386,8 @@ class CrossQ(SAC):
     normalisation is the plain one, without renormalisation.
 
     The model is SAC's, with batch normalisation in actor and critics (`parl.layers.batch_norm`);
-    `parl.networks.for_spaces(..., "batch-normalised")` makes one. There is no `target_model`.
+    `parl.networks.for_spaces(..., "batch-normalised")` makes one. Without such layers there is a warning. There is no
+    `target_model`.
 
     Args:
         model: actor and twin critics.
@@ -396,6 +408,10 @@ class CrossQ(SAC):
 
     HAS_TARGET: ClassVar[bool] = False
     DEFAULTS: ClassVar[Mapping[str, Any]] = {**SAC.DEFAULTS, "actor_lr": 1e-3, "critic_lr": 1e-3}
+    BY_MODE: ClassVar[str] = (
+        "batch normalisation, without which CrossQ is SAC without a target: make it with "
+        'parl.networks.for_spaces(..., "batch-normalised")'
+    )
 
     _next_actions: Callable[..., tuple[Any, Any]]
     """Backend hook: actions of pi in the next observations, of noise, and their log-densities, without gradient."""
