@@ -19,6 +19,7 @@ from parl_core.seeding import seed_everything
 from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
 from parl_core.training.apex import ApexSettings, train_apex
 from parl_core.training.evaluation import evaluate
+from parl_core.training.novelty import make_novelty
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
 
@@ -197,6 +198,16 @@ def test_on_policy_learning_takes_any_observations(observation: str) -> None:
     agent = learn_on_policy(observation, "choice")
     one = Anything(observation).reset()[0]
     assert agent.predict(one) in range(3)
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+def test_any_observations_are_new(observation: str) -> None:
+    agent = parl.Agent(parl.algorithms.PPO(made(observation, "choice", "actor-critic")))
+    settings = OnPolicySettings(total_steps=12, n_steps=6, minibatch_size=6, epochs=1)
+    with make_vector_env(Anything, 2, env_kwargs={"observation": observation}) as envs:
+        novelty = make_novelty(envs.single_observation_space, {"hidden": (8,), "epochs": 1})
+        train_on_policy(agent, envs, settings, novelty=novelty, seed=0)
+    assert int(novelty.get_state()["seen"]["count"]) == 12
 
 
 @pytest.mark.parametrize("action", ACTIONS)

@@ -188,7 +188,7 @@ def make_novelty(observation_space: Any, options: Mapping[str, Any], **common: A
     left = dict(options)
     network = {name: left.pop(name) for name in ("features",) if name in left}
     rnd = {name: left.pop(name) for name in ("lr", "value_loss_coef") if name in left}
-    shape = observation_space.shape if isinstance(observation_space, gymnasium.spaces.Box) else (1,)
+    shape = observation_space.shape or (1,)  # single numbers are a vector of one, and dictionaries are one vector
     # What the network sees is normalised: an image of no bounds is neither shifted nor divided.
     parts = None if len(shape) == 1 else parts_of(gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32))
     body = Body(left.pop("hidden", (64, 64)), observed=parts)
