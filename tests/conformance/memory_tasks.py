@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-__all__ = ["Bandit", "Recall", "TMaze", "masked_cart_pole"]
+__all__ = ["Bandit", "Recall", "TMaze"]
 
 
 class Bandit(gymnasium.Env[Any, Any]):
@@ -93,12 +93,3 @@ class TMaze(gymnasium.Env[Any, Any]):
     def _observed(self) -> NDArray[np.float32]:
         cue = 2.0 * self._arm - 3.0 if self._place == 0 and self._steps == 0 else 0.0
         return np.array([cue, self._place == self._length], np.float32)
-
-
-def masked_cart_pole() -> Any:
-    """CartPole without velocities: positions alone are observed."""
-    env: Any = gymnasium.make("CartPole-v1")
-    low, high = env.observation_space.low[[0, 2]], env.observation_space.high[[0, 2]]
-    return gymnasium.wrappers.TransformObservation(
-        env, lambda obs: obs[[0, 2]], spaces.Box(low, high, dtype=np.float32)
-    )
