@@ -9,7 +9,9 @@ number of its proxies.
 
 from __future__ import annotations
 
+import operator
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,7 +27,7 @@ from parl_remote._program.outbox import Outbox
 from parl_remote._system.interrupts import uninterrupted
 from parl_remote._transport import Buffer
 
-__all__ = ["ActorPlace", "ActorRef", "AttributeNames", "settled", "unreached_reference"]
+__all__ = ["ActorPlace", "ActorRef", "AttributeNames", "release_ended", "settled", "unreached_reference"]
 
 
 _CALL = int(Kind.CALL)
@@ -56,6 +58,32 @@ class ActorPlace(NamedTuple):
     waits: bool = True
 
 
+_ended: deque[Callable[[], None]] = deque()  # the `let_go` of references that are gone
+
+
+def release_ended(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    """Let go of the actors whose references are gone; callable in any thread at any time."""
+    if is_finalizing():  # the program has disconnected, and modules may be empty
+        return
+    with uninterrupted:
+        while _ended:
+            try:
+                let_go = _ended.popleft()
+            except IndexError:  # another thread did it
+                return
+            let_go()
+
+
+def _finalizer(let_go: Callable[[], None]) -> Callable[[], object]:
+    """Return the finalizer of a reference. It records in C that the reference is gone, and then releases the actor.
+
+    In a finalizer written in Python, a signal's handler can raise before the first step; the actor would never be
+    released. Here the next call of `release_ended` does it, at the latest with the next heartbeat.
+    """
+    steps: Any = (partial(_ended.append, let_go), release_ended)
+    return partial(deque, map(operator.call, steps), 0)
+
+
 class ActorRef:
     """A process's single reference to one actor.
 
@@ -84,21 +112,19 @@ class ActorRef:
         self.spec = spec
         self.attributes = attributes
         self.outbox = outbox
-        self._let_go = let_go
+        self._finalize = _finalizer(let_go)
         self._destroy = destroy
         if options is not None and options.max_pending_calls is not None:
             self.limit(options)
         elif isinstance(place, ActorPlace) and place.limit:
             outbox.limit(place.limit, waits=place.waits)
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():  # else the program has disconnected, and modules may be empty, `sys` too
-            self._let_go()
+    __del__ = property(operator.attrgetter("_finalize"))  # no step of Python before it
 
     def become(self, other: ActorRef) -> ActorRef:
         """Take the place of a new reference to the same actor; return this one."""
         self.place, self.attributes = other.place, other.attributes
-        self._let_go, other._let_go = other._let_go, _nothing
+        self._finalize, other._finalize = other._finalize, _nothing
         self._destroy = other._destroy
         self.outbox = other.outbox  # last: another thread may use it at once
         return self
@@ -114,7 +140,7 @@ class ActorRef:
             reach(self)
             self._destroy()
 
-        self._let_go, self._destroy = _nothing, destroy
+        self._finalize, self._destroy = _nothing, destroy
         self.outbox = _UnreachedOutbox(self, reach)
 
     def limit(self, options: ActorOptions) -> None:
