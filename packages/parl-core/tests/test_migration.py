@@ -496,6 +496,19 @@ def test_the_command_shows_a_diff_and_writes_when_asked(tmp_path: Path) -> None:
     assert run.invoke(parl, ["migrate", str(file)]).stdout == ""
 
 
+def test_files_of_other_projects_in_a_folder_are_left_out(tmp_path: Path) -> None:
+    project = tmp_path / ".work" / "project"  # a hidden folder above the one that is named does not count
+    inside = ("a.py", "deep/b.py", "venv/site.py")
+    others = (".venv/c.py", "env/lib/d.py", "conda/e.py", "vendor/site-packages/f.py", "__pycache__/g.py")
+    for name in (*inside, *others):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("import gym\n")
+    (project / "env" / "pyvenv.cfg").touch()
+    (project / "conda" / "conda-meta").mkdir()
+    assert CliRunner().invoke(parl, ["migrate", "--write", str(project)]).exit_code == 0
+    assert [name for name in (*inside, *others) if "gymnasium" in (project / name).read_text()] == [*inside]
+
+
 def test_lines_are_numbered_as_the_written_file_has_them(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(f"{dedent(OLD_LOOP)}\nparl.compile(1)\n")

@@ -7,10 +7,11 @@ import difflib
 import io
 import itertools
 import json
+import os
 import sys
 import tempfile
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -310,8 +311,9 @@ def verify_result(result: Path) -> None:
 def migrate(files: tuple[Path, ...], write: bool) -> None:
     """Report the lines to change in programs of PARL 1.x and 2.x; --write makes the mechanical changes.
 
-    FILE is a Python file, or a folder with some. Pass all files of a program together: whether environments need a
-    CompatWrapper in the file that makes them depends on the file that steps them. Nothing is run.
+    FILE is a Python file, or a folder with some; hidden folders and virtual environments in it are left out. Pass all
+    files of a program together: whether environments need a CompatWrapper in the file that makes them depends on the
+    file that steps them. Nothing is run.
 
     The exit status is 1 if changes remain to be made by hand, or a file cannot be read.
     """
@@ -351,8 +353,20 @@ def _counted(number: int, what: str) -> str:
 
 def _all(paths: Iterable[Path]) -> list[Path]:
     """Return the Python files among paths and in the folders among them, each once."""
-    found = (sorted(path.rglob("*.py")) if path.is_dir() else [path] for path in paths)
+    found = (sorted(_below(path)) if path.is_dir() else [path] for path in paths)
     return list(dict.fromkeys(itertools.chain.from_iterable(found)))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield the Python files in a folder, without those of hidden folders and of environments of Python."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not _is_of_others(Path(place, name))]
+        yield from (Path(place, name) for name in names if name.endswith(".py"))
+
+
+def _is_of_others(folder: Path) -> bool:
+    is_environment = any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta"))
+    return is_environment or folder.name.startswith(".") or folder.name in ("__pycache__", "site-packages")
 
 
 def _read(path: Path) -> tuple[Program, str]:
