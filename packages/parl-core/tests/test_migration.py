@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 from textwrap import dedent
 
+import gymnasium
 import pytest
 from click.testing import CliRunner
 
@@ -690,12 +691,35 @@ def test_the_monitor_of_gym_is_left_to_the_programmer(text: str, line: int) -> N
         ("Walker2d-v3", "Walker2d-v5"),
         ("Ant-v4", "Ant-v4"),
         ("Pendulum-v0", "Pendulum-v1"),
+        ("CliffWalking-v0", "CliffWalking-v1"),
+        ("LunarLander-v2", "LunarLander-v3"),
+        ("BipedalWalkerHardcore-v2", "BipedalWalkerHardcore-v3"),
+        ("Taxi-v3", "Taxi-v4"),
+        ("CartPole-v0", "CartPole-v0"),
         ("InvertedPendulum-v0", "InvertedPendulum-v5"),
         ("halfcheetah-medium-v2", "halfcheetah-medium-v2"),
     ],
 )
 def test_ids_that_gymnasium_refuses_are_replaced(old: str, new: str) -> None:
     assert changed(f"env = make('{old}')\n") == f"env = make('{new}')\n"
+
+
+def test_versions_that_gymnasium_lacks_are_replaced_by_one_that_it_has() -> None:
+    own = (name for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith("gymnasium.envs."))
+    there = {name for name in own if "/" not in name}
+    newest: dict[str, int] = {}
+    for name, _, version in (one.rpartition("-v") for one in there):
+        newest[name] = max(newest.get(name, 0), int(version))
+    lacking = {f"{name}-v{old}" for name, version in newest.items() for old in range(version)} - there
+    assert {"Pendulum-v0", "Taxi-v3", "Ant-v3"} <= lacking
+    assert {one for one in lacking if changed(f"{one!r}\n")[1:-2] not in there} == set()
+
+
+@pytest.mark.parametrize("name", ["Thrower-v2", "NChain-v0", "FetchReach-v1", "HandManipulateBlockRotateZ-v0"])
+def test_ids_that_gymnasium_has_in_no_version_are_reported(name: str) -> None:
+    one = program(f"env = make('{name}')\n")
+    assert lines_of(one) == [("train.py", 1, False)]
+    assert name in report([one])[one.path][0].message
 
 
 def test_what_stands_in_for_a_missing_gymnasium_is_left_alone() -> None:

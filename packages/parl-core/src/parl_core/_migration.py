@@ -133,6 +133,24 @@ _OLD_STEP = 4
 _WRAPPER = "CompatWrapper"
 _MAKERS = ("gym.make", "gymnasium.make", "parl.env.MAenv", "parl.env.multiagent_env.MAenv")
 _INSIDE = re.compile(r"gym(nasium)?\.((Action|Observation|Reward)Wrapper|wrappers\..+)")  # unpack five values
+_NEWEST: Mapping[str, int] = MappingProxyType(
+    {
+        "Acrobot": 1,
+        "BipedalWalker": 3,
+        "BipedalWalkerHardcore": 3,
+        "Blackjack": 1,
+        "CarRacing": 3,
+        "CliffWalking": 1,
+        "CliffWalkingSlippery": 1,
+        "FrozenLake": 1,
+        "FrozenLake8x8": 1,
+        "LunarLander": 3,
+        "LunarLanderContinuous": 3,
+        "Pendulum": 1,
+        "Taxi": 4,
+    }
+)
+"""Environments of gym of which Gymnasium has one version only, by name."""
 _IDS = (
     (
         re.compile(r"(\w+(?:NoFrameskip|Deterministic)-v[04])"),
@@ -147,9 +165,27 @@ _IDS = (
         r"\1-v5",
         "Gymnasium has v4 and v5 of MuJoCo's environments: use '{new}', after pip install \"parl-core[mujoco]\"",
     ),
-    (re.compile("(Pendulum)-v0"), r"\1-v1", "Gymnasium has no v0: use '{new}'"),
+    *(
+        (re.compile(rf"({name})-v[0-{newest - 1}]"), rf"\1-v{newest}", "Gymnasium has a newer one: use '{new}'")
+        for name, newest in _NEWEST.items()
+    ),
 )
 """Ids of gym that Gymnasium refuses, the id that takes their place, and what is said of it."""
+
+_GONE_IDS = (
+    (
+        re.compile(r"(Fetch(PickAndPlace|Push|Reach|Slide)|Hand(Manipulate|Reach))\w*-v[01]"),
+        "it is in gymnasium-robotics, with another version",
+    ),
+    (
+        re.compile(
+            r"(Copy|CubeCrash\w*|DuplicatedInput|GuessingGame|HotterColder|KellyCoinflip\w*|MemorizeDigits|NChain"
+            r"|RepeatCopy|Reverse|ReversedAddition3?|Roulette)-v0|(Striker|Thrower)-v[0-2]"
+        ),
+        "nothing takes its place",
+    ),
+)
+"""Ids of gym that Gymnasium does not have in any version, and what is said of them."""
 
 _GONE_OF_GYM: Mapping[str, str] = MappingProxyType(
     {
@@ -480,6 +516,9 @@ class _Reader(ast.NodeVisitor):
             if start >= 0:  # it is, unless it is written with escapes
                 new, end = pattern.sub(new_id, node.value), start + len(node.value.encode())
                 self._change_part(node.lineno, start, end, message.format(new=new), new)
+        for pattern, message in _GONE_IDS:
+            if isinstance(node.value, str) and pattern.fullmatch(node.value):
+                self.findings.append(Finding(node.lineno, f"Gymnasium does not have '{node.value}': {message}"))
 
     def _module(self, node: ast.stmt | ast.alias, name: str) -> bool:
         """Record whether this is a program of PARL; record and return whether the module is gone."""
