@@ -89,7 +89,45 @@ def test_one_file_makes_what_another_one_steps() -> None:
     assert lines_of(steps) == [("run.py", 2, False)]  # alone: by hand
     wrapped = program("from parl.env import CompatWrapper\nenv = CompatWrapper(make())\n", "wrapped.py")
     assert lines_of(steps, wrapped) == []
-    assert rewrite([steps, wrapped, makes]) == {}
+    assert list(rewrite([steps, wrapped, makes])) == ["make.py"]  # a wrapper in one file is none in another
+    assert lines_of(steps, wrapped, makes) == [("run.py", 2, True)]
+
+
+def test_files_that_unpack_five_values_stay_as_they_are_beside_old_ones() -> None:
+    old = program('import gym\nenv = gym.make("A")\no, r, d, i = env.step(0)\n', "old.py")
+    new = program(
+        'import gymnasium\nenv = gymnasium.make("A")\no, i = env.reset()\no, r, t, u, i = env.step(0)\n', "new.py"
+    )
+    assert list(rewrite([old, new])) == ["old.py"]
+    assert 'CompatWrapper(gym.make("A"))' in rewrite([old, new])["old.py"]
+    assert lines_of(old, new) == [("old.py", 1, True), ("old.py", 3, True)]
+    both = program(f"{new.source}o, r, d, i = other.step(0)\n", "both.py")
+    assert rewrite([both]) == {}
+    assert lines_of(both) == [("both.py", 5, False)]
+
+
+def test_what_files_of_both_apis_share_is_left_to_the_programmer() -> None:
+    makes = program("import gymnasium\nenv = gymnasium.make('CartPole-v1')\n", "make.py")
+    old = program("def run(env):\n    obs, r, done, _ = env.step(0)\n", "old.py")
+    new = program("def run(env):\n    obs, r, end, cut, _ = env.step(0)\n", "new.py")
+    assert rewrite([makes, old, new]) == {}
+    assert lines_of(makes, old, new) == [("old.py", 2, False)]
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "import parl\nenv = parl.env.CompatWrapper({})\n",
+        "import parl.env as envs\nenv = envs.CompatWrapper({})\n",
+        "from parl.env import CompatWrapper as Old\nenv = Old({})\n",
+        "from .env import CompatWrapper\nenv = CompatWrapper({})\n",
+    ],
+)
+def test_what_is_wrapped_by_any_name_of_the_wrapper_is_not_wrapped_again(wrapped: str) -> None:
+    made = "from parl.env.multiagent_env import MAenv\n" + wrapped.format("MAenv('simple_spread')")
+    text = f"{made}obs_n, reward_n, done_n, _ = env.step(0)\n"
+    assert changed(text) == text
+    assert lines_of(program(text)) == []
 
 
 def test_environments_of_several_agents_get_a_wrapper_as_well() -> None:

@@ -129,7 +129,7 @@ _PARTS = ("alg", "algorithm", "model", "target_model")  # attributes of agents a
 _IDS_OF_MODELS = ("get_model_ids", "model_ids")
 _COPIES = ("copy.deepcopy", "deepcopy")
 
-_OLD_STEP = 4
+_OLD_STEP, _NEW_STEP = 4, 5
 _WRAPPER = "CompatWrapper"
 _MAKERS = ("gym.make", "gymnasium.make", "parl.env.MAenv", "parl.env.multiagent_env.MAenv")
 _INSIDE = re.compile(r"gym(nasium)?\.((Action|Observation|Reward)Wrapper|wrappers\..+)")  # unpack five values
@@ -278,7 +278,8 @@ class Program:
         inside: lines that put one of these wrappers around an environment of unknown origin.
         imports_at: the line before which an import may stand.
         old_steps: lines that unpack four values from `step`, as gym's API had them.
-        has_wrapper: whether it imports `CompatWrapper`.
+        has_new_steps: whether it unpacks five values from a `step`.
+        has_wrapper: whether it imports or calls `CompatWrapper`.
     """
 
     path: str
@@ -289,6 +290,7 @@ class Program:
     inside: Sequence[int]
     imports_at: int
     old_steps: Sequence[int]
+    has_new_steps: bool
     has_wrapper: bool
 
 
@@ -314,6 +316,7 @@ def read(path: str, source: str) -> Program:
         reader.inside,
         _imports_at(tree),
         reader.old_steps,
+        reader.has_new_steps,
         reader.has_wrapper,
     )
 
@@ -327,18 +330,25 @@ def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, l
         written: number the lines as they are after `rewrite`.
     """
     found = {program.path: list(program.findings) for program in programs}
-    if _need_wrapper(programs):
-        wraps = any(program.makes for program in programs)
+    wrapping = _to_wrap(programs)
+    is_done = not wrapping and any(program.has_wrapper for program in programs)
+    step = "step() of Gymnasium returns obs, reward, terminated, truncated, info, and reset() returns obs, info"
+    order = f"wrappers of Gymnasium unpack five values from step(): put {_WRAPPER} around this one, not inside it"
+    for program in _with_gyms_api(programs):
+        of_others = not program.makes
+        if of_others and is_done:
+            continue  # another program makes its environments, and wraps them
+        wraps = program in wrapping or (of_others and bool(wrapping) and not _is_mixed(programs))
         hint = (
             f"{_WRAPPER} around gym.make(...) or MAenv(...) keeps gym's old API"
             if wraps
             else f"put {_WRAPPER} around environments"
         )
-        step = "step() of Gymnasium returns obs, reward, terminated, truncated, info, and reset() returns obs, info"
-        order = f"wrappers of Gymnasium unpack five values from step(): put {_WRAPPER} around this one, not inside it"
+        found[program.path] += [Finding(line, f"{step}: {hint}", mechanical=wraps) for line in program.old_steps]
+    if _with_gyms_api(programs) and not is_done:
         for program in programs:
-            found[program.path] += [Finding(line, f"{step}: {hint}", mechanical=wraps) for line in program.old_steps]
-            found[program.path] += [Finding(line, order) for line in program.inside]
+            if not (program.has_wrapper or program.has_new_steps):
+                found[program.path] += [Finding(line, order) for line in program.inside]
     if written:
         for path, edits in _edits(programs).items():
             found[path] = [replace(one, line=_line_after(edits, one.line)) for one in found[path]]
@@ -353,17 +363,34 @@ def rewrite(programs: Sequence[Program]) -> dict[str, str]:
 
 def _edits(programs: Sequence[Program]) -> dict[str, list[Edit]]:
     edits = {program.path: list(program.edits) for program in programs}
-    if _need_wrapper(programs):
-        for program in programs:
-            if program.makes:
-                end = "\r\n" if _lines(program.source)[0].endswith("\r\n") else "\n"
-                line = Edit(program.imports_at, 0, 0, f"from parl.env import {_WRAPPER}{end}")
-                edits[program.path] += [*program.makes, line]
+    for program in _to_wrap(programs):
+        end = "\r\n" if _lines(program.source)[0].endswith("\r\n") else "\n"
+        line = Edit(program.imports_at, 0, 0, f"from parl.env import {_WRAPPER}{end}")
+        edits[program.path] += [*program.makes, line]
     return edits
 
 
-def _need_wrapper(programs: Sequence[Program]) -> bool:
-    return any(program.old_steps for program in programs) and not any(program.has_wrapper for program in programs)
+def _with_gyms_api(programs: Sequence[Program]) -> list[Program]:
+    """Return the programs that step environments as in gym's API, and have no wrapper that gives them this API."""
+    return [program for program in programs if program.old_steps and not program.has_wrapper]
+
+
+def _is_mixed(programs: Sequence[Program]) -> bool:
+    return any(program.has_new_steps for program in programs)
+
+
+def _to_wrap(programs: Sequence[Program]) -> list[Program]:
+    """Return the programs in which environments get a `CompatWrapper`.
+
+    The steps of a program tell for the environments that it makes. For a program that makes some and steps none, those
+    of the others tell, if all are of gym's API.
+    """
+    others_tell = bool(_with_gyms_api(programs)) and not _is_mixed(programs)
+    return [
+        program
+        for program in programs
+        if program.makes and not (program.has_wrapper or program.has_new_steps) and (program.old_steps or others_tell)
+    ]
 
 
 def _line_after(edits: Iterable[Edit], line: int) -> int:
@@ -379,6 +406,7 @@ class _Reader(ast.NodeVisitor):
         self.makes: dict[ast.expr, list[Edit]] = {}
         self.inside: list[int] = []
         self.old_steps: list[int] = []
+        self.has_new_steps = False
         self._is_of_parl = False
         self.has_wrapper = False
         self._modules: dict[str, str] = {}  # what imported names mean here: "gym", "parl", "parl.utils.utils.to_str"
@@ -406,6 +434,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
+        self.has_wrapper |= any(alias.name == _WRAPPER for alias in node.names)
         if node.level or not module:
             return
         if [f"{module}.{alias.name}" for alias in node.names] == ["paddle.fluid"] and node.end_lineno == node.lineno:
@@ -418,7 +447,6 @@ class _Reader(ast.NodeVisitor):
             self._change_part(node.lineno, start, start + len("gym"), "gym is now Gymnasium", "gymnasium")
         for alias in node.names:
             full = f"{module}.{alias.name}"
-            self.has_wrapper |= alias.name == _WRAPPER
             if not gone and not self._module(alias, full):
                 self._name(alias, full)
             if full == "paddle.fluid" or module.partition(".")[0] in ("gym", "gymnasium", "parl"):
@@ -476,6 +504,7 @@ class _Reader(ast.NodeVisitor):
         names = [getattr(part, "id", "") for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
         if _is_call_of(node.value, "step") and len(names) == _OLD_STEP:
             self.old_steps.append(node.lineno)
+        self.has_new_steps |= _is_call_of(node.value, "step") and len(names) == _NEW_STEP
         if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
             origin = self._origin_of_owner(node.value)
             self.findings += [Finding(node.lineno, told) for told in _of_paddle(node.value, names, origin)]
@@ -487,8 +516,9 @@ class _Reader(ast.NodeVisitor):
             self._made[target.id] = node.value
 
     def visit_Call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Name) and node.func.id == _WRAPPER and node.args:
-            self._wrapped.add(node.args[0])
+        if (self._path(node.func) or ast.unparse(node.func)).rpartition(".")[2] == _WRAPPER:
+            self.has_wrapper = True
+            self._wrapped.update(node.args[:1])
         self._wrap(node)
         has_gym = any(module.startswith("gym") for module in self._modules.values())
         if has_gym and _is_call_of(node, "render") and any(word.arg == "mode" for word in node.keywords):
