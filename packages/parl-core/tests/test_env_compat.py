@@ -98,6 +98,19 @@ def test_the_compat_wrapper_gives_gyms_old_api() -> None:
         _ = env.nothing
 
 
+@pytest.mark.parametrize("made", [CompatWrapper, ActionMappingWrapper, lambda env: wrap_rms(env, gamma=0.9)])
+def test_a_seed_set_beforehand_is_that_of_the_next_episode_in_either_api(made: Any) -> None:
+    inner = Counter()
+    env = made(inner)
+    env.seed(7)
+    env.reset()
+    env.reset()
+    env.seed(8)
+    env.reset(seed=9)  # takes the place of the other one
+    env.reset()
+    assert inner.seeds == [7, None, 9, None]
+
+
 def test_the_compat_wrapper_counts_choices_with_a_python_integer_as_gym_did() -> None:
     inner: Any = gymnasium.make("CartPole-v1")
     env: Any = CompatWrapper(inner)

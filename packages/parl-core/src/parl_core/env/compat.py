@@ -142,10 +142,10 @@ class ApiWrapper(AnyWrapper):
         Returns:
             the observation and the info; in gym's API the observation alone.
         """
+        waiting, self._next_seed = self._next_seed, None
+        seed = waiting if seed is None else seed
         if self.api == "gymnasium":
             return self._reset(seed, options)
-        if seed is None:
-            seed, self._next_seed = self._next_seed, None
         answer: Any = self._reset(seed, options)
         if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
             raise TypeError(
@@ -181,7 +181,7 @@ class ApiWrapper(AnyWrapper):
         return _rendered(self.env, mode)
 
     def seed(self, seed: int | None = None) -> list[int | None]:
-        """Seed the next episode, as gym's API does; later episodes continue with the same generator."""
+        """Seed the next episode, in either API, unless `reset` gets a seed; later ones continue with its generator."""
         self._next_seed = seed
         return [seed]
 
