@@ -41,6 +41,7 @@ import changelog
 import suites
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 
@@ -332,8 +333,8 @@ def wheel(clone: Path, revision: str, package: str, folder: Path) -> Path:
 
 def last_tag(clone: Path, package: str) -> str | None:
     """Return the tag of the package's last release before the commit that is checked out, if it has one."""
-    tags = _git(clone, "tag", "--merged", "HEAD", "--sort=-version:refname", "--list", f"{package}-v*").splitlines()
-    return tags[0] if tags else None
+    tags = _git(clone, "tag", "--merged", "HEAD", "--list", f"{package}-v*").splitlines()
+    return max(tags, key=lambda tag: Version(tag.removeprefix(f"{package}-v")), default=None)
 
 
 def clone_of(root: Path, folder: Path) -> Path:
@@ -358,8 +359,9 @@ def release(package: str, wanted: str, out: Path, pytest_arguments: Sequence[str
         done = Release(package, clone, Path(scratch), out, pytest_arguments)
         done.run(wanted)
         if not dry_run:
-            _git(ROOT, "fetch", "--quiet", clone, f"refs/tags/{done.tag}:refs/tags/{done.tag}")
-            _git(ROOT, "merge", "--quiet", "--ff-only", done.tag)
+            _git(ROOT, "fetch", "--quiet", "--no-tags", clone, f"refs/tags/{done.tag}")
+            _git(ROOT, "merge", "--quiet", "--ff-only", "FETCH_HEAD")  # which fails where the checkout has moved
+            _git(ROOT, "tag", done.tag, "FETCH_HEAD")
     return done.rows
 
 

@@ -168,6 +168,71 @@ def test_a_release_of_a_clone_has_a_commit_and_a_tag_and_leaves_the_checkout(too
         done.run(release.version_in(clone, "parl-core")[1])
 
 
+def commit(folder: Path, message: str) -> None:
+    subprocess.run(["git", "commit", "--quiet", "--allow-empty", "--message", message], cwd=folder, check=True)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Return a checkout of one empty commit."""
+    folder = tmp_path / "checkout"
+    subprocess.run(["git", "init", "--quiet", folder], check=True)
+    for key in ("user.name", "user.email"):
+        subprocess.run(["git", "config", key, "tests@localhost"], cwd=folder, check=True)
+    commit(folder, "First")
+    return folder
+
+
+def tags_of(folder: Path) -> list[str]:
+    return subprocess.run(["git", "tag"], cwd=folder, check=True, capture_output=True, text=True).stdout.split()
+
+
+def test_a_release_follows_its_candidates(tool: Any, checkout: Path) -> None:
+    release = tool("release")
+    order = ["0.9.0", "0.10.0a1", "0.10.0b1", "0.10.0rc2", "0.10.0rc10", "0.10.0"]
+    for version in order:
+        subprocess.run(["git", "tag", f"parl-core-v{version}"], cwd=checkout, check=True)
+    while order:
+        last = f"parl-core-v{order.pop()}"
+        assert release.last_tag(checkout, "parl-core") == last
+        subprocess.run(["git", "tag", "--delete", last], cwd=checkout, check=True, capture_output=True)
+    assert release.last_tag(checkout, "parl-core") is None
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_release_brings_commit_and_tag_or_neither(
+    tool: Any, tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    release = tool("release")
+
+    class Done:
+        tag = "parl-core-v0.2.0"
+        rows = ("a row",)
+
+        def __init__(self, package: str, clone: Path, *_: object) -> None:
+            self.clone = clone
+
+        def run(self, wanted: str) -> None:
+            commit(self.clone, wanted)
+            subprocess.run(["git", "tag", self.tag], cwd=self.clone, check=True)
+            if moves:
+                commit(checkout, "Meanwhile")
+
+    monkeypatch.setattr(release, "ROOT", checkout)
+    monkeypatch.setattr(release, "Release", Done)
+    if moves:
+        with pytest.raises(release.ReleaseError, match="fast-forward"):
+            release.release("parl-core", "minor", tmp_path, (), dry_run=False)
+        assert tags_of(checkout) == []
+    else:
+        assert release.release("parl-core", "minor", tmp_path, (), dry_run=False) == ("a row",)
+        assert tags_of(checkout) == [Done.tag]
+        heads = subprocess.run(
+            ["git", "rev-parse", "HEAD", f"{Done.tag}^{{commit}}"], cwd=checkout, check=True, capture_output=True
+        )
+        assert len({*heads.stdout.split()}) == 1
+
+
 def test_a_path_that_does_not_exist_is_refused(tool: Any) -> None:
     with pytest.raises(SystemExit, match=r"no such file or folder: packages/parl-core/tests/test_calls_\.py"):
         tool("suites").one("base", ["packages/parl-core/tests/test_calls_.py", "-k", "a/b"])
