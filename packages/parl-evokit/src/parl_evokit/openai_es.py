@@ -38,13 +38,13 @@ other utilities:
 A direction is a mirrored pair, and is as good as its better half (line 6). The normalisation of observations of version
 V2 belongs to the policy; see `ObservationStatistics` of `parl_evokit.parallel`.
 
-Differences from the papers: utilities of stale samples are ranked within their own model and count less the older they
-are, but late rewards do not make the step shorter; equal rewards share their mean rank; the step is scaled by std, not
-by 1/std, as the original EvoKit does, so that its documented learning rates keep their meaning. Importance weights are
-clipped, and utilities are centred by their weighted mean, so that the shift of the centre, which all samples of one
-model have in common, adds nothing if their utilities do not differ. ARS steps go through the optimizer of the settings
-(SGD is the paper's); halves of a pair count alone when their twins did not come; stale samples are chosen and
-normalised within their own model and weighted by stale_decay**age.
+Differences from the papers: with `stale: GROUPED`, stale samples are ranked within their own model and count less the
+older they are, but late rewards do not make the step shorter; equal rewards share their mean rank; the step is scaled
+by std, not by 1/std, as the original EvoKit does, so that its documented learning rates keep their meaning. Importance
+weights are clipped, and utilities are centred by their weighted mean, so that the shift of the centre, which all
+samples of one model have in common, adds nothing if their utilities do not differ. ARS steps go through the optimizer
+of the settings (SGD is the paper's); halves of a pair count alone when their twins did not come; stale samples are
+chosen and normalised within their own model and weighted by stale_decay**age.
 """
 
 from __future__ import annotations
