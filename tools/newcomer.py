@@ -237,7 +237,8 @@ def train(traveller: Traveller) -> None:
 
 def quickstart(traveller: Traveller) -> None:
     """Clone, and train the quickstart."""
-    said = traveller.run(Page("README.md").command("hatch run quickstart"), folder=traveller.cloned())
+    clone = _clone_with_hatch(traveller)
+    said = traveller.run(Page("README.md").command("hatch run quickstart"), folder=clone)
     print(textwrap.indent("\n".join(said.splitlines()[-6:]), "  "))
 
 
@@ -246,9 +247,9 @@ def notebook(traveller: Traveller) -> None:
     page = Page(COURSE)
     (name, *_) = re.findall(r"\(([\w/.]+\.ipynb)\)", page.text) or [""]
     _expect(name, f"{COURSE} links a notebook")
-    traveller.run("pip install 'parl-core[train]' nbclient ipykernel nbformat")
-    execute = "import nbformat, nbclient, sys; nbclient.NotebookClient(nbformat.read(sys.argv[1], 4)).execute()"
-    traveller.run(f'python -c "{execute}" {name}', folder=traveller.cloned() / Path(COURSE).parent)
+    traveller.run(page.command(r"^pip install .* notebook$"))
+    # What the page opens waits for a person in a browser.
+    traveller.run(f"jupyter execute {name}", folder=traveller.cloned() / Path(COURSE).parent)
 
 
 def cluster(traveller: Traveller) -> None:
@@ -321,8 +322,7 @@ def evolution(traveller: Traveller) -> None:
 
 def docs(traveller: Traveller) -> None:
     """Clone, and build the documentation."""
-    clone = traveller.cloned()
-    traveller.run("python -m pip install hatch")
+    clone = _clone_with_hatch(traveller)
     traveller.run(Page("README.md").command("hatch run docs:build"), folder=clone)
     _expect([*clone.glob("dist/docs/index.html")], "the site has a home")
 
@@ -354,6 +354,12 @@ JOURNEYS: dict[str, Callable[[Traveller], None]] = {
     "docs": docs,
     "rest": rest,
 }
+
+
+def _clone_with_hatch(traveller: Traveller) -> Path:
+    """Return a clone, after hatch is installed as the README says."""
+    traveller.run(Page("README.md").command(r"pip install hatch$"))
+    return traveller.cloned()
 
 
 def _expect(found: object, what: str) -> None:
