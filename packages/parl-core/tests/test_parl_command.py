@@ -275,7 +275,7 @@ def test_a_goal_that_is_no_number_is_refused_with_the_usage(goal: str, tmp_path:
 def test_settings_are_listed_with_type_value_and_meaning(tmp_path: Path) -> None:
     result = run("settings", "ppo", "CartPole-v1")
     assert result.exit_code == 0, result.output
-    assert re.search(r"^lr +0\.001 +number or schedule +learning rate", result.output, re.MULTILINE)
+    assert re.search(r"^lr +0\.001 +number or schedule +Learning rate", result.output, re.MULTILINE)
     listed = json.loads(run("settings", "sac", "--json").output)
     assert listed["env"] == "Pendulum-v1"
     assert listed["settings"]["batch_size"] == {"value": "256", "type": "whole number", "text": ANY}

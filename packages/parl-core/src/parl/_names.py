@@ -111,7 +111,7 @@ def offered(kind: str, name: str) -> Any:
     """Return the attribute `name` of the module `parl.<kind>`, found in that of the backend in use.
 
     Raises:
-        AttributeError: the backend has none of that name; the message lists those that it has.
+        AttributeError: The backend has none of that name; the message lists those that it has.
     """
     if name == "__all__":  # `from parl.algorithms import *`
         return list(getattr(backends().current(), kind).__all__)
@@ -161,7 +161,7 @@ def of_old_package(package: str, name: str) -> Any:
     """Return a module that importing a package loads in PARL 2.x: `parl.utils.rl_utils` after `import parl.utils`.
 
     Raises:
-        AttributeError: nothing has this name; if PARL 2.x had something of this name there, the message has the
+        AttributeError: Nothing has this name; if PARL 2.x had something of this name there, the message has the
             replacement, and `from package import name` raises it as `ImportError`.
     """
     path, missing = f"{package}.{name}", f"module {package!r} has no attribute {name!r}"
@@ -183,7 +183,7 @@ def refuse_old_distribution() -> None:
     """Stop when PARL 1.x or 2.x is installed beside this one: both own the import name `parl`.
 
     Raises:
-        ImportError: with the two commands that repair the installation.
+        ImportError: With the two commands that repair the installation.
     """
     for folder in sys.path:
         try:

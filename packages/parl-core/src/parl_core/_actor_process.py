@@ -35,9 +35,9 @@ def main(connection: int, lifeline: int, program: Mapping[str, Any] | None = Non
     """Serve until the parent closes the connection.
 
     Args:
-        connection: descriptor of a stream socket to the parent.
-        lifeline: descriptor of a pipe's reading end.
-        program: the entries of `multiprocessing.spawn.get_preparation_data` that apply here; None if none do.
+        connection: Descriptor of a stream socket to the parent.
+        lifeline: Descriptor of a pipe's reading end.
+        program: The entries of `multiprocessing.spawn.get_preparation_data` that apply here; None if none do.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the connection
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
@@ -122,7 +122,7 @@ def by_value(value: object) -> Any:
     takes longer to import than Python to start.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: It is not installed.
     """
     from gymnasium.vector.utils import CloudpickleWrapper
 

@@ -41,10 +41,10 @@ class SavedAgent:
     """The content of a file.
 
     Attributes:
-        state: arrays and counters.
-        algorithm: class name of the algorithm that wrote it, for messages.
+        state: Arrays and counters.
+        algorithm: Class name of the algorithm that wrote it, for messages.
         backend: `torch` or `paddle`, for messages.
-        normalization: statistics by which observations were normalised; empty where none were saved.
+        normalization: Statistics by which observations were normalised; empty where none were saved.
     """
 
     state: AlgorithmState
@@ -89,7 +89,7 @@ def read(path: str | os.PathLike[str]) -> SavedAgent:
     """Read and check a file.
 
     Raises:
-        CheckpointError: there is none, it is damaged, or it is not a saved agent of a version known here; the message
+        CheckpointError: There is none, it is damaged, or it is not a saved agent of a version known here; the message
             names the file and says what is wrong.
     """
     from safetensors import SafetensorError

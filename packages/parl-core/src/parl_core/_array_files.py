@@ -30,7 +30,7 @@ def write_snapshot(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]]
         The path of the file.
 
     Raises:
-        OSError: it cannot be written; an older file of that name is untouched.
+        OSError: It cannot be written; an older file of that name is untouched.
     """
     target = Path(path)
     if target.suffix != ".npz":
@@ -44,7 +44,7 @@ def read_snapshot(path: str | os.PathLike[str], needed: set[str]) -> dict[str, N
     """Read all arrays of an `.npz` file.
 
     Raises:
-        CheckpointError: there is no such file, it is damaged, or an array that is `needed` is missing.
+        CheckpointError: There is no such file, it is damaged, or an array that is `needed` is missing.
     """
     source = Path(path)
     if not source.exists() and source.suffix != ".npz":
@@ -69,7 +69,7 @@ def check_kinds(
     """Refuse columns whose numbers the memory's columns of that name cannot hold, as uint8 cannot hold floats.
 
     Raises:
-        CheckpointError: the message has both dtypes.
+        CheckpointError: The message has both dtypes.
     """
     for name, column in stored.items():
         if not np.can_cast(arrays[name].dtype, column.dtype, "same_kind"):
@@ -83,7 +83,7 @@ def check_same_rows(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]
     """Refuse a snapshot whose columns do not belong together, before anything is taken from it.
 
     Raises:
-        CheckpointError: the columns have different numbers of rows, or fewer than `other` (size and position) says.
+        CheckpointError: The columns have different numbers of rows, or fewer than `other` (size and position) says.
     """
     rows = {name: len(arrays[name]) if arrays[name].ndim else 0 for name in columns}
     other = arrays["other"]
@@ -99,10 +99,10 @@ class ArrayFolder:
     """Zero-filled arrays that live in memory, or, with a directory, in memory-mapped files `<name>.npy` there.
 
     Args:
-        directory: the directory of the files; made if it does not exist. None keeps the arrays in memory.
+        directory: The directory of the files; made if it does not exist. None keeps the arrays in memory.
 
     Raises:
-        CheckpointError: the directory holds a memory that was not closed (its process was killed), so that nothing
+        CheckpointError: The directory holds a memory that was not closed (its process was killed), so that nothing
             knows which slots are whole, or one that is damaged.
     """
 
@@ -124,7 +124,7 @@ class ArrayFolder:
         """Return the array of that name: zeros, or the contents that a closed memory left in the directory.
 
         Raises:
-            CheckpointError: the file there is missing or damaged, or has another shape or dtype.
+            CheckpointError: The file there is missing or damaged, or has another shape or dtype.
         """
         if self.directory is None:
             return np.zeros(shape, dtype)

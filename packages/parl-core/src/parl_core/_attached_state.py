@@ -99,9 +99,9 @@ def values_of(
     Private attributes that have a default in the class are left out: what is kept there can be found again.
 
     Args:
-        owner: the object.
-        to_array: returns a copy of a tensor, None of what is none.
-        given: those of its attributes that are looked at; default: all.
+        owner: The object.
+        to_array: The function that returns a copy of a tensor, and None for anything else.
+        given: The attributes that are looked at; default: all.
     """
     found: dict[str, Any] = {}
     for name, value in list((getattr(owner, "__dict__", {}) if given is None else given).items()):
@@ -157,13 +157,13 @@ def encode(
     """Return the JSON part of a state; its arrays and tensors go into `arrays`.
 
     Args:
-        value: numbers, texts, arrays, tensors, and collections of these.
-        place: the name of its place.
-        arrays: takes copies.
-        to_array: returns a copy of a tensor, None of what is none.
+        value: Numbers, texts, arrays, tensors, and collections of these.
+        place: The name of its place.
+        arrays: The dictionary that receives copies.
+        to_array: The function that returns a copy of a tensor, and None for anything else.
 
     Raises:
-        CheckpointError: something in it is something else; the message says where.
+        CheckpointError: Something in it is something else; the message says where.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -199,7 +199,7 @@ def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], to_tensor: Callable[[N
     """Return the state that was passed to `encode`.
 
     Raises:
-        KeyError: an array is missing.
+        KeyError: An array is missing.
     """
     if isinstance(tree, list):
         return [decode(part, arrays, to_tensor) for part in tree]

@@ -21,11 +21,11 @@ class EventFile:
     """A new event file; threads may share it.
 
     Args:
-        directory: of the file; made if it is missing.
+        directory: The directory of the file; made if it is missing.
 
     Raises:
         ImportError: tensorboardX is not installed.
-        OSError: the file cannot be written.
+        OSError: The file cannot be written.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -63,10 +63,10 @@ class ForeignWeights(NamedTuple):
     """The content of a file.
 
     Attributes:
-        arrays: by name, in the file's order and layout: a linear layer's weight is `[out, in]` in files of torch and
-            `[in, out]` in those of paddle.
+        arrays: The arrays by name, in the file's order and layout: a linear layer's weight is `[out, in]` in files of
+            torch and `[in, out]` in those of paddle.
         framework: "torch" or "paddle".
-        settings: the JSON values written by Stable-Baselines3; None of other files.
+        settings: The JSON values written by Stable-Baselines3; None of other files.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -78,7 +78,7 @@ def read_weights(path: Path) -> ForeignWeights:
     """Read a file of PARL 2.x or Stable-Baselines3.
 
     Raises:
-        CheckpointError: there is no such file, it is damaged or of another kind, or it names something that weights do
+        CheckpointError: There is no such file, it is damaged or of another kind, or it names something that weights do
             not need.
     """
     try:
@@ -107,7 +107,7 @@ def read_statistics(path: Path) -> Mapping[str, Any]:
     """Return the attributes that a VecNormalize of Stable-Baselines3 has saved, by name, with numpy arrays.
 
     Raises:
-        CheckpointError: as in `read_weights`.
+        CheckpointError: As in `read_weights`.
     """
     try:
         with path.open("rb") as file:
@@ -174,10 +174,10 @@ class _Reader(pickle.Unpickler):
     """Reads a pickle with a fixed list of names.
 
     Args:
-        file: with the pickle.
-        names: the object that each name stands for.
-        storage: returns the numbers of a storage of torch.
-        records: beginnings of modules whose classes are kept as records.
+        file: The file with the pickle.
+        names: The object that each name stands for.
+        storage: The function that returns the numbers of a storage of torch.
+        records: Beginnings of modules whose classes are kept as records.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class _Reader(pickle.Unpickler):
         """Return the object that a name stands for.
 
         Raises:
-            pickle.UnpicklingError: it is not on the list.
+            pickle.UnpicklingError: It is not on the list.
         """
         if (module, name) in self._names:
             return _Name(self._names[module, name], name)
@@ -208,7 +208,7 @@ class _Reader(pickle.Unpickler):
         """Return the numbers of a storage.
 
         Raises:
-            pickle.UnpicklingError: there are none in this kind of file.
+            pickle.UnpicklingError: There are none in this kind of file.
         """
         if self._storage is None:
             raise pickle.UnpicklingError("it refers to an object outside the file")

@@ -25,9 +25,9 @@ def leaves(name: str, values: Observations, of: Callable[[Any], Any] = np.asarra
     """Return the arrays by name: `{"obs": array}`, or of a dictionary `{"obs.camera": array, "obs.speed": array}`.
 
     Args:
-        name: the prefix of all names.
-        values: of which each is given to `of`.
-        of: by default makes arrays of lists and tensors.
+        name: The prefix of all names.
+        values: The observations, each part of which is given to `of`.
+        of: The function that converts each part; the default makes arrays of lists and tensors.
     """
     if not isinstance(values, Mapping):
         return {name: of(values)}

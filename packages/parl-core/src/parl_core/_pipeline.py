@@ -51,10 +51,10 @@ class Normalization:
     """The normalisation of observations in training.
 
     Attributes:
-        mean: of observations, `[*obs]`.
-        var: their variance.
-        clip: they are cut to [-clip, clip].
-        epsilon: added to the variance.
+        mean: The mean of observations, `[*obs]`.
+        var: The variance of observations, `[*obs]`.
+        clip: The bound of normalised observations, which are cut to [-clip, clip].
+        epsilon: The number added to the variance.
     """
 
     mean: NDArray[np.float64]
@@ -68,11 +68,11 @@ class Pipeline:
     """The path from an observation to an action of an environment.
 
     Attributes:
-        algorithm: chooses actions.
-        observation: the environment's space.
-        action: likewise.
-        is_flat: the model sees observations as `gymnasium.spaces.flatten` gives them.
-        normalization: of what the model sees; None: none.
+        algorithm: The algorithm that chooses actions.
+        observation: The environment's space.
+        action: The environment's action space.
+        is_flat: Whether the model sees observations as `gymnasium.spaces.flatten` gives them.
+        normalization: The normalisation of the model's inputs; None for none.
     """
 
     algorithm: Any
@@ -121,12 +121,12 @@ def scores(algorithm: Any, observations: Any, concat: Any) -> Any:
     """Return the outputs by which an algorithm chooses actions, `[n, columns]`: scores of choices, then numbers.
 
     Args:
-        algorithm: of either backend.
-        observations: tensors as the model takes them.
-        concat: joins tensors along their last axis.
+        algorithm: The algorithm, of either backend.
+        observations: Tensors as the model takes them.
+        concat: The function that joins tensors along their last axis.
 
     Raises:
-        ModelContractError: the algorithm chooses in another way.
+        ModelContractError: The algorithm chooses in another way.
     """
     match algorithm:
         case DiscreteSAC():
@@ -327,7 +327,7 @@ def describe(pipeline: Pipeline) -> tuple[Node, Arrays]:
     """Return description and arrays of a file.
 
     Raises:
-        ModelContractError: the model, or a layer of it, has no numpy form, or how the algorithm chooses is not known.
+        ModelContractError: The model, or a layer of it, has no numpy form, or how the algorithm chooses is not known.
     """
     tree = _Tree(pipeline.algorithm.model)
     network = tree.network()
@@ -372,9 +372,9 @@ class _Tree:
     """The layers by which a model chooses actions, as nodes of a description, and their weights.
 
     Attributes:
-        arrays: weights that the nodes name.
-        encodes: observations go into an encoder, which takes arrays of any dtype.
-        atoms: of distributions over fixed values, how many these are; else 0.
+        arrays: Weights that the nodes name.
+        encodes: Whether observations go into an encoder, which takes arrays of any dtype.
+        atoms: The number of fixed values of a distribution; 0 without a distribution.
     """
 
     def __init__(self, model: Any) -> None:
@@ -394,7 +394,7 @@ class _Tree:
         """Return the node that computes the result of `scores`, or logits instead of probabilities.
 
         Raises:
-            ModelContractError: the model, or a layer of it, has no numpy form.
+            ModelContractError: The model, or a layer of it, has no numpy form.
         """
         model = self._model
         methods = ("policy", "value", "quantiles", "atoms", "policy_and_value", "forward", "_distributed")
@@ -436,7 +436,7 @@ class _Tree:
         """Return the node of the memory; `front` has the layers before it.
 
         Raises:
-            ModelContractError: a layer has no numpy form.
+            ModelContractError: A layer has no numpy form.
         """
         layer = self._model.memory
         state = {name: list(shape) for name, shape in layer.shapes.items()}
@@ -465,7 +465,7 @@ class _Tree:
         """Return the node of a layer.
 
         Raises:
-            ModelContractError: it has none.
+            ModelContractError: It has none.
         """
         is_known = type(layer).__module__.startswith(_FRAMEWORKS)
         match layer:

@@ -125,9 +125,9 @@ class Framework:
         """Return the chains that a method of a model computes, an entry for each output, None for any other output.
 
         Args:
-            model: the model.
-            method: name of the method.
-            like: observations `[n, in]`, or a tuple of them and actions `[n, act_dim]`, which the first layer has to
+            model: The model.
+            method: Name of the method.
+            like: Observations `[n, in]`, or a tuple of them and actions `[n, act_dim]`, which the first layer has to
                 take side by side; only sizes and dtypes matter.
         """
         raise NotImplementedError
@@ -155,10 +155,10 @@ def outputs_of(framework: Framework, model: Any, methods: Sequence[str], like: A
     Lazily shaped layers get their shapes.
 
     Args:
-        framework: the interface to the model's framework.
-        model: the model.
-        methods: names of methods that take the same observations.
-        like: the inputs, as in `Framework.read`.
+        framework: The interface to the model's framework.
+        model: The model.
+        methods: Names of methods that take the same observations.
+        like: The inputs, as in `Framework.read`.
 
     Returns:
         The outputs; None if one is neither a chain nor a standard deviation.
@@ -200,12 +200,12 @@ class Parts:
     """The present layers and tensors of models, and some attributes of them or of others.
 
     Args:
-        framework: the interface to the models' framework.
-        models: the models.
+        framework: The interface to the models' framework.
+        models: The models.
         attributes: (object, name), such as methods of the models, and the models as an algorithm has them.
 
     Attributes:
-        hooks: dictionaries of the hooks that a pass of a layer would call; all are empty if there is none.
+        hooks: Dictionaries of the hooks that a pass of a layer would call; all are empty if there is none.
     """
 
     def __init__(self, framework: Framework, models: Sequence[Any], attributes: Sequence[tuple[Any, str]] = ()) -> None:
@@ -354,8 +354,8 @@ class HostMethod(NamedTuple):
     """The description of a method of an algorithm in numpy.
 
     Attributes:
-        methods: names of the model's methods whose outputs it needs.
-        finish: function that takes the framework, these outputs, and a mask of actions or None; it returns the result
+        methods: Names of the model's methods whose outputs it needs.
+        finish: Function that takes the framework, these outputs, and a mask of actions or None; it returns the result
             of the method as arrays, or None if the framework has to compute it.
         takes_mask: True if the method has an argument `action_mask`.
     """
@@ -388,12 +388,12 @@ def of_actor_critic(
     """Return the way of a method of an actor-critic; it gives None for unsupported kinds of actions.
 
     Args:
-        finish: function that takes the distribution of the actions (`sample`, `mode`, `logp` and `entropy` as in the
+        finish: Function that takes the distribution of the actions (`sample`, `mode`, `logp` and `entropy` as in the
             backends' `distributions`, and `numbers`, as actors send them) and the values `[n]`, and returns the result
             of the method.
-        needs: the arguments that `finish` needs; the other may be None.
+        needs: The arguments that `finish` needs; the other may be None.
         takes_mask: True if the method has an argument `action_mask`.
-        in_one_pass: function that returns whether the method of an algorithm calls `policy_and_value` of the model.
+        in_one_pass: Function that returns whether the method of an algorithm calls `policy_and_value` of the model.
     """
 
     def way(algorithm: Any) -> HostMethod | None:
@@ -449,10 +449,10 @@ class HostActing:
     """One method of an algorithm in numpy, which is valid while the model is the same chain.
 
     Args:
-        framework: the interface to the model's framework.
-        model: the network.
-        way: the description of the method.
-        obs: the first observations, for their size.
+        framework: The interface to the model's framework.
+        model: The network.
+        way: The description of the method.
+        obs: The first observations, for their size.
     """
 
     def __init__(self, framework: Framework, model: Any, way: HostMethod, obs: NDArray[Any]) -> None:

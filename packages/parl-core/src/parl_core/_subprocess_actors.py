@@ -52,15 +52,15 @@ class SubprocessActors(ClosingContext):
     """An actor system (`parl_core.actors.ActorSystem`) of processes on this machine.
 
     Args:
-        processes: the planned number of actors, started at once; default: the cores that this process may use.
+        processes: The planned number of actors, started at once; default: the cores that this process may use.
         start_method: `"fresh"` starts a Python that does not import the program; `"spawn"` one that imports it under
             the name `__mp_main__`, as `multiprocessing` does, so that arguments may be functions and classes of the
             program, which needs `if __name__ == "__main__":`; `"fork"` copies this process, which is safe while
             neither threads nor a framework are in use.
 
     Raises:
-        HyperparameterError: the number is below 1, or there is no such start method.
-        RuntimeError: with `"spawn"`, the program makes actors while it is imported by one.
+        HyperparameterError: The number is below 1, or there is no such start method.
+        RuntimeError: With `"spawn"`, the program makes actors while it is imported by one.
     """
 
     def __init__(self, processes: int | None = None, *, start_method: str = FRESH) -> None:
@@ -179,9 +179,9 @@ class _Process:
     """One actor's process, and the calls that it has not answered yet by their numbers.
 
     Args:
-        method: see `SubprocessActors`.
-        others: processes of the same system; a forked one has copies of their descriptors, and while it holds them
-            they do not count as closed.
+        method: See `SubprocessActors`.
+        others: Other processes of the same system; a forked one has copies of their descriptors, and while it holds
+            them they do not count as closed.
     """
 
     def __init__(self, method: str, others: Sequence["_Process"]) -> None:
@@ -247,7 +247,7 @@ class _Process:
         """Signal the process to end, without waiting for it.
 
         Args:
-            was_waited_for: true if the time that its last call, such as the `close` of environments, should take is
+            was_waited_for: Whether the time that its last call, such as the `close` of environments, should take is
                 over; a process that has not begun it is killed after `STUCK_TIMEOUT_S`.
         """
         self._loss = ""

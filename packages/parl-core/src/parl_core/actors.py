@@ -53,11 +53,11 @@ class ActorFuture(Protocol):
         """Wait for the answer and return it.
 
         Args:
-            timeout: seconds to wait at most; None waits as long as it takes.
+            timeout: Seconds to wait at most; None waits as long as it takes.
 
         Raises:
-            TimeoutError: the answer did not come in time.
-            Exception: whatever the method raised, as its own type.
+            TimeoutError: The answer did not come in time.
+            Exception: Whatever the method raised, as its own type.
         """
 
     def done(self) -> bool:
@@ -179,10 +179,10 @@ class ThreadActors(ClosingContext):
     within a call ends after it, and the result is dropped.
 
     Args:
-        threads: the planned number of actors; more can be made. Default: the cores that this process may use.
+        threads: The planned number of actors; more can be made. Default: the cores that this process may use.
 
     Raises:
-        HyperparameterError: the number is below 1.
+        HyperparameterError: The number is below 1.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -289,14 +289,14 @@ def open_actors(name: str = IN_PROCESS, **options: Any) -> ActorSystem:
     Args:
         name: `"in-process"`, `"threads"`, `"subprocess"`, or a name that an installed package registered, such as
             `"remote"`.
-        options: passed to the system's constructor, such as `processes=2` for `"subprocess"`, `cpu_num=2` for
+        options: Arguments of the system's constructor, such as `processes=2` for `"subprocess"`, `cpu_num=2` for
             `"remote"`.
 
     Returns:
         the system, ready to create actors; use it in a `with` statement or close it.
 
     Raises:
-        ImportError: no installed package offers that name.
+        ImportError: No installed package offers that name.
     """
     if name == IN_PROCESS:
         return InProcessActors(**options)
@@ -317,9 +317,9 @@ def choose_actors(count: int, address: str = "") -> ActorSystem:
     """Open the actor system that a program's settings ask for.
 
     Args:
-        count: actors that the program makes, at least 0.
-        address: of the running cluster that hosts them. Empty: a private cluster of this machine with `count` slots, or
-            this process if `count` is 0.
+        count: Actors that the program makes, at least 0.
+        address: The address of the running cluster that hosts them. Empty: a private cluster of this machine with
+            `count` slots, or this process if `count` is 0.
 
     Raises:
         ImportError: parl-remote is not installed.
@@ -333,8 +333,8 @@ def wait_any(futures: Sequence[ActorFuture], timeout_s: float | None = None) -> 
     """Wait until at least one of several calls is answered.
 
     Args:
-        futures: of calls on actors of one system, at least one.
-        timeout_s: seconds to wait at most; None waits as long as it takes.
+        futures: The futures of calls on actors of one system, at least one.
+        timeout_s: Seconds to wait at most; None waits as long as it takes.
 
     Returns:
         the finished ones, in the given order; none after the timeout. If the calls of one actor are given in the order

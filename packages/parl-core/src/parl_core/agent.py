@@ -61,17 +61,17 @@ class Agent:
         agent.save("dqn.ckpt")
 
     Args:
-        algorithm: the algorithm to act and learn with.
-        gpu_id: an argument of PARL 1.x, without effect; pass `device=` to the algorithm instead.
-        obs_ndim: number of dimensions of one observation; 0 for a `Discrete` space. Of dictionaries, the number of each
+        algorithm: The algorithm to act and learn with.
+        gpu_id: An argument of PARL 1.x, without effect; pass `device=` to the algorithm instead.
+        obs_ndim: Number of dimensions of one observation; 0 for a `Discrete` space. Of dictionaries, the number of each
             part by name; of tuples the same with the names "0", "1", … Default: that of the model, which those of
             `parl.networks.for_spaces` have.
-        seed: of the generator that draws exploration on the host; default: from the operating system.
+        seed: The seed of the generator that draws exploration on the host; default: from the operating system.
 
     Raises:
         ModelContractError: `algorithm` is not an algorithm, or one of its models stores layers where the framework does
             not find them.
-        HyperparameterError: the seed is not a whole number of at least 0.
+        HyperparameterError: The seed is not a whole number of at least 0.
     """
 
     BACKEND: ClassVar[str] = ""
@@ -151,9 +151,9 @@ class Agent:
         The first call gives all layers of the models their shapes, including layers that acting does not run.
 
         Args:
-            obs: one observation or a batch `[n, ...]`.
-            args: none here; a subclass may define `predict` with other parameters.
-            options: of the algorithm's choice of actions, such as `action_mask=`: bool `[act_dim]`, or
+            obs: One observation or a batch `[n, ...]`.
+            args: Arguments of a subclass's own method, which may define `predict` with other parameters.
+            options: The options of the algorithm's choice of actions, such as `action_mask=`: bool `[act_dim]`, or
                 `[n, act_dim]` for a batch, True where an action is possible. Such a mask may also come with
                 observations that are a dictionary, under the key `action_mask`.
 
@@ -162,7 +162,7 @@ class Agent:
             algorithm defines no `Algorithm.choose`, the result of its `predict`.
 
         Raises:
-            HyperparameterError: the algorithm also needs the previous steps (`Algorithm.NEEDS_HISTORY`).
+            HyperparameterError: The algorithm also needs the previous steps (`Algorithm.NEEDS_HISTORY`).
         """
         self._refuse_unnamed("predict", args)
         batch, single = self._batched(obs)
@@ -179,9 +179,9 @@ class Agent:
         """Act with exploration.
 
         Args:
-            obs: one observation or a batch `[n, ...]`.
-            args: none here; a subclass may define `sample` with other parameters.
-            options: settings of the algorithm's exploration, such as `epsilon=` of DQN.
+            obs: One observation or a batch `[n, ...]`.
+            args: Arguments of a subclass's own method, which may define `sample` with other parameters.
+            options: Settings of the algorithm's exploration, such as `epsilon=` of DQN.
 
         Returns:
             As `predict`; for PPO `(value, action, log_prob, entropy)`, for A2C and A3C `(action, value)`, and for
@@ -223,11 +223,11 @@ class Agent:
         """Act with exploration and return the values for on-policy learning: (value, action, log-probability).
 
         Args:
-            obs: one observation or a batch `[n, ...]`.
-            options: as in `predict`.
+            obs: One observation or a batch `[n, ...]`.
+            options: As in `predict`.
 
         Raises:
-            TypeError: the algorithm does not learn from its own policy's experience.
+            TypeError: The algorithm does not learn from its own policy's experience.
         """
         batch, single = self._batched(obs)
         options = self._options(options, batch, single)
@@ -237,7 +237,7 @@ class Agent:
         """Return the estimated value of an observation (float) or a batch (`[n]`), if the algorithm has one.
 
         Args:
-            obs: one observation or a batch `[n, ...]`.
+            obs: One observation or a batch `[n, ...]`.
             state: `state=` of a model with a memory.
         """
         batch, single = self._batched(obs)
@@ -249,7 +249,7 @@ class Agent:
         """Return the logits of the policy, `[act_dim]` or `[n, act_dim]`, for algorithms that have them (IMPALA).
 
         Args:
-            obs: one observation or a batch `[n, ...]`.
+            obs: One observation or a batch `[n, ...]`.
             state: `state=` of a model with a memory; (logits, the state after) is returned then.
         """
         batch, single = self._batched(obs)
@@ -261,7 +261,7 @@ class Agent:
         """Return the state before the first step of an episode; None where the model has no memory.
 
         Args:
-            rows: number of environments, for a state `[rows, ...]` by name; None: one, for a state `[...]`.
+            rows: Number of environments, for a state `[rows, ...]` by name; None: one, for a state `[...]`.
         """
         if not self.alg.remembers:
             return None
@@ -285,17 +285,17 @@ class Agent:
         """Update the algorithm from one batch of arrays.
 
         Args:
-            args: a batch (`Transitions`, `Rollout`, `Fragment`, `Windows`), or its columns one by one, as in PARL 1.x
+            args: A batch (`Transitions`, `Rollout`, `Fragment`, `Windows`), or its columns one by one, as in PARL 1.x
                 and 2.x; the same arguments as those of the algorithm's `learn`, your own algorithms included.
-            kwargs: likewise.
+            kwargs: The same arguments by name.
 
         Returns:
             The result of the algorithm, as floats and arrays.
 
         Raises:
-            DivergedError: the loss is NaN or infinite; if a number of the batch is, a `SpoiledBatchError` that names
+            DivergedError: The loss is NaN or infinite; if a number of the batch is, a `SpoiledBatchError` that names
                 its row.
-            ValueError: the arrays do not fit together.
+            ValueError: The arrays do not fit together.
         """
         columns = self._columns
         if columns is None:
@@ -315,8 +315,8 @@ class Agent:
         """Update the algorithm from one batch, and leave the results on the device, so that no update waits for them.
 
         Args:
-            batch: as in `learn`.
-            settings: of the algorithm's `learn`, such as learning rates.
+            batch: As in `learn`.
+            settings: The settings of the algorithm's `learn`, such as learning rates.
 
         Returns:
             The algorithm's result; `read` converts it to floats and arrays, and checks that they are finite.
@@ -327,16 +327,16 @@ class Agent:
         """Update the algorithm from several batches, one after the other, and read the results after the last one.
 
         Args:
-            batches: each as in `learn`.
-            settings: of the algorithm's `learn`, for all batches.
+            batches: Each as in `learn`.
+            settings: The settings of the algorithm's `learn`, for all batches.
 
         Returns:
             The result of `learn` for each batch.
 
         Raises:
-            TypeError: the algorithm's `learn` takes no batches, or an element is not a batch.
-            DivergedError: as in `learn`; the updates after that batch have still been made.
-            ValueError: the arrays do not fit together.
+            TypeError: The algorithm's `learn` takes no batches, or an element is not a batch.
+            DivergedError: As in `learn`; the updates after that batch have still been made.
+            ValueError: The arrays do not fit together.
         """
         if self._columns is None:
             raise TypeError(f"{type(self.alg).__name__}.learn takes no batches; call agent.learn for each update")
@@ -352,11 +352,11 @@ class Agent:
         """Return the result of `learn_unread` as floats and arrays.
 
         Args:
-            figures: the result of one update.
-            batch: searched for the bad row if a loss is not finite.
+            figures: The result of one update.
+            batch: The batch that is searched for the bad row if a loss is not finite.
 
         Raises:
-            DivergedError: as in `learn`.
+            DivergedError: As in `learn`.
         """
         found = self.alg._read(figures)
         self._check_figures(found, batch)
@@ -395,7 +395,7 @@ class Agent:
         """Refuse numbers that are not finite before an update, where its losses would not show them.
 
         Raises:
-            SpoiledBatchError: it names the row.
+            SpoiledBatchError: It names the row.
         """
         strange = batch.first_strange()
         if strange is not None:
@@ -408,7 +408,7 @@ class Agent:
         """Refuse figures that are not finite, and name the row of the batch that spoiled them.
 
         Raises:
-            DivergedError: one is NaN or infinite.
+            DivergedError: One is NaN or infinite.
         """
         try:
             _check_figures(f"{type(self.alg).__name__}.learn", figures)
@@ -421,8 +421,8 @@ class Agent:
         """Learn from one rollout, with PPO, A2C or PolicyGradient: see `parl_core.contracts.base.OnPolicy`.
 
         Raises:
-            TypeError: the algorithm does not learn from its own policy's experience.
-            DivergedError: a figure is NaN or infinite.
+            TypeError: The algorithm does not learn from its own policy's experience.
+            DivergedError: A figure is NaN or infinite.
         """
         learn_rollout = self._on_policy("learn_rollout").learn_rollout
         if self.alg.LOSSES_HIDE_NAN and not batch.checked:
@@ -441,7 +441,7 @@ class Agent:
         For subclasses: `self.run(self.alg.policy_learn, obs, actions, advantages)`.
 
         Raises:
-            DivergedError: a scalar that it returned is NaN or infinite.
+            DivergedError: A scalar that it returned is NaN or infinite.
         """
         try:
             result = method(
@@ -478,7 +478,7 @@ class Agent:
         """Copy weights into the algorithm's model.
 
         Raises:
-            WeightsMismatchError: a name is missing or unknown, or two shapes differ.
+            WeightsMismatchError: A name is missing or unknown, or two shapes differ.
         """
         self.alg.set_weights(weights)
 
@@ -488,18 +488,18 @@ class Agent:
         """Save everything that `restore` needs to continue: models, targets, optimizer, counters.
 
         Args:
-            save_path: a file (`./model.ckpt`), or a directory (`./model_dir`) that will hold `agent.safetensors`.
-            model: save the weights of this model alone.
-            program: for agents that build programs of static graphs, on paddle: a program with parameters of this
-                agent; default `self.learn_program`. It may also be given as `model`.
-            normalization: the environment whose running statistics normalise this agent's observations
+            save_path: A file (`./model.ckpt`), or a directory (`./model_dir`) that will hold `agent.safetensors`.
+            model: The model whose weights alone are saved.
+            program: For agents that build programs of static graphs on paddle, a program with parameters of this agent;
+                default `self.learn_program`. It may also be given as `model`.
+            normalization: The environment whose running statistics normalise this agent's observations
                 (`NormalizeVector`, or the result of `wrap_rms`). They are saved with the agent, which needs them to
                 act.
 
         Raises:
-            ModelContractError: a program is given to an agent that builds none.
-            TypeError: neither `normalization` nor an environment that it wraps has running statistics.
-            ValueError: the agent builds programs, none was given and there is no `self.learn_program`; or the given one
+            ModelContractError: A program is given to an agent that builds none.
+            TypeError: Neither `normalization` nor an environment that it wraps has running statistics.
+            ValueError: The agent builds programs, none was given and there is no `self.learn_program`; or the given one
                 has no parameters of this agent.
         """
         model = self._model_to_store(model, program)
@@ -519,18 +519,18 @@ class Agent:
         """Continue from a saved file, of this or of the other backend.
 
         Args:
-            save_path: the path that was passed to `save`.
-            model: restore only this model's weights.
-            map_location: an argument of PARL 2.x, without effect: the weights go to the device of the models.
-            program: as in `save`.
-            normalization: the environment that receives the statistics saved with the agent. Without one, saved
+            save_path: The path that was passed to `save`.
+            model: The model whose weights alone are restored.
+            map_location: An argument of PARL 2.x, without effect: the weights go to the device of the models.
+            program: As in `save`.
+            normalization: The environment that receives the statistics saved with the agent. Without one, saved
                 statistics cause a warning.
 
         Raises:
-            CheckpointError: there is no such file, it is damaged or does not fit, or it has no statistics although
+            CheckpointError: There is no such file, it is damaged or does not fit, or it has no statistics although
                 `normalization` was given. The agent and the statistics are unchanged, except that layers without shapes
                 may have received some.
-            ModelContractError, TypeError, ValueError: as in `save`.
+            ModelContractError, TypeError, ValueError: As in `save`.
         """
         model = self._model_to_store(model, program)
         environment = None if normalization is None else statistics_of(normalization)
@@ -605,7 +605,7 @@ class Agent:
         """Return options with the state of a batch, all zeros where none was given.
 
         Raises:
-            ValueError: it is not that of such a batch.
+            ValueError: It is not that of such a batch.
         """
         rows = rows_of(batch)
         expected = self.alg.model.initial_state(rows)
@@ -753,7 +753,7 @@ def _refuse_nan(batch: Any) -> None:
     """Refuse observations that are NaN, for which any action is as good as none.
 
     Raises:
-        SpoiledBatchError: it names the number's place.
+        SpoiledBatchError: It names the number's place.
     """
     for name, array in leaves("obs", batch).items():
         if array.dtype.kind == "f" and np.isnan(array).any():
@@ -768,11 +768,11 @@ def _as_batch(obs: Any, ndim: Any) -> tuple[Any, bool]:
     """Return the observations as a batch, and whether it was a single one.
 
     Args:
-        obs: one observation or a batch: an array, or a dictionary of such.
-        ndim: as `parl.Agent`'s `obs_ndim`.
+        obs: One observation or a batch: an array, or a dictionary of such.
+        ndim: As `parl.Agent`'s `obs_ndim`.
 
     Raises:
-        ValueError: the number of dimensions fits neither, or the observation is no dictionary of the model's parts.
+        ValueError: The number of dimensions fits neither, or the observation is no dictionary of the model's parts.
     """
     if isinstance(obs, tuple) and isinstance(ndim, Mapping):
         obs = {str(i): part for i, part in enumerate(obs)}
@@ -857,7 +857,7 @@ def _check_figures(source: str, figures: Any) -> None:
     """Refuse NaN and infinity in the result of an algorithm's method: a number, a tuple or a dictionary.
 
     Raises:
-        DivergedError: it names the figures, and what usually helps.
+        DivergedError: It names the figures, and what usually helps.
     """
     if isinstance(figures, float):
         check_finite(source, {"the loss": figures})

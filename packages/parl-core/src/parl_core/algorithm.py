@@ -60,10 +60,10 @@ class LearningRate:
         """Set the learning rate of the steps to come; it is saved with the optimizer's state.
 
         Args:
-            lr: at least 0.
+            lr: The learning rate, at least 0.
 
         Raises:
-            HyperparameterError: it is not a number, or below 0.
+            HyperparameterError: It is not a number, or below 0.
         """
         self._set = check_non_negative("lr", lr)
 
@@ -138,11 +138,12 @@ class Optimizer(LearningRate):
     batch.
 
     Args:
-        model: the model whose parameters are updated.
-        lr: default learning rate, above 0.
-        eps: added to the root of the second moment.
-        max_grad_norm: limit of the gradients' global norm, None for none.
-        part: update only the parameters below this attribute of the model, or those that this function lists.
+        model: The model whose parameters are updated.
+        lr: Default learning rate, above 0.
+        eps: The number added to the root of the second moment.
+        max_grad_norm: Limit of the gradients' global norm, None for none.
+        part: The part to update: only the parameters below this attribute of the model, or those that this function
+            lists.
         compiles: `descend` compiles losses and gradients if the backend does.
     """
 
@@ -167,8 +168,8 @@ class Optimizer(LearningRate):
         """Compute gradients of `loss` and take one step.
 
         Args:
-            loss: a scalar tensor.
-            lr: learning rate of this step; default the constructor's.
+            loss: A scalar tensor.
+            lr: Learning rate of this step; default the constructor's.
 
         Returns:
             The gradients' global norm before clipping, a tensor, where a limit was set; else None.
@@ -179,10 +180,10 @@ class Optimizer(LearningRate):
         """Take one step down the gradient of `loss(*batch)`.
 
         Args:
-            loss: a function of tensors without side effects that returns a scalar, and figures by name; where the
+            loss: A function of tensors without side effects that returns a scalar, and figures by name; where the
                 algorithm compiles, it is compiled together with its gradient.
-            batch: its arguments, batches, tensors, dictionaries of tensors or None.
-            lr: learning rate of this step; default the constructor's.
+            batch: The arguments of the loss: batches, tensors, dictionaries of tensors or None.
+            lr: Learning rate of this step; default the constructor's.
 
         Returns:
             The result of `loss`, detached from the graph.
@@ -202,7 +203,7 @@ class Optimizer(LearningRate):
         """Restore a state that `get_state` returned, of either backend.
 
         Raises:
-            WeightsMismatchError: names or shapes do not fit the model; nothing was changed.
+            WeightsMismatchError: Names or shapes do not fit the model; nothing was changed.
         """
         raise NotImplementedError
 
@@ -220,7 +221,7 @@ class Optimizer(LearningRate):
         """Return steps, first and second moments of a saved state, by the names and in the layouts of this backend.
 
         Raises:
-            WeightsMismatchError: names or shapes do not fit the model.
+            WeightsMismatchError: Names or shapes do not fit the model.
         """
         slots: dict[str, Weights] = {"step": {}, "moment1": {}, "moment2": {}}
         for path, array in state.items():
@@ -241,11 +242,11 @@ def require_gradient(has_one: bool, owner: str) -> None:
     """Refuse a loss on which no trainable parameter has an influence.
 
     Args:
-        has_one: the loss has a gradient.
-        owner: of the parameters, for the message.
+        has_one: Whether the loss has a gradient.
+        owner: The owner of the parameters, for the message.
 
     Raises:
-        ModelContractError: it has none.
+        ModelContractError: It has none.
     """
     if not has_one:
         raise ModelContractError(
@@ -260,10 +261,10 @@ class AlgorithmState:
 
     Attributes:
         arrays: `<attribute>/<name>` -> array: every model (targets included) and every optimizer of the algorithm.
-        counters: whole numbers by attribute, such as the updates since the last target synchronisation.
-        others: by attribute, the state of the algorithm's other objects (optimizers, schedulers, generators and
-            modules of the framework, and numbers, arrays and tensors that have changed): `class`, the full name of its
-            class, and `state`, whose arrays and tensors are among `arrays`, below the attribute's name.
+        counters: Whole numbers by attribute, such as the updates since the last target synchronisation.
+        others: The state of the algorithm's other objects by attribute (optimizers, schedulers, generators and modules
+            of the framework, and numbers, arrays and tensors that have changed): `class`, the full name of its class,
+            and `state`, whose arrays and tensors are among `arrays`, below the attribute's name.
     """
 
     arrays: Weights
@@ -313,20 +314,20 @@ class Algorithm:
         loss = agent.learn(np.zeros((32, 4), np.float32), np.ones(32, np.int64))
 
     Args:
-        model: the network to train.
+        model: The network to train.
         hyperparas: PARL 1.x's dictionary of settings, kept as `self.hyperparas`; new code uses arguments.
         device: `"auto"` (the environment variable `PARL_DEVICE`, else a GPU when there is one, else the CPU) or a name
             of the framework, such as `"cpu"` or `"cuda:1"`.
-        compile: compile losses and their gradients (`torch.compile`; on CUDA with graphs): the first updates take many
-            seconds, later ones less than before. Off by default. Without a C++ compiler there is a warning, and nothing
-            is compiled; paddle refuses the option.
+        compile: Whether losses and their gradients are compiled (`torch.compile`; on CUDA with graphs): the first
+            updates take many seconds, later ones less than before. Off by default. Without a C++ compiler there is a
+            warning, and nothing is compiled; paddle refuses the option.
         compute_dtype: `"bfloat16"` lets the networks multiply in half the bits, which pays for convolutions where the
             processor or GPU can do it; weights, losses, optimizer and what agents return stay float32. Default:
             float32. Paddle refuses it.
 
     Raises:
-        ModelContractError: the model keeps layers where the framework does not find them.
-        HyperparameterError: the device is unknown or missing, the backend does not support `compile` or
+        ModelContractError: The model keeps layers where the framework does not find them.
+        HyperparameterError: The device is unknown or missing, the backend does not support `compile` or
             `compute_dtype`, or the model has a memory and the algorithm does not learn from sequences.
     """
 
@@ -372,10 +373,10 @@ class Algorithm:
     """True if losses take actions as int64 `[n]`; `learn` takes whole numbers of any dtype, `[n]` or `[n, 1]`."""
 
     ON_HOST: ClassVar[Mapping[Any, Way]] = {}
-    """How methods of this class, but of none derived from it, act in numpy (`parl_core._small_networks`)."""
+    """The ways in which methods of this very class, not of derived ones, act in numpy (`parl_core._small_networks`)."""
 
     FRAMEWORK: ClassVar[Framework | None] = None
-    """What small networks of the backend's framework are; None where they do not act in numpy."""
+    """The backend's framework as small networks see it; None where they do not act in numpy."""
 
     LOSSES_HIDE_NAN: ClassVar[bool] = False
     """True if a loss may be finite although observations are NaN, so that programs check observations first."""
@@ -459,9 +460,9 @@ class Algorithm:
         """Turn the numpy output of `predict` into actions, on the host.
 
         Args:
-            output: the result of `predict`, as numpy arrays with one row an observation.
-            rng: the generator of exploration; None acts greedily.
-            options: settings of exploration that the algorithm documents.
+            output: The result of `predict`, as numpy arrays with one row an observation.
+            rng: The generator of exploration; None acts greedily.
+            options: Settings of exploration that the algorithm documents.
 
         Returns:
             Actions, one row an observation; here the output itself.
@@ -474,7 +475,7 @@ class Algorithm:
         """Return a user's batch of arrays with columns that fit this algorithm; here it is unchanged.
 
         Raises:
-            ValueError: the columns do not fit.
+            ValueError: The columns do not fit.
         """
         return self._fitted(batch)
 
@@ -487,7 +488,7 @@ class Algorithm:
 
         Args:
             obs: `[n, ...]`, or a dictionary of such.
-            action: of the agent, `[n, ...]`.
+            action: The actions of the agent, `[n, ...]`.
         """
         self._settle_copies()
 
@@ -523,7 +524,7 @@ class Algorithm:
         """Copy weights into `self.model`.
 
         Raises:
-            WeightsMismatchError: a name is missing or unknown, or two shapes differ.
+            WeightsMismatchError: A name is missing or unknown, or two shapes differ.
         """
         self._main_model().set_weights(weights)
 
@@ -541,7 +542,7 @@ class Algorithm:
         random generators of numpy, Python and the framework, if the layer's class is the user's own.
 
         Raises:
-            CheckpointError: the state contains something that cannot be saved, such as a function.
+            CheckpointError: The state contains something that cannot be saved, such as a function.
         """
         arrays: Weights = {}
         self._settle_copies()
@@ -562,8 +563,8 @@ class Algorithm:
         """Restore a state that `get_state` of this or of the other backend returned.
 
         Raises:
-            WeightsMismatchError: names or shapes do not fit.
-            CheckpointError: a counter is missing, or an object of the framework rejects its state.
+            WeightsMismatchError: Names or shapes do not fit.
+            CheckpointError: A counter is missing, or an object of the framework rejects its state.
         """
         parts = _split(state.arrays)
         models, optimizers = self._models(), self._optimizers()
@@ -641,12 +642,12 @@ class Algorithm:
         """Return an adapter that takes steps with an optimizer of the framework.
 
         Args:
-            optimizer: made of parameters of the model.
-            max_grad_norm: limit of the gradients' global norm, None for none.
-            part: the parameters that it may update; default all of the model.
+            optimizer: An optimizer that was made of parameters of the model.
+            max_grad_norm: Limit of the gradients' global norm, None for none.
+            part: The parameters that it may update; default all of the model.
 
         Raises:
-            HyperparameterError: it is none, or has no parameters of the model, or others than those of its part.
+            HyperparameterError: It is none, or has no parameters of the model, or others than those of its part.
         """
         raise NotImplementedError
 
@@ -825,8 +826,8 @@ class Algorithm:
         """Return a batch of arrays or tensors with all columns that losses need; at the first one, look at the model.
 
         Raises:
-            ValueError: a column is missing, or has another shape than it should have.
-            ModelContractError: a method of the model returns something else than it should.
+            ValueError: A column is missing, or has another shape than it should have.
+            ModelContractError: A method of the model returns something else than it should.
         """
         return batch
 
@@ -844,7 +845,7 @@ class Algorithm:
         `part` lists the parameters that it is for, where these are not all of the model.
 
         Raises:
-            HyperparameterError: it is not an optimizer of this model, or the algorithm was to compile.
+            HyperparameterError: It is not an optimizer of this model, or the algorithm was to compile.
         """
         if given is None:
             return self._adam(self.model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
@@ -867,9 +868,9 @@ class Algorithm:
 
         Args:
             given: None, or optimizers of `parl.optim` or of the framework by part.
-            parts: functions that list the parameters, by part.
-            rates: learning rates of Adam, by part.
-            max_grad_norm: limit of each part's gradients' norm.
+            parts: Functions that list the parameters, by part.
+            rates: Learning rates of Adam, by part.
+            max_grad_norm: Limit of each part's gradients' norm.
 
         Raises:
             HyperparameterError: `given` is no such dictionary, or an optimizer does not fit its part.
@@ -890,7 +891,7 @@ class Algorithm:
         """Return whether the model has a memory.
 
         Raises:
-            HyperparameterError: it has, and this algorithm does not learn so.
+            HyperparameterError: It has, and this algorithm does not learn so.
         """
         if not has_memory(model):
             return False
@@ -909,13 +910,13 @@ class Algorithm:
         """Return the inputs of a model's heads: observations, or a memory's outputs for sequences of them.
 
         Args:
-            obs: tensors `[rows * T, ...]`, or a dictionary of such.
-            state: before each sequence, `[rows, ...]` by name.
+            obs: Tensors `[rows * T, ...]`, or a dictionary of such.
+            state: The state before each sequence, `[rows, ...]` by name.
             begins: `[rows * T]`, not zero where a step is the first of its episode; None: none is.
-            model: whose memory; default `self.model`.
+            model: The model whose memory is used; default `self.model`.
 
         Raises:
-            ValueError: the model has a memory, and there is no state.
+            ValueError: The model has a memory, and there is no state.
         """
         if not self.remembers:
             return obs
@@ -1135,12 +1136,12 @@ class Algorithm:
         """Refuse a model of which one of the methods returns something else than a pair.
 
         Args:
-            pairs: the required result of each method, in words; methods other than `policy` also take the action.
-            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            pairs: The required result of each method, in words; methods other than `policy` also take the action.
+            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
             action: `[batch, act_dim]`.
 
         Raises:
-            ModelContractError: it names the method, what it returned and what it has to return.
+            ModelContractError: It names the method, what it returned and what it has to return.
         """
         with self._trying_out(obs, action) as (rows, actions, count):
             for method, wanted in pairs.items():
@@ -1167,12 +1168,14 @@ class Algorithm:
         It is looked at until it was one that does.
 
         Args:
-            method: of the model, such as `policy`; of what `policy_and_value` returns, the first one counts.
-            obs: of a batch, `[batch, ...]` or a dictionary of such; its first rows are tried, and signs may differ.
-            after: of the policy's outputs, how many come before the mean.
+            method: The name of a method of the model, such as `policy`; of the results of `policy_and_value` the first
+                one counts.
+            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; its first rows are tried, and
+                signs may differ.
+            after: The number of the policy's outputs that come before the mean.
 
         Raises:
-            ModelContractError: it names the method, what it returned and what it has to return.
+            ModelContractError: It names the method, what it returned and what it has to return.
         """
         if self._has_gaussians:
             return
@@ -1198,11 +1201,12 @@ class Algorithm:
         """Refuse a policy that does not return a tensor, such as one that returns a distribution.
 
         Args:
-            method: of the model, such as `policy`; of what `policy_and_value` returns, the first one counts.
-            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            method: The name of a method of the model, such as `policy`; of the results of `policy_and_value` the first
+                one counts.
+            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
 
         Raises:
-            ModelContractError: it names the method, what it returned and what it has to return.
+            ModelContractError: It names the method, what it returned and what it has to return.
         """
         with self._trying_out(obs, np.zeros(1)) as (rows, _, _):
             try:
@@ -1219,13 +1223,13 @@ class Algorithm:
         """Return the shape of the result of a model's method for a row; None if it raises.
 
         Args:
-            method: takes observations, and actions where there are some.
-            wanted: the required result, in words that end in a shape, `[batch, ...]`.
-            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            method: The name of a method that takes observations, and actions where there are some.
+            wanted: The required result, in words that end in a shape, `[batch, ...]`.
+            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
             action: `[batch, act_dim]`.
 
         Raises:
-            ModelContractError: it returns something else.
+            ModelContractError: It returns something else.
         """
         with self._trying_out(obs, np.zeros(1) if action is None else action) as (rows, actions, count):
             call = getattr(self.model, method)
@@ -1253,9 +1257,10 @@ class Algorithm:
         """Return the number of columns that a method of the model returns for an observation.
 
         Args:
-            method: takes observations alone; where it returns several arrays, the first one counts.
-            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
-            dimensions: of what it returns, with that of the batch.
+            method: The name of a method that takes observations alone; where it returns several arrays, the first one
+                counts.
+            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            dimensions: The number of dimensions of the result, that of the batch included.
 
         Returns:
             The size of the last dimension; None where the method fails or returns something else, which the update,
@@ -1271,12 +1276,13 @@ class Algorithm:
         """Refuse actions with another number of columns than a method of the model returns.
 
         Args:
-            method: takes observations alone; where it returns several arrays, the first one counts.
-            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            method: The name of a method that takes observations alone; where it returns several arrays, the first one
+                counts.
+            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
             action: `[batch, act_dim]`.
 
         Raises:
-            ValueError: it has both shapes.
+            ValueError: It has both shapes.
         """
         width = self._output_size(method, obs)
         if width not in (None, action.shape[-1]):
@@ -1291,9 +1297,9 @@ class Algorithm:
         """Provide a context in which the model can be called: nothing is learned, counted or drawn by it.
 
         Args:
-            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
             action: `[batch, act_dim]`.
-            most: try the first rows of the observations instead, up to so many.
+            most: The largest number of first rows of the observations that are tried instead.
 
         Yields:
             (observations, actions, rows): tensors of so many rows, equal ones without `most`.

@@ -32,17 +32,18 @@ def atomic_write(
     """Open a file to write to, which gets its name when the block ends without an error.
 
     Args:
-        path: its name.
+        path: The path of the file.
         mode: "wb" for bytes, "w" for text.
-        permissions: of the file, from the moment it is created; default: those of the file that it replaces, else what
-            the umask leaves of 0666.
-        durable: force the content to the disk before the file gets its name, so that it outlives a loss of power.
-        replace: replace a file of that name; else refuse to.
-        options: others of `open`, such as `encoding=` and `newline=`.
+        permissions: The permissions of the file, from the moment it is created; default: those of the file that it
+            replaces, else what the umask leaves of 0666.
+        durable: Whether the content is forced to the disk before the file gets its name, so that it survives a loss of
+            power.
+        replace: Whether an existing file of that name is replaced; otherwise it is an error.
+        options: Further arguments of `open`, such as `encoding=` and `newline=`.
 
     Raises:
-        FileExistsError: there is a file of that name, with `replace=False`.
-        OSError: it cannot be written. A file of that name is untouched, and nothing else remains, as after any other
+        FileExistsError: There is a file of that name, with `replace=False`.
+        OSError: It cannot be written. A file of that name is untouched, and nothing else remains, as after any other
             error in the block.
     """
     final = Path(path)
@@ -83,7 +84,7 @@ def write_json(path: Path, value: Any) -> None:
     """Write a value as a JSON file, which appears under its name when it is complete.
 
     Raises:
-        OSError: it cannot be written; an older file of that name is untouched.
+        OSError: It cannot be written; an older file of that name is untouched.
     """
     with atomic_write(path, "w") as file:
         file.write(json.dumps(value, indent=1) + "\n")

@@ -121,8 +121,8 @@ def set_backend(name: str) -> None:
         name: `torch` or `paddle`, or the name of any installed entry point of the group `parl.backends`.
 
     Raises:
-        UnknownBackend: no known distribution provides it.
-        BackendNotInstalled: it is known, but its distribution is not installed.
+        UnknownBackend: No known distribution provides it.
+        BackendNotInstalled: It is known, but its distribution is not installed.
     """
     _require(name)
     forced = _config.backend_choice()
@@ -136,7 +136,7 @@ def current() -> Backend:
 
     Raises:
         UnknownBackend: `PARL_BACKEND` names an unknown backend.
-        BackendNotInstalled: the chosen backend, or every backend, is missing; the message is the `pip install` line.
+        BackendNotInstalled: The chosen backend, or every backend, is missing; the message is the `pip install` line.
     """
     name = _config.backend_choice() or _choice.name or _choice.preferred
     if name is None:
@@ -149,8 +149,8 @@ def load(name: str) -> Backend:
     """Return the backend called `name`, loaded once.
 
     Raises:
-        UnknownBackend: no known distribution provides it.
-        BackendNotInstalled: its distribution is not installed.
+        UnknownBackend: No known distribution provides it.
+        BackendNotInstalled: Its distribution is not installed.
     """
     if name not in _choice.loaded:
         _require(name)

@@ -63,11 +63,11 @@ class Checkpoint:
     """One complete checkpoint.
 
     Attributes:
-        path: its folder.
-        step: steps (or updates) that had been taken.
-        state: the state that was passed to `CheckpointStore.write`.
-        segments: names of the pieces of replay memory that belong to it.
-        backend: the backend of its agent; empty if there is none.
+        path: The folder of the checkpoint.
+        step: Steps (or updates) that had been taken.
+        state: The state that was passed to `CheckpointStore.write`.
+        segments: Names of the pieces of replay memory that belong to it.
+        backend: The backend of its agent; empty if there is none.
     """
 
     path: Path
@@ -86,8 +86,8 @@ class CheckpointStore:
     """The checkpoints of one run.
 
     Args:
-        folder: the folder of the checkpoints; made when the first one is written.
-        keep: number of checkpoints that are kept, at least 1. With two, one is left if the disk damages the other.
+        folder: The folder of the checkpoints; made when the first one is written.
+        keep: Number of checkpoints that are kept, at least 1. With two, one is left if the disk damages the other.
     """
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
@@ -114,15 +114,15 @@ class CheckpointStore:
         """Write a checkpoint, remove surplus old ones, and return its folder.
 
         Args:
-            step: its name; an existing one is replaced.
-            state: see `parl_core.checkpoint`.
-            save_agent: writes the agent to the file that it is given.
-            backend: the agent's backend.
-            segments: the pieces of replay memory that it needs, already written.
+            step: The step that names the checkpoint; an existing one is replaced.
+            state: See `parl_core.checkpoint`.
+            save_agent: The function that writes the agent to the file that it is given.
+            backend: The agent's backend.
+            segments: The pieces of replay memory that it needs, already written.
 
         Raises:
-            OSError: it could not be written; the checkpoints before are untouched.
-            CheckpointError: the state contains a value that a checkpoint cannot hold.
+            OSError: It could not be written; the checkpoints before are untouched.
+            CheckpointError: The state contains a value that a checkpoint cannot hold.
         """
         tree, arrays = to_tree(state)
         text = json.dumps(tree).encode()
@@ -164,7 +164,7 @@ class CheckpointStore:
         """Read the checkpoint of a step.
 
         Raises:
-            CheckpointError: there is none, it is damaged, or a newer PARL wrote it; the message names the file.
+            CheckpointError: There is none, it is damaged, or a newer PARL wrote it; the message names the file.
         """
         path = self.folder / f"{step:012d}"
         manifest = _manifest(path / _MANIFEST)
@@ -182,10 +182,10 @@ class CheckpointStore:
         A checkpoint that was damaged on disk is renamed, with a line in the log, and the previous one is read.
 
         Args:
-            usable: raises CheckpointError if something that belongs to a checkpoint is damaged.
+            usable: The function that raises CheckpointError if something that belongs to a checkpoint is damaged.
 
         Raises:
-            CheckpointError: none is complete, or a newer PARL wrote the newest one.
+            CheckpointError: None is complete, or a newer PARL wrote the newest one.
         """
         damage: CheckpointError | None = None
         for step in reversed(self.steps()):
@@ -290,7 +290,7 @@ class Journal:
     run begins new episodes, the next piece begins earlier, with the transitions that became the last ones of theirs.
 
     Args:
-        folder: the folder of the checkpoints; made with the first one.
+        folder: The folder of the checkpoints; made with the first one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -302,7 +302,7 @@ class Journal:
         """Write the new records, and return the names of all pieces that the memory needs now.
 
         Raises:
-            OSError: it could not be written; the existing pieces stay valid.
+            OSError: It could not be written; the existing pieces stay valid.
         """
         place = memory.place()
         first = place["start"] if self._place is None else max(self._place["end"], place["start"])
@@ -319,12 +319,12 @@ class Journal:
         """Restore the contents of a memory.
 
         Args:
-            memory: made with the arguments of the saved one.
-            state: the result of `memory.get_state()` when the pieces were written.
-            names: the pieces.
+            memory: The memory, made with the arguments of the saved one.
+            state: The result of `memory.get_state()` when the pieces were written.
+            names: The pieces.
 
         Raises:
-            CheckpointError: the memory is a different one, or a piece is missing or damaged.
+            CheckpointError: The memory is a different one, or a piece is missing or damaged.
         """
         memory.set_state(state)
         for name in names:
@@ -339,7 +339,7 @@ class Journal:
         """Refuse pieces that cannot be read, before anything is changed.
 
         Raises:
-            CheckpointError: one is missing or damaged.
+            CheckpointError: One is missing or damaged.
         """
         for name in names:
             read_snapshot(self._folder / name, {"span"})
@@ -365,7 +365,7 @@ def to_tree(state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Return the JSON part of a state, and its arrays by their position in the state.
 
     Raises:
-        CheckpointError: something in it is neither a number, a text, an array, nor a collection of these; the message
+        CheckpointError: Something in it is neither a number, a text, an array, nor a collection of these; the message
             names the place.
     """
     arrays: dict[str, NDArray[Any]] = {}
@@ -376,7 +376,7 @@ def from_tree(tree: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     """Return the state that was passed to `to_tree`.
 
     Raises:
-        CheckpointError: an array is missing.
+        CheckpointError: An array is missing.
     """
     if isinstance(tree, list):
         return [from_tree(part, arrays) for part in tree]

@@ -51,7 +51,7 @@ def check_real(name: str, value: object) -> float:
     """Return `value` as a float if it is a finite number.
 
     Raises:
-        HyperparameterError: it is not.
+        HyperparameterError: It is not.
     """
     return _number(name, value)
 
@@ -60,7 +60,7 @@ def check_positive(name: str, value: object) -> float:
     """Return `value` as a float if it is a finite number above zero.
 
     Raises:
-        HyperparameterError: it is not.
+        HyperparameterError: It is not.
     """
     number = _number(name, value)
     if number <= 0:
@@ -72,7 +72,7 @@ def check_non_negative(name: str, value: object) -> float:
     """Return `value` as a float if it is a finite number of at least zero.
 
     Raises:
-        HyperparameterError: it is not.
+        HyperparameterError: It is not.
     """
     number = _number(name, value)
     if number < 0:
@@ -84,7 +84,7 @@ def check_scheduled(name: str, value: object) -> float | None:
     """Return `value`, which may be given for one call, as a float if it is a finite number of at least zero, or None.
 
     Raises:
-        HyperparameterError: it is neither.
+        HyperparameterError: It is neither.
     """
     return None if value is None else check_non_negative(name, value)
 
@@ -93,7 +93,7 @@ def check_fraction(name: str, value: object) -> float:
     """Return `value` as a float if it lies in [0, 1].
 
     Raises:
-        HyperparameterError: it does not.
+        HyperparameterError: It does not.
     """
     number = _number(name, value)
     if not 0 <= number <= 1:
@@ -105,7 +105,7 @@ def check_int(name: str, value: object, *, at_least: int = 1) -> int:
     """Return `value` as an int if it is a whole number of at least `at_least`.
 
     Raises:
-        HyperparameterError: it is not.
+        HyperparameterError: It is not.
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise HyperparameterError(f"{name} must be a whole number, got {value!r} of type {type(value).__name__}")
@@ -118,7 +118,7 @@ def check_sizes(name: str, value: Any) -> tuple[int, ...]:
     """Return the sizes of layers as whole numbers of at least 1; there may be none.
 
     Raises:
-        HyperparameterError: it is a single number, or one of them is not such a number.
+        HyperparameterError: It is a single number, or one of them is not such a number.
     """
     if not isinstance(value, Iterable):
         raise HyperparameterError(f"{name} lists the size of each layer, such as {name}=({value!r},), got {value!r}")
@@ -129,7 +129,7 @@ def check_all_known(algorithm: str, given: Mapping[str, Any], known: Sequence[st
     """Refuse names in the dictionary `given` that the algorithm does not have.
 
     Raises:
-        HyperparameterError: there are such names; the message lists them, and the known ones.
+        HyperparameterError: There are such names; the message lists them, and the known ones.
     """
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -143,7 +143,7 @@ def check_model_method(model: _Implements, method: str, algo: str) -> None:
     """Refuse a model that lacks a method which the algorithm calls.
 
     Raises:
-        ModelContractError: the model does not implement `method`.
+        ModelContractError: The model does not implement `method`.
     """
     first_method(model, (method,), algo)
 
@@ -152,13 +152,13 @@ def first_method(model: _Implements, methods: Sequence[str], algo: str, team: st
     """Return the first of `methods` that the model implements.
 
     Args:
-        model: the algorithm's model.
-        methods: names, of which it needs one.
-        algo: name of the algorithm.
-        team: of an algorithm for several agents, the kind of `parl.networks.for_team` that makes such a model.
+        model: The algorithm's model.
+        methods: Names, of which it needs one.
+        algo: Name of the algorithm.
+        team: The kind of `parl.networks.for_team` that makes such a model, for an algorithm for several agents.
 
     Raises:
-        ModelContractError: it implements none of them, or is not a model.
+        ModelContractError: It implements none of them, or is not a model.
     """
     if isinstance(model, type) or not hasattr(model, "implements"):
         raise ModelContractError(f"{algo} needs a parl.Model, got {model!r} of type {type(model).__name__}")
@@ -181,7 +181,7 @@ def listed_parameters(model: Any, method: str) -> list[Any]:
     """Return the parameters that `model.get_actor_params()` or another method of its kind lists.
 
     Raises:
-        ModelContractError: it lists none, or tensors that are not parameters of the model and would not be trained.
+        ModelContractError: It lists none, or tensors that are not parameters of the model and would not be trained.
     """
     owner = f"{type(model).__name__}.{method}()"
     found = getattr(model, method)()
@@ -204,7 +204,7 @@ def check_features(layer: str, shape: tuple[int, ...], leading: int) -> None:
     """Refuse inputs of a layer that have no dimension after the `leading` ones.
 
     Raises:
-        ModelContractError: the message has the shape.
+        ModelContractError: The message has the shape.
     """
     if len(shape) <= leading:
         raise ModelContractError(
@@ -217,7 +217,7 @@ def check_rows(what: str, arrays: Mapping[str, NDArray[Any]]) -> int:
     """Return the number of rows that all arrays of a batch share.
 
     Raises:
-        ValueError: the batch is empty or the first dimensions differ; the message has all of them.
+        ValueError: The batch is empty or the first dimensions differ; the message has all of them.
     """
     rows = {len(array) if array.ndim else -1 for array in arrays.values()}
     if len(rows) == 1 and (count := rows.pop()) > 0:
@@ -236,7 +236,7 @@ def check_finite(source: str, figures: Mapping[str, float]) -> None:
     """Refuse NaN and infinity among the figures that an update returned.
 
     Raises:
-        DivergedError: a figure is not finite; the message names the figures, and usual remedies.
+        DivergedError: A figure is not finite; the message names the figures, and usual remedies.
     """
     if not all(map(math.isfinite, figures.values())):
         named = ", ".join(f"{name} is {value}" for name, value in figures.items() if not math.isfinite(value))

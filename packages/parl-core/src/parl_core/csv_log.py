@@ -24,10 +24,10 @@ class CSVLogger(ClosingContext):
     end, as a killed program leaves it, is replaced by the first row that is written.
 
     Args:
-        output_file: path of the file; missing directories are created.
+        output_file: Path of the file; missing directories are created.
 
     Raises:
-        OSError: the file cannot be opened.
+        OSError: The file cannot be opened.
     """
 
     def __init__(self, output_file: str | os.PathLike[str]) -> None:
@@ -46,10 +46,10 @@ class CSVLogger(ClosingContext):
         """Write one row.
 
         Args:
-            result_dict: values by column, in any order; a tensor of one number is written as the number.
+            result_dict: Values by column, in any order; a tensor of one number is written as the number.
 
         Raises:
-            ValueError: the keys differ from the columns of the file, or the file is closed.
+            ValueError: The keys differ from the columns of the file, or the file is closed.
         """
         with self._lock:
             header = self._columns is None

@@ -59,7 +59,7 @@ def found_or_successor(owner: object, name: str, removed: Mapping[str, str]) -> 
     """Return the value for `__getattr__` of a class with removed attributes, or raise an error with the successor.
 
     Raises:
-        AttributeError: it is missing; if it was removed, the message names its successor.
+        AttributeError: It is missing; if it was removed, the message names its successor.
     """
     if name in removed:
         kind = type(owner).__name__
@@ -71,12 +71,12 @@ def class_of_old_name(module: str, name: str, successors: Mapping[str, type]) ->
     """Return the class for the deprecated name of a module and warn; the module's `__getattr__` calls this.
 
     Args:
-        module: the module's name.
-        name: the name that it lacks.
-        successors: classes by their deprecated names.
+        module: The module's name.
+        name: The name that it lacks.
+        successors: Classes by their deprecated names.
 
     Raises:
-        AttributeError: the name is not a deprecated one.
+        AttributeError: The name is not a deprecated one.
     """
     found = successors.get(name)
     if found is None:
@@ -98,12 +98,12 @@ def deprecated(
         def get_params(self): ...
 
     Args:
-        deprecated_in: the first version in which it is deprecated.
-        removed_in: the first version without it.
-        replace_function: its successor, if there is one.
+        deprecated_in: The first version in which it is deprecated.
+        removed_in: The first version without it.
+        replace_function: The successor of the function, if there is one.
 
     Raises:
-        TypeError: the decorated object is not a function or method: a class or a property, for instance.
+        TypeError: The decorated object is not a function or method: a class or a property, for instance.
     """
     advice = f"; use `{replace_function}` instead" if replace_function else ""
     fate = f"deprecated since version {deprecated_in} and will be removed in {removed_in}{advice}"

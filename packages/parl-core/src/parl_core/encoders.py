@@ -44,13 +44,13 @@ class ImageFormat:
     """The form of the images of a Box.
 
     Attributes:
-        frames: number of images stacked along the first axis; 0 if there is no such axis.
-        channels: of one image; 0 if images have no channel axis.
-        height: in pixels.
-        width: in pixels.
-        last: the channels are the last axis.
-        low: the smallest value.
-        span: the largest minus the smallest value; pixels are divided by it.
+        frames: Number of images stacked along the first axis; 0 if there is no such axis.
+        channels: The number of channels of one image; 0 if images have no channel axis.
+        height: The height in pixels.
+        width: The width in pixels.
+        last: Whether the channels are the last axis.
+        low: The smallest value.
+        span: The largest minus the smallest value; pixels are divided by it.
     """
 
     frames: int
@@ -103,7 +103,7 @@ class ImageEncoder(Layer):
     2 from 12 x 12 on.
 
     Args:
-        form: of the images.
+        form: The form of the images.
     """
 
     def __init__(self, form: ImageFormat) -> None:
@@ -131,10 +131,10 @@ class SpacePart:
     """One array of observations.
 
     Attributes:
-        path: keys that lead to it.
-        image: the form of its images, if it has any.
+        path: Keys that lead to it.
+        image: The form of its images, if it has any.
         choices: (how many, the first one) of each part of an array of choices; empty for others.
-        numbers: the count of its numbers.
+        numbers: The count of its numbers.
     """
 
     path: tuple[str, ...]
@@ -153,12 +153,12 @@ def parts_of(space: Any, channels: Channels = "auto", *, masked: bool = False) -
     """Return the arrays of which observations consist.
 
     Args:
-        space: space of observations.
-        channels: the axis of an image's channels.
-        masked: the entry `action_mask` of a Dict is a mask of actions and none of the arrays.
+        space: Space of observations.
+        channels: The axis of an image's channels.
+        masked: Whether the entry `action_mask` of a Dict is a mask of actions and none of the arrays.
 
     Raises:
-        HyperparameterError: a part is a text, a graph or anything else that is not an array of a fixed shape, or there
+        HyperparameterError: A part is a text, a graph or anything else that is not an array of a fixed shape, or there
             is nothing to observe.
     """
     found = tuple(
@@ -207,7 +207,7 @@ class SpaceEncoder(Layer):
     """Features `[batch, features]` of observations of any space, those of its parts side by side.
 
     Args:
-        parts: the result of `parts_of`.
+        parts: The result of `parts_of`.
     """
 
     _image_encoder: ClassVar[Callable[..., Any]]

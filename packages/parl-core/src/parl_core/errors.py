@@ -96,7 +96,7 @@ class LostActor(ParlError):
     """An actor of any system (`parl_core.actors`) ended while calls on it waited, or before they were made.
 
     Attributes:
-        from_outside: whether the cause lies outside the actor: its host is gone, or it was stopped from outside.
+        from_outside: Whether the cause lies outside the actor: its host is gone, or it was stopped from outside.
     """
 
     from_outside: bool = False

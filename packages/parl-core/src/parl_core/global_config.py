@@ -15,7 +15,7 @@ class GlobalConfig(SimpleNamespace):
         """Set all command-line arguments; one that changes a setting is logged.
 
         Raises:
-            TypeError: it is not an `argparse.Namespace`.
+            TypeError: It is not an `argparse.Namespace`.
         """
         if not isinstance(args, argparse.Namespace):
             raise TypeError(f"load_argument needs what ArgumentParser.parse_args() returns, got {args!r}")

@@ -87,8 +87,8 @@ def get_port_from_range(start: int, end: int) -> int:
     """Return a free TCP port between `start` and `end`, both included.
 
     Raises:
-        ValueError: the range is empty.
-        OSError: all ports of the range are taken.
+        ValueError: The range is empty.
+        OSError: All ports of the range are taken.
     """
     ports = list(range(start, end + 1))
     if not ports:

@@ -52,9 +52,9 @@ class Imported(NamedTuple):
     """The result of an import.
 
     Attributes:
-        folder: with `agent.json` and `best.ckpt`.
-        algorithm: name of its class.
-        parameters: number of imported weights.
+        folder: The folder with `agent.json` and `best.ckpt`.
+        algorithm: Name of its class.
+        parameters: Number of imported weights.
     """
 
     folder: Path
@@ -73,14 +73,14 @@ class _Network(NamedTuple):
     """The layers of a file, as our networks have them.
 
     Attributes:
-        algorithm: name of our class.
-        chains: layers by the beginnings of their names in our model.
-        activation: after each hidden layer.
-        log_std: of a Gaussian policy.
-        in_units: numbers of actions are in the environment's units, not in [-1, 1].
-        one_logit_a_bit: of a MultiBinary space, instead of two.
-        arguments: of the algorithm's constructor.
-        options: of `for_spaces`.
+        algorithm: Name of our class.
+        chains: Layers by the beginnings of their names in our model.
+        activation: The activation after each hidden layer.
+        log_std: The log standard deviations of a Gaussian policy.
+        in_units: Whether numbers of actions are in the environment's units, not in [-1, 1].
+        one_logit_a_bit: Whether each bit of a MultiBinary space has one logit instead of two.
+        arguments: The arguments of the algorithm's constructor.
+        options: The options of `for_spaces`.
     """
 
     algorithm: str
@@ -115,13 +115,13 @@ def restore(agent: Any, path: str | os.PathLike[str], model: Any = None) -> None
     models. Targets become copies of the model.
 
     Args:
-        agent: a `parl.Agent`.
-        path: a file of PARL 2.x's `agent.save`.
-        model: the part of the agent's model that was saved, such as `agent.alg.model.actor_model`, as given to PARL
+        agent: A `parl.Agent`.
+        path: A file of PARL 2.x's `agent.save`.
+        model: The part of the agent's model that was saved, such as `agent.alg.model.actor_model`, as given to PARL
             2.x's `agent.save(path, model)`; default the agent's model.
 
     Raises:
-        CheckpointError: there is no such file, it is damaged or of another kind, or it does not fit; the agent is
+        CheckpointError: There is no such file, it is damaged or of another kind, or it does not fit; the agent is
             unchanged.
     """
     file = Path(path).expanduser()
@@ -162,20 +162,20 @@ def import_run(
     """Write a folder with the agent of a file, on the current backend; the file may be of the other one.
 
     Args:
-        file: a zip file of Stable-Baselines3 (DQN, PPO, A2C, SAC, TD3, DDPG), or a checkpoint of PARL 2.x.
-        env: id of the environment that the agent acts in.
-        folder: of the run; a new one, or an empty one.
-        algorithm: name of the class; needed for PARL 2.x, whose files do not contain it.
-        activation: after each hidden layer of a model of PARL 2.x; default: tanh for PPO, A2C and PolicyGradient, relu
-            for the others, as in its examples.
-        normalization: a file of Stable-Baselines3's `VecNormalize.save`, by which observations were normalised.
-        module: imported first, because it registers the environment.
-        seed: of sampling.
+        file: A zip file of Stable-Baselines3 (DQN, PPO, A2C, SAC, TD3, DDPG), or a checkpoint of PARL 2.x.
+        env: Id of the environment that the agent acts in.
+        folder: The folder of the run; a new one, or an empty one.
+        algorithm: Name of the class; needed for PARL 2.x, whose files do not contain it.
+        activation: The activation after each hidden layer of a model of PARL 2.x; default: tanh for PPO, A2C and
+            PolicyGradient, relu for the others, as in its examples.
+        normalization: A file of Stable-Baselines3's `VecNormalize.save`, by which observations were normalised.
+        module: The module that registers the environment, imported first.
+        seed: The seed of sampling.
 
     Raises:
-        CheckpointError: a file is missing, damaged or of another kind, or holds a network that has no counterpart here.
-        HyperparameterError: the algorithm is missing or another one, or the environment does not suit it.
-        FileExistsError: the folder is not empty.
+        CheckpointError: A file is missing, damaged or of another kind, or holds a network that has no counterpart here.
+        HyperparameterError: The algorithm is missing or another one, or the environment does not suit it.
+        FileExistsError: The folder is not empty.
     """
     source, target = Path(file).expanduser(), Path(folder).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -218,8 +218,8 @@ def _fill(agent: Any, found: _Network, trained: Trained) -> None:
     """Put the layers of a file into an agent's model.
 
     Raises:
-        CheckpointError: there are more or fewer of them than the model has.
-        WeightsMismatchError: they have other shapes.
+        CheckpointError: There are more or fewer of them than the model has.
+        WeightsMismatchError: They have other shapes.
     """
     model = agent.alg.model
     names = list(model._named_tensors())
@@ -250,7 +250,7 @@ def _to_unit_box(arrays: dict[str, NDArray[Any]], space: Any) -> None:
     """Let a Gaussian in the units of a space act in [-1, 1].
 
     Raises:
-        CheckpointError: it has another number of dimensions.
+        CheckpointError: It has another number of dimensions.
     """
     if not isinstance(space, gymnasium.spaces.Box) or space.shape != arrays["log_std"].shape:
         raise CheckpointError(f"its actions are {len(arrays['log_std'])} numbers, those of the environment {space}")
@@ -272,7 +272,7 @@ def _normalizing(trained: Trained, file: Path) -> Any:
     """Return an environment with the statistics of a VecNormalize.
 
     Raises:
-        CheckpointError: it normalises nothing, or in a way that runs here do not.
+        CheckpointError: It normalises nothing, or in a way that runs here do not.
     """
     told = read_statistics(file)
     rms = told.get("obs_rms")
@@ -301,7 +301,7 @@ def _of_sb3(weights: ForeignWeights) -> _Network:
     """Return the layers of a file of Stable-Baselines3.
 
     Raises:
-        CheckpointError: its policy has no counterpart here.
+        CheckpointError: Its policy has no counterpart here.
     """
     settings, left = dict(weights.settings or {}), _UnplacedArrays(weights.arrays)
     arguments = {"gamma": float(settings["gamma"])} if isinstance(settings.get("gamma"), (int, float)) else {}
@@ -361,7 +361,7 @@ def _activation(settings: Mapping[str, Any], default: str) -> str:
     """Return our name of the activation that `policy_kwargs` calls `<class 'torch.nn.modules.activation.ReLU'>`.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: There is none.
     """
     options = settings.get("policy_kwargs")
     told = options.get("activation_fn") if isinstance(options, Mapping) else None
@@ -377,7 +377,7 @@ class _UnplacedArrays:
     """The arrays of a file that have not found their place yet.
 
     Args:
-        arrays: of the file.
+        arrays: The arrays of the file.
     """
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -393,7 +393,7 @@ class _UnplacedArrays:
         """Return the layer of a name.
 
         Raises:
-            CheckpointError: its weight or its bias is missing.
+            CheckpointError: Its weight or its bias is missing.
         """
         found = self.take(f"{name}.weight"), self.take(f"{name}.bias")
         if found[0] is None or found[1] is None:
@@ -422,7 +422,7 @@ class _UnplacedArrays:
         """Refuse a file of which arrays are left.
 
         Raises:
-            CheckpointError: it names some.
+            CheckpointError: It names some.
         """
         if self._arrays:
             raise CheckpointError(f"it has {', '.join(list(self._arrays)[:4])}, which {of} cannot take")
@@ -435,8 +435,8 @@ def _of_parl(weights: ForeignWeights, algorithm: str, activation: str) -> _Netwo
     """Return the layers of a checkpoint of PARL 2.x, of a model like those of its examples.
 
     Raises:
-        HyperparameterError: the algorithm is missing, or its models have no known form.
-        CheckpointError: the layers are those of another model.
+        HyperparameterError: The algorithm is missing, or its models have no known form.
+        CheckpointError: The layers are those of another model.
     """
     if algorithm not in _PARL_ALGORITHMS:
         raise HyperparameterError(
@@ -466,7 +466,7 @@ def _layers_of(weights: ForeignWeights) -> tuple[dict[str, _Dense], dict[str, ND
     """Return layers by name, in the file's order, and the other arrays.
 
     Raises:
-        CheckpointError: a layer is not fully connected.
+        CheckpointError: A layer is not fully connected.
     """
     layers, others = {}, dict(weights.arrays)
     for name, array in weights.arrays.items():
@@ -525,7 +525,7 @@ def _chained(layers: Iterable[_Dense]) -> list[_Dense]:
     """Return layers, each of which takes the output of the one before.
 
     Raises:
-        CheckpointError: one does not.
+        CheckpointError: One does not.
     """
     found = list(layers)
     for before, after in pairwise(found):

@@ -113,13 +113,13 @@ class LazyLayer:
     """Base of the lazily shaped layers: names of parameters are known from the start, shapes and values come later.
 
     Args:
-        act: name of the activation of the output, None for none.
+        act: Name of the activation of the output, None for none.
         bias: False for a layer without the parameter `bias`.
 
     Attributes:
-        seed: the initial weights are drawn from it.
-        shaped: the parameters have shapes.
-        activation: name of the activation of the output, None for none.
+        seed: The seed that the initial weights are drawn from.
+        shaped: Whether the parameters have shapes.
+        activation: Name of the activation of the output, None for none.
     """
 
     PARAMETERS: ClassVar[tuple[str, ...]] = ("weight", "bias")
@@ -173,16 +173,16 @@ class Fc(LazyLayer):
     The weight starts uniform (Glorot & Bengio 2010), as in PARL 1.x's framework, the bias at zero.
 
     Args:
-        size: number of outputs.
-        num_flatten_dims: leading dimensions that are kept; the others are flattened into the input features.
+        size: Number of outputs.
+        num_flatten_dims: Leading dimensions that are kept; the others are flattened into the input features.
         bias_attr: False for a layer without bias.
-        act: activation of the output, such as `"relu"`, `"tanh"`, `"softmax"`.
-        initial_weight: other initial values of the weight.
+        act: Activation of the output, such as `"relu"`, `"tanh"`, `"softmax"`.
+        initial_weight: Other initial values of the weight.
         param_attr: None; PARL 1.x's attributes of the weight are refused.
-        name: no effect; parameters have the name of the model's attribute.
+        name: No effect; parameters have the name of the model's attribute.
 
     Raises:
-        HyperparameterError: an argument is invalid.
+        HyperparameterError: An argument is invalid.
     """
 
     def __init__(
@@ -205,8 +205,8 @@ class Fc(LazyLayer):
         """Return the shapes of weight and bias.
 
         Raises:
-            HyperparameterError: there are several inputs.
-            ModelContractError: the input lacks dimensions.
+            HyperparameterError: There are several inputs.
+            ModelContractError: The input lacks dimensions.
         """
         if isinstance(inputs, (list, tuple)):
             raise HyperparameterError(
@@ -241,10 +241,11 @@ class NoisyFc(Fc):
     3.2).
 
     Args:
-        size: number of outputs.
-        sigma: of the noise at the start, above 0, before it is divided by the root of the inputs; default 0.5 (paper).
-        num_flatten_dims: leading dimensions that are kept; the others are flattened into the input features.
-        act: activation of the output.
+        size: Number of outputs.
+        sigma: The sigma of the noise at the start, above 0, before it is divided by the root of the inputs; default 0.5
+            (paper).
+        num_flatten_dims: Leading dimensions that are kept; the others are flattened into the input features.
+        act: Activation of the output.
     """
 
     PARAMETERS: ClassVar[tuple[str, ...]] = ("weight", "bias", "weight_sigma", "bias_sigma")
@@ -281,20 +282,20 @@ class Conv2d(LazyLayer):
     The weight starts normal with deviation sqrt(2 / fan in), as in PARL 1.x's framework, the bias at zero.
 
     Args:
-        num_filters: number of output channels.
-        filter_size: height and width of the filters, in pixels.
-        stride: in pixels.
-        padding: rows and columns of zeros on each side.
-        dilation: distance between the filter's points.
-        groups: number of groups of channels that are convolved separately; default 1.
+        num_filters: Number of output channels.
+        filter_size: Height and width of the filters, in pixels.
+        stride: The stride in pixels.
+        padding: Rows and columns of zeros on each side.
+        dilation: Distance between the filter's points.
+        groups: Number of groups of channels that are convolved separately; default 1.
         bias_attr: False for a layer without bias.
-        act: activation of the output.
-        initial_weight: other initial values of the weight.
+        act: Activation of the output.
+        initial_weight: Other initial values of the weight.
         param_attr: None; PARL 1.x's attributes of the weight are refused.
-        name: no effect; parameters have the name of the model's attribute.
+        name: No effect; parameters have the name of the model's attribute.
 
     Raises:
-        HyperparameterError: an argument is invalid.
+        HyperparameterError: An argument is invalid.
     """
 
     def __init__(
@@ -346,12 +347,12 @@ class Embedding(LazyLayer):
     It starts uniform (Glorot & Bengio 2010); its shape is known from the start.
 
     Args:
-        size: rows and width of the table.
+        size: Rows and width of the table.
         param_attr: None; PARL 1.x's attributes of the table are refused.
-        name: no effect; parameters have the name of the model's attribute.
+        name: No effect; parameters have the name of the model's attribute.
 
     Raises:
-        HyperparameterError: an argument is invalid.
+        HyperparameterError: An argument is invalid.
     """
 
     PARAMETERS: ClassVar[tuple[str, ...]] = ("weight",)
@@ -379,15 +380,15 @@ class BatchNorm(LazyLayer):
     """Batch normalisation over axis 1 (Ioffe & Szegedy 2015), with running mean and variance as buffers.
 
     Args:
-        act: activation of the output.
-        momentum: share of the running statistics that is kept at each batch, in [0, 1].
-        epsilon: added to the variance.
+        act: Activation of the output.
+        momentum: Share of the running statistics that is kept at each batch, in [0, 1].
+        epsilon: The number added to the variance.
         is_test: True for a layer that always uses the running statistics and never changes them; others do so in
             evaluation mode (`model.eval()`).
-        name: no effect; parameters have the name of the model's attribute.
+        name: No effect; parameters have the name of the model's attribute.
 
     Raises:
-        HyperparameterError: an argument is invalid.
+        HyperparameterError: An argument is invalid.
     """
 
     BUFFERS: ClassVar[tuple[str, ...]] = ("running_mean", "running_var")
@@ -423,12 +424,12 @@ class LayerNorm(LazyLayer):
     """Layer normalisation over the last axis (Ba, Kiros & Hinton 2016, arXiv:1607.06450, equation 3).
 
     Args:
-        act: activation of the output.
-        epsilon: added to the variance.
-        name: no effect; parameters have the name of the model's attribute.
+        act: Activation of the output.
+        epsilon: The number added to the variance.
+        name: No effect; parameters have the name of the model's attribute.
 
     Raises:
-        HyperparameterError: an argument is invalid.
+        HyperparameterError: An argument is invalid.
     """
 
     def __init__(
@@ -480,12 +481,12 @@ def activation(name: str | None, own: Mapping[str, Callable[[Any], Any]], functi
     """Return the activation called `name`, which may overwrite its input; None for None.
 
     Args:
-        name: one of `ACTIVATIONS`.
-        own: functions of the backend, used instead of the framework's of the same name.
-        functional: the framework's module of functions.
+        name: One of `ACTIVATIONS`.
+        own: Functions of the backend, used instead of the framework's of the same name.
+        functional: The framework's module of functions.
 
     Raises:
-        HyperparameterError: no activation has that name.
+        HyperparameterError: No activation has that name.
     """
     if name is None:
         return None
@@ -511,7 +512,7 @@ def new_parameter(
     """Check the arguments of `create_parameter` and return the parameter's shape, dtype and initial values.
 
     Raises:
-        HyperparameterError: the shape, the dtype or the initial values are invalid.
+        HyperparameterError: The shape, the dtype or the initial values are invalid.
     """
     if isinstance(shape, (str, int)):
         raise HyperparameterError(f"shape must list the sizes of all dimensions, such as [3] or [8, 4], got {shape!r}")
@@ -557,9 +558,9 @@ def elementwise_add(x: Any, y: Any, axis: int = -1, act: None = None) -> Any:
     """Return x + y.
 
     Args:
-        x: a tensor.
-        y: a tensor of the same shape, or of fewer dimensions.
-        axis: the dimension of `x` that the first one of `y` belongs to; -1 if the last ones belong together.
+        x: A tensor.
+        y: A tensor of the same shape, or of fewer dimensions.
+        axis: The dimension of `x` that the first one of `y` belongs to; -1 if the last ones belong together.
         act: None; PARL 1.x's activation of the result is refused.
 
     Raises:
@@ -621,7 +622,7 @@ def square_error_cost(input: Any, label: Any) -> Any:
     """Return (input - label)**2, entry by entry.
 
     Raises:
-        ValueError: the shapes differ; broadcasting `[n]` against `[n, 1]` is the classic silent mistake.
+        ValueError: The shapes differ; broadcasting `[n]` against `[n, 1]` is the classic silent mistake.
     """
     if tuple(input.shape) != tuple(label.shape):
         raise ValueError(f"square_error_cost needs equal shapes, got {tuple(input.shape)} and {tuple(label.shape)}")
@@ -635,7 +636,7 @@ def check_dtype(name: str) -> str:
     """Return the name of a dtype to which `cast` converts.
 
     Raises:
-        HyperparameterError: it is another one.
+        HyperparameterError: It is another one.
     """
     if name not in _DTYPES:
         raise HyperparameterError(f"no dtype {name!r}; there are {', '.join(_DTYPES)}")
@@ -646,7 +647,7 @@ def check_pool_type(name: str) -> str:
     """Return the kind of a `pool2d`: "max" or "avg".
 
     Raises:
-        HyperparameterError: it is another one.
+        HyperparameterError: It is another one.
     """
     if name not in ("max", "avg"):
         raise HyperparameterError(f'pool_type must be "max" or "avg", got {name!r}')

@@ -192,7 +192,7 @@ def set_dir(dirname: str | os.PathLike[str]) -> None:
     The directory is made where it does not exist; an existing `log.log` is continued. Nothing is ever deleted.
 
     Raises:
-        OSError: the directory or the file cannot be made; the one set before stays.
+        OSError: The directory or the file cannot be made; the one set before stays.
     """
     _run.open(Path(dirname))
 
@@ -209,8 +209,8 @@ def auto_set_dir(action: str | None = None) -> str:
         The directory.
 
     Raises:
-        FileExistsError: the action is `"q"` and there is such a directory.
-        ValueError: the action is none of these.
+        FileExistsError: The action is `"q"` and there is such a directory.
+        ValueError: The action is none of these.
     """
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     base = Path("train_log") / (Path(main).stem if main else "interactive")

@@ -60,7 +60,7 @@ class Model:
         weights = agent.alg.model.get_weights()  # name -> array
 
     Args:
-        model_id: the name of this instance; default: a new name, unique per instance.
+        model_id: The name of this instance; default: a new name, unique per instance.
     """
 
     _model_id: str
@@ -97,7 +97,7 @@ class Model:
         """Names of the trainable parameters, such as `['fc1.weight', 'fc1.bias']`, in one order for all instances.
 
         Raises:
-            ModelContractError: a lazily shaped layer has not processed a batch yet.
+            ModelContractError: A lazily shaped layer has not processed a batch yet.
         """
         self._require_shapes()
         return list(self._named_parameters())
@@ -123,14 +123,14 @@ class Model:
         """Return copies of all parameters and buffers.
 
         Args:
-            portable: give names and layouts that both backends share (those of PyTorch: a linear layer's weight is
-                `[out, in]`) instead of the framework's own.
+            portable: Whether names and layouts are those that both backends share (those of PyTorch: a linear layer's
+                weight is `[out, in]`) instead of the framework's own.
 
         Returns:
             name -> array; a copy, which later updates do not change.
 
         Raises:
-            ModelContractError: a lazily shaped layer has not processed a batch yet.
+            ModelContractError: A lazily shaped layer has not processed a batch yet.
         """
         self._require_shapes()
         weights = {name: self._array_of(tensor) for name, tensor in self._named_tensors().items()}
@@ -140,11 +140,11 @@ class Model:
         """Copy weights into this model; lazily shaped layers take their shapes from them.
 
         Args:
-            weights: the result of `get_weights`, or a list of arrays in that order.
-            portable: names and layouts are those of `get_weights(portable=True)`.
+            weights: The result of `get_weights`, or a list of arrays in that order.
+            portable: Whether names and layouts are those of `get_weights(portable=True)`.
 
         Raises:
-            WeightsMismatchError: a name is missing or unknown, or two shapes differ; nothing was changed.
+            WeightsMismatchError: A name is missing or unknown, or two shapes differ; nothing was changed.
         """
         named = self._named(weights)
         if portable:
@@ -166,13 +166,13 @@ class Model:
         `target = decay * target + (1 - decay) * self`; whole-numbered buffers (counters) are copied.
 
         Args:
-            target_model: a model of the same architecture, another object.
-            decay: the weight of the target's values, in [0, 1]; 0 copies the model.
-            share_vars_parallel_executor: an argument of PARL 1.x, without effect.
+            target_model: A model of the same architecture, another object.
+            decay: The weight of the target's values, in [0, 1]; 0 copies the model.
+            share_vars_parallel_executor: An argument of PARL 1.x, without effect.
 
         Raises:
             HyperparameterError: `decay` lies outside [0, 1].
-            WeightsMismatchError: the target is this very model, or its names or shapes differ.
+            WeightsMismatchError: The target is this very model, or its names or shapes differ.
         """
         decay = check_fraction("decay", decay)
         known = self._blended
@@ -211,7 +211,7 @@ class Model:
         """Refuse layers that the framework does not find and would neither train nor save.
 
         Raises:
-            ModelContractError: an attribute is a plain list, tuple, set or dictionary that holds such layers.
+            ModelContractError: An attribute is a plain list, tuple, set or dictionary that holds such layers.
         """
         layers = self._all_layers()
         found = {id(layer) for layer in layers.values()}
@@ -416,12 +416,12 @@ def check_weights(owner: str, expected: Mapping[str, tuple[int, ...]], given: Ma
     """Refuse weights that do not fit.
 
     Args:
-        owner: the owner of the weights, for the message.
-        expected: the shape of each required array.
-        given: arrays or tensors by name.
+        owner: The owner of the weights, for the message.
+        expected: The shape of each required array.
+        given: Arrays or tensors by name.
 
     Raises:
-        WeightsMismatchError: they do not fit; the message names the keys, or the key and both shapes.
+        WeightsMismatchError: They do not fit; the message names the keys, or the key and both shapes.
     """
     check_names(owner, expected, given)
     for name, shape in expected.items():
@@ -434,7 +434,7 @@ def check_names(owner: str, expected: Iterable[str], given: Iterable[str]) -> No
     """Refuse weights whose names are not those expected.
 
     Raises:
-        WeightsMismatchError: names differ; the message lists the missing and the unknown ones.
+        WeightsMismatchError: Names differ; the message lists the missing and the unknown ones.
     """
     wanted, found = dict.fromkeys(expected), dict.fromkeys(given)
     missing = [name for name in wanted if name not in found]

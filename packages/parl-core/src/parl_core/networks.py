@@ -81,11 +81,11 @@ class MLP(Layer):
     """Fully connected layers, all with the same activation.
 
     Args:
-        sizes: outputs of each layer.
-        act: activation after each layer.
-        orthogonal: start from orthogonal weights of gain sqrt(2) instead of Glorot's uniform ones.
-        normalised: layer normalisation before each activation.
-        noisy: sigma of the layers, which are then `parl.layers.noisy_fc`; None for layers without noise.
+        sizes: Outputs of each layer.
+        act: Activation after each layer.
+        orthogonal: Whether the network starts from orthogonal weights of gain sqrt(2) instead of Glorot's uniform ones.
+        normalised: Layer normalisation before each activation.
+        noisy: Sigma of the layers, which are then `parl.layers.noisy_fc`; None for layers without noise.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class SimBa(Layer):
     observations is left to the environment: `parl.env.NormalizeVector`.
 
     Args:
-        sizes: width of each block; all are equal.
-        act: activation inside of the blocks.
+        sizes: Width of each block; all are equal.
+        act: Activation inside of the blocks.
 
     Raises:
-        HyperparameterError: there is no block, or widths differ.
+        HyperparameterError: There is no block, or widths differ.
     """
 
     _layer_list: ClassVar[Callable[..., Any]]
@@ -176,9 +176,9 @@ class CriticTrunk(Layer):
     Each is a layer, dropout, layer normalisation and the activation, as in Hiraoka et al. 2022 (arXiv:2110.02034).
 
     Args:
-        sizes: outputs of each layer.
-        act: activation after each layer.
-        dropout: share of the units that is dropped in training; 0 for none.
+        sizes: Outputs of each layer.
+        act: Activation after each layer.
+        dropout: The share of units that is dropped in training; 0 for none.
     """
 
     _dropout: ClassVar[Callable[..., Any]]
@@ -198,8 +198,8 @@ class BatchNormMLP(Layer):
     As in Bhatt et al. 2024 (arXiv:1902.05605); running statistics keep 0.99 of their values at each batch.
 
     Args:
-        sizes: outputs of each layer.
-        act: activation after each layer.
+        sizes: Outputs of each layer.
+        act: Activation after each layer.
     """
 
     def __init__(self, sizes: Sequence[int], act: str = "relu") -> None:
@@ -214,9 +214,9 @@ class DuelingHead(Layer):
     """V(s) + A(s, a) - mean_a A(s, a): Wang et al. 2016, equation 9.
 
     Args:
-        act_dim: number of actions.
-        atoms: number of logits of each action, for distributions of returns (Hessel et al. 2018, section 3).
-        noisy: as in `MLP`.
+        act_dim: Number of actions.
+        atoms: Number of logits of each action, for distributions of returns (Hessel et al. 2018, section 3).
+        noisy: As in `MLP`.
     """
 
     def __init__(self, act_dim: int, atoms: int | None = None, *, noisy: float | None = None) -> None:
@@ -246,9 +246,9 @@ class Parts:
     """The building blocks of the models below, on one framework.
 
     Attributes:
-        layers: the backend's `parl.layers`.
-        sequential: class of layers one after the other.
-        layer_list: class of a list of layers.
+        layers: The backend's `parl.layers`.
+        sequential: Class of layers one after the other.
+        layer_list: Class of a list of layers.
         mlp: `MLP` on the framework's `sequential`.
         nature_cnn: `NatureCNN` likewise.
         critic_trunk: `CriticTrunk` likewise.
@@ -256,7 +256,7 @@ class Parts:
         dueling_head: `DuelingHead` as a layer of the framework.
         simba: `SimBa` likewise.
         space_encoder: `SpaceEncoder` of `parl_core.encoders` likewise.
-        memories: the layers of `parl_core.recurrent` likewise, by kind.
+        memories: The layers of `parl_core.recurrent` likewise, by kind.
     """
 
     layers: ModuleType
@@ -277,14 +277,14 @@ class Body:
     """The part of a network between observations and heads.
 
     Attributes:
-        hidden: sizes of the hidden layers.
-        act: activation after each.
-        orthogonal: start from orthogonal weights.
-        normalised: layer normalisation before each activation.
-        simba: residual blocks instead of plain layers.
-        noisy: sigma of the noise of plain layers and of the heads of action values (`parl.layers.noisy_fc`); None for
+        hidden: Sizes of the hidden layers.
+        act: Activation after each.
+        orthogonal: Whether the network starts from orthogonal weights.
+        normalised: Layer normalisation before each activation.
+        simba: Whether there are residual blocks instead of plain layers.
+        noisy: Sigma of the noise of plain layers and of the heads of action values (`parl.layers.noisy_fc`); None for
             no noise.
-        observed: the arrays of an observation; None for vectors, which need no encoder.
+        observed: The arrays of an observation; None for vectors, which need no encoder.
     """
 
     hidden: Sequence[int]
@@ -335,12 +335,12 @@ class QNetwork(_Network):
     """Action values `[batch, act_dim]` of observation vectors.
 
     Args:
-        act_dim: number of actions.
-        hidden: sizes of the hidden layers (ReLU).
-        dueling: separate value and advantage.
-        noisy: sigma of the noise on the weights of all layers, by which it explores (`parl.layers.noisy_fc`; 0.5 in
+        act_dim: Number of actions.
+        hidden: Sizes of the hidden layers (ReLU).
+        dueling: Whether value and advantage are separate.
+        noisy: Sigma of the noise on the weights of all layers, by which it explores (`parl.layers.noisy_fc`; 0.5 in
             Fortunato et al. 2018); None for no noise.
-        body: replaces `hidden` and `noisy`, with more options.
+        body: The hidden layers, with more options than `hidden` and `noisy`, which it replaces.
     """
 
     def __init__(
@@ -367,8 +367,8 @@ class AtariQNetwork(QNetwork):
     """Action values `[batch, act_dim]` of stacked frames, over a `NatureCNN`.
 
     Args:
-        act_dim: number of actions.
-        dueling: separate value and advantage.
+        act_dim: Number of actions.
+        dueling: Whether value and advantage are separate.
     """
 
     def __init__(self, act_dim: int, *, dueling: bool = False) -> None:
@@ -380,11 +380,11 @@ class QuantileNetwork(_Network):
     """Quantiles `[batch, quantiles, act_dim]` of the returns of each action.
 
     Args:
-        act_dim: number of actions.
-        quantiles: number of quantiles; 200 in Dabney et al. 2018.
-        hidden: sizes of the hidden layers (ReLU).
-        noisy: as in `QNetwork`.
-        body: replaces `hidden` and `noisy`, with more options.
+        act_dim: Number of actions.
+        quantiles: Number of quantiles; 200 in Dabney et al. 2018.
+        hidden: Sizes of the hidden layers (ReLU).
+        noisy: As in `QNetwork`.
+        body: The hidden layers, with more options than `hidden` and `noisy`, which it replaces.
     """
 
     def __init__(
@@ -411,12 +411,12 @@ class CategoricalNetwork(_Network):
     """Logits `[batch, atoms, act_dim]` of the distribution of the return of each action over fixed values.
 
     Args:
-        act_dim: number of actions.
-        atoms: number of values; 51 in Bellemare et al. 2017.
-        hidden: sizes of the hidden layers (ReLU).
-        dueling: separate logits of value and advantage, as in Rainbow.
-        noisy: as in `QNetwork`.
-        body: replaces `hidden` and `noisy`, with more options.
+        act_dim: Number of actions.
+        atoms: Number of values; 51 in Bellemare et al. 2017.
+        hidden: Sizes of the hidden layers (ReLU).
+        dueling: Whether value and advantage have separate logits, as in Rainbow.
+        noisy: As in `QNetwork`.
+        body: The hidden layers, with more options than `hidden` and `noisy`, which it replaces.
     """
 
     def __init__(
@@ -464,12 +464,12 @@ class ActorCritic(_Policy):
     """Policy and value of observation vectors, each with its own trunk.
 
     Args:
-        act_dim: number of actions, or of action dimensions.
-        hidden: sizes of the hidden layers (tanh) of each trunk.
-        continuous: the policy is a Gaussian with one standard deviation per dimension, initially 1.
-        numbers: for actions with choices and numbers, how many of the `act_dim` outputs are means; they are the last
-            ones.
-        body: replaces `hidden`, with more options.
+        act_dim: Number of actions, or of action dimensions.
+        hidden: Sizes of the hidden layers (tanh) of each trunk.
+        continuous: Whether the policy is a Gaussian with one standard deviation per dimension, initially 1.
+        numbers: The number of the `act_dim` outputs that are means, for actions with choices and numbers; they are the
+            last ones.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(
@@ -503,11 +503,11 @@ class SharedActorCritic(_Policy):
     """Policy and value over one trunk.
 
     Args:
-        act_dim: this and the other arguments as in `ActorCritic`.
-        hidden: sizes of the hidden layers (tanh).
-        continuous: the policy is a Gaussian.
-        numbers: number of outputs that are means.
-        body: replaces `hidden`, with more options.
+        act_dim: As in `ActorCritic`, like the other arguments.
+        hidden: Sizes of the hidden layers (tanh).
+        continuous: Whether the policy is a Gaussian.
+        numbers: Number of outputs that are means.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(
@@ -547,7 +547,7 @@ class AtariActorCritic(SharedActorCritic):
     """Logits and value of stacked frames, over one `NatureCNN`.
 
     Args:
-        act_dim: number of actions.
+        act_dim: Number of actions.
     """
 
     def __init__(self, act_dim: int) -> None:
@@ -586,7 +586,7 @@ class _MemoryNetwork(_Network):
 
         Args:
             obs: `[rows * T, ...]`, or a dictionary of such, one sequence's steps after another's.
-            state: before the first step of each sequence, `[rows, ...]` by name.
+            state: The state before the first step of each sequence, `[rows, ...]` by name.
             begins: bool `[rows * T]`, true where a step is the first of its episode; None where none of them is.
         """
         features, after = self.memory(self.encoder(obs), state, begins)
@@ -604,16 +604,16 @@ class RecurrentActorCritic(_MemoryNetwork, _Policy):
     """Policy and value over one memory, or over one each.
 
     Args:
-        act_dim: as in `ActorCritic`, like `continuous` and `numbers`.
+        act_dim: As in `ActorCritic`, like `continuous` and `numbers`.
         memory: "gru", "lstm", or "transformer" for attention to the last steps.
-        memory_size: units of the memory, and of the layer in front of it.
-        hidden: sizes of further layers (tanh) in front of that.
-        shared: policy and value have one memory. Otherwise each has its own, with its own layers in front, and the
-            state has the value's arrays too: `value_` and their names.
-        continuous: the policy is a Gaussian.
-        numbers: number of outputs that are means.
-        memory_options: further arguments of the memory: `reach`, `blocks` and `heads` of the transformer.
-        body: replaces `hidden`, with more options.
+        memory_size: Units of the memory, and of the layer in front of it.
+        hidden: Sizes of further layers (tanh) in front of that.
+        shared: Whether policy and value share one memory. Otherwise each has its own, with its own layers in front, and
+            the state has the value's arrays too: `value_` and their names.
+        continuous: Whether the policy is a Gaussian.
+        numbers: Number of outputs that are means.
+        memory_options: Further arguments of the memory: `reach`, `blocks` and `heads` of the transformer.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(
@@ -655,8 +655,8 @@ class RecurrentActorCritic(_MemoryNetwork, _Policy):
 
         Args:
             obs: `[rows * T, ...]`, or a dictionary of such, one sequence's steps after another's.
-            state: before the first step of each sequence, `[rows, ...]` by name. Without the arrays of the value's own
-                memory, the features are for the policy alone.
+            state: The state before the first step of each sequence, `[rows, ...]` by name. Without the arrays of the
+                value's own memory, the features are for the policy alone.
             begins: bool `[rows * T]`, true where a step is the first of its episode; None where none of them is.
         """
         features, after = super().remember(obs, {name: state[name] for name in self.memory.shapes}, begins)
@@ -686,14 +686,14 @@ class RecurrentQNetwork(_MemoryNetwork):
     """Action values over a memory.
 
     Args:
-        act_dim: number of actions.
-        memory: this and the other arguments as in `RecurrentActorCritic`.
-        memory_size: units of the memory, and of the layer in front of it.
-        hidden: sizes of further layers (ReLU) in front of that.
-        dueling: separate value and advantage.
-        noisy: as in `QNetwork`; the memory itself has no noise.
-        memory_options: further arguments of the memory.
-        body: replaces `hidden` and `noisy`, with more options.
+        act_dim: Number of actions.
+        memory: As in `RecurrentActorCritic`, like the other arguments.
+        memory_size: Units of the memory, and of the layer in front of it.
+        hidden: Sizes of further layers (ReLU) in front of that.
+        dueling: Whether value and advantage are separate.
+        noisy: As in `QNetwork`; the memory itself has no noise.
+        memory_options: Further arguments of the memory.
+        body: The hidden layers, with more options than `hidden` and `noisy`, which it replaces.
     """
 
     def __init__(
@@ -723,11 +723,11 @@ class PolicyNetwork(_Policy):
     """A policy alone, as `PolicyGradient` needs it.
 
     Args:
-        act_dim: number of actions, or of action dimensions.
-        hidden: sizes of the hidden layers (tanh).
-        continuous: the policy is a Gaussian with one standard deviation per dimension, initially 1.
-        nvec: for multi-discrete actions, the number of choices of each part.
-        body: replaces `hidden`, with more options.
+        act_dim: Number of actions, or of action dimensions.
+        hidden: Sizes of the hidden layers (tanh).
+        continuous: Whether the policy is a Gaussian with one standard deviation per dimension, initially 1.
+        nvec: The number of choices of each part of multi-discrete actions.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(
@@ -761,9 +761,9 @@ class NoveltyNetwork(_Network):
     """A random network, one that predicts it, and the value of novelty; they share nothing.
 
     Args:
-        features: number of outputs of the random network.
-        hidden: sizes of the hidden layers (ReLU) of each.
-        body: replaces `hidden`, with more options.
+        features: Number of outputs of the random network.
+        hidden: Sizes of the hidden layers (ReLU) of each.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(self, features: int = 64, hidden: Sequence[int] = (64, 64), *, body: Body | None = None) -> None:
@@ -800,12 +800,12 @@ class _SeparateActorCritic(_Network):
         """Make actor and critics.
 
         Args:
-            act_dim: number of action dimensions.
-            body: hidden layers of each.
-            critics: the number of critics.
-            outputs: of the actor.
-            values: outputs of each critic.
-            dropout: of a `CriticTrunk` in each critic; None: critics are like the actor.
+            act_dim: Number of action dimensions.
+            body: Hidden layers of each.
+            critics: The number of critics.
+            outputs: The number of outputs of the actor.
+            values: Outputs of each critic.
+            dropout: The dropout of a `CriticTrunk` in each critic; None: critics are like the actor.
         """
         super().__init__()
         self.act_dim = check_int("act_dim", act_dim)
@@ -847,9 +847,9 @@ class DeterministicActorCritic(_ContinuousActorCritic):
     """One action and one value of observation vectors.
 
     Args:
-        act_dim: number of action dimensions.
-        hidden: sizes of the hidden layers (ReLU) of actor and critic each.
-        body: replaces `hidden`, with more options.
+        act_dim: Number of action dimensions.
+        hidden: Sizes of the hidden layers (ReLU) of actor and critic each.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -868,9 +868,9 @@ class TwinActorCritic(_ContinuousActorCritic):
     """One action and the values of two critics.
 
     Args:
-        act_dim: number of action dimensions.
-        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: replaces `hidden`, with more options.
+        act_dim: Number of action dimensions.
+        hidden: Sizes of the hidden layers (ReLU) of the actor and each critic.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -894,9 +894,9 @@ class NormalisedTwinActorCritic(TwinActorCritic):
     """One action and the values of two critics that have layer normalisation.
 
     Args:
-        act_dim: number of action dimensions.
-        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: replaces `hidden`, with more options.
+        act_dim: Number of action dimensions.
+        hidden: Sizes of the hidden layers (ReLU) of the actor and each critic.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -909,9 +909,9 @@ class SquashedActorCritic(_ContinuousActorCritic):
     The logarithm of its standard deviation is kept in [-20, 2] (Haarnoja's code).
 
     Args:
-        act_dim: number of action dimensions.
-        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: replaces `hidden`, with more options.
+        act_dim: Number of action dimensions.
+        hidden: Sizes of the hidden layers (ReLU) of the actor and each critic.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -932,9 +932,9 @@ class BatchNormActorCritic(SquashedActorCritic):
     """A Gaussian, to be squashed by tanh, and the values of two critics, all with batch normalisation.
 
     Args:
-        act_dim: number of action dimensions.
-        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: replaces `hidden`; only its sizes and activation are used.
+        act_dim: Number of action dimensions.
+        hidden: Sizes of the hidden layers (ReLU) of the actor and each critic.
+        body: The hidden layers, of which only sizes and activation are used; it replaces `hidden`.
     """
 
     def _chain(self, body: Body, outputs: int, *, encoded: bool = False) -> Any:
@@ -948,11 +948,11 @@ class QuantileActorCritic(SquashedActorCritic):
     """A Gaussian, to be squashed by tanh, and quantiles of returns by several critics.
 
     Args:
-        act_dim: number of action dimensions.
-        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        critics: number of critics; 5 in Kuznetsov et al. 2020.
-        quantiles: of each; 25 in Kuznetsov et al. 2020.
-        body: replaces `hidden`, with more options.
+        act_dim: Number of action dimensions.
+        hidden: Sizes of the hidden layers (ReLU) of the actor and each critic.
+        critics: Number of critics; 5 in Kuznetsov et al. 2020.
+        quantiles: The number of quantiles of each critic; 25 in Kuznetsov et al. 2020.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(
@@ -977,12 +977,12 @@ class EnsembleActorCritic(SquashedActorCritic):
     """A Gaussian, to be squashed by tanh, and the values of many critics.
 
     Args:
-        act_dim: number of action dimensions.
-        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        critics: number of critics; 10 in Chen et al. 2021.
-        dropout: share of the units that is dropped in training, for critics with layer normalisation; 0.01 in Hiraoka
+        act_dim: Number of action dimensions.
+        hidden: Sizes of the hidden layers (ReLU) of the actor and each critic.
+        critics: Number of critics; 10 in Chen et al. 2021.
+        dropout: The share of units that is dropped in training, for critics with layer normalisation; 0.01 in Hiraoka
             et al. 2022. None for plain critics.
-        body: replaces `hidden`, with more options.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(
@@ -1006,9 +1006,9 @@ class GaussianActorCritic(SquashedActorCritic):
     """A Gaussian over actions whose mean goes through tanh, and the values of two critics.
 
     Args:
-        act_dim: number of action dimensions.
-        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: replaces `hidden`, with more options.
+        act_dim: Number of action dimensions.
+        hidden: Sizes of the hidden layers (ReLU) of the actor and each critic.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def policy(self, obs: Any) -> tuple[Any, Any]:
@@ -1021,9 +1021,9 @@ class DiscreteActorCritic(_SeparateActorCritic):
     """Logits of discrete actions, and the values of all of them by two critics.
 
     Args:
-        act_dim: number of actions.
-        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: replaces `hidden`, with more options.
+        act_dim: Number of actions.
+        hidden: Sizes of the hidden layers (ReLU) of the actor and each critic.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -1046,9 +1046,9 @@ class ImplicitActorCritic(_ContinuousActorCritic):
     The mean goes through tanh; log std is one number a dimension, kept in [-5, 2], 0 at the start (Kostrikov's code).
 
     Args:
-        act_dim: number of action dimensions.
-        hidden: sizes of the hidden layers (ReLU) of the actor, each critic and the state's value.
-        body: replaces `hidden`, with more options.
+        act_dim: Number of action dimensions.
+        hidden: Sizes of the hidden layers (ReLU) of the actor, each critic and the state's value.
+        body: The hidden layers, with more options than `hidden`, which it replaces.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:

@@ -63,13 +63,13 @@ class OfflineDataset:
 
     Attributes:
         obs: `[n, *obs]`.
-        action: as agents choose them: `[n]` int64 counted from 0 for discrete actions, `[n, *act]` float32 for
+        action: Actions as agents choose them: `[n]` int64 counted from 0 for discrete actions, `[n, *act]` float32 for
             continuous ones, which algorithms take in [-1, 1].
         reward: `[n]` float32.
         next_obs: `[n, *obs]`, the observation after the action; at the end of an episode its last one.
         terminal: `[n]` bool: the episode ended by itself (its continuation is worth 0).
         truncated: `[n]` bool: the episode was cut there (it bootstraps).
-        source: the name of the data's source, for messages.
+        source: The name of the data's source, for messages.
     """
 
     obs: NDArray[Any]
@@ -87,10 +87,10 @@ class OfflineDataset:
         Args:
             arrays: `obs`, `action`, `reward`, `next_obs` and `terminal`, as the class describes them (numbers a row
                 may also be `[n, 1]`), and optionally `truncated`.
-            source: for messages.
+            source: The name of the source, for messages.
 
         Raises:
-            DatasetError: a key is missing, lengths or shapes differ, there are no rows, or a number is not real, not
+            DatasetError: A key is missing, lengths or shapes differ, there are no rows, or a number is not real, not
                 finite or beyond float32.
         """
         if missing := [key for key in NEEDED if key not in arrays]:
@@ -166,10 +166,10 @@ class OfflineDataset:
         Choices are counted from 0. `read_minari` does this by itself.
 
         Args:
-            space: a Gymnasium space, that of the environment's actions.
+            space: A Gymnasium space, that of the environment's actions.
 
         Raises:
-            DatasetError: the actions have another shape than the space's.
+            DatasetError: The actions have another shape than the space's.
         """
         return self._with(action=_as_chosen(self.source, self.action, space))
 
@@ -263,10 +263,10 @@ def read_npz(path: str | os.PathLike[str]) -> OfflineDataset:
     """Read a dataset from an `.npz` file; nothing is ever unpickled.
 
     Args:
-        path: of a file with the keys above: a dataset's, a replay memory's, or one of D4RL's form.
+        path: The path of a file with the keys above: a dataset's, a replay memory's, or one of D4RL's form.
 
     Raises:
-        DatasetError: the file is missing or damaged, a key is missing, lengths differ, or a number is not finite.
+        DatasetError: The file is missing or damaged, a key is missing, lengths differ, or a number is not finite.
     """
     try:
         arrays: dict[str, NDArray[Any]] = dict(read_snapshot(path, set()))
@@ -286,12 +286,12 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
     agents choose them by `OfflineDataset.chosen_in`.
 
     Args:
-        dataset: its id, such as `"mujoco/hopper/medium-v0"`, or an object of `minari.load_dataset`.
-        download: whether to fetch a dataset that is not on this machine.
+        dataset: The id of the dataset, such as `"mujoco/hopper/medium-v0"`, or an object of `minari.load_dataset`.
+        download: Whether to fetch a dataset that is not on this machine.
 
     Raises:
         ImportError: minari is not installed; the message has the command.
-        DatasetError: there is no such dataset here, it has no episodes, its observations or actions are not arrays,
+        DatasetError: There is no such dataset here, it has no episodes, its observations or actions are not arrays,
             or an episode's columns do not fit together.
     """
     if isinstance(dataset, str):
@@ -418,12 +418,12 @@ class SequenceSampler:
     """Draws windows: an episode with a probability in proportion to its length, then its last step uniformly.
 
     Args:
-        dataset: with actions that are vectors.
-        context: steps of a window.
-        return_scale: divides returns-to-go, so that networks get numbers of about unit size.
+        dataset: A dataset with actions that are vectors.
+        context: Steps of a window.
+        return_scale: The number by which returns-to-go are divided, so that networks get numbers of about unit size.
 
     Raises:
-        HyperparameterError: the actions are discrete, or a number is out of range.
+        HyperparameterError: The actions are discrete, or a number is out of range.
     """
 
     def __init__(self, dataset: OfflineDataset, context: int, return_scale: float = 1.0) -> None:
@@ -472,8 +472,8 @@ def padded_window(
         obs: `[n, t, *obs]`, of all steps so far, the one to act on last.
         action: `[n, t, act_dim]`; the last one, which is not known yet, is zeros.
         return_to_go: `[n, t, 1]`, already scaled.
-        context: steps of a window.
-        first_step: number of the first of these steps in its episode.
+        context: Steps of a window.
+        first_step: Number of the first of these steps in its episode.
     """
     n, t = obs.shape[:2]
     kept = min(t, context)

@@ -65,14 +65,14 @@ class Policy:
     """A trained policy; calls do not change it, so threads may share one.
 
     Args:
-        description: the content of a file's header.
-        arrays: weights and bounds by name.
+        description: The content of a file's header.
+        arrays: Weights and bounds by name.
 
     Attributes:
-        description: as given.
+        description: The description as given.
 
     Raises:
-        CheckpointError: they do not fit together, or have an unknown part.
+        CheckpointError: They do not fit together, or have an unknown part.
     """
 
     def __init__(self, description: Mapping[str, Any], arrays: _Arrays) -> None:
@@ -101,7 +101,7 @@ class Policy:
         """Return the state before the first step of an episode: zeros by name; empty for a policy without a memory.
 
         Args:
-            rows: number of observations of a batch; None for one observation.
+            rows: Number of observations of a batch; None for one observation.
         """
         shapes = {} if self._memory is None else self._memory.shapes
         lead = () if rows is None else (rows,)
@@ -111,18 +111,19 @@ class Policy:
         """Return the best action.
 
         Args:
-            observation: one as the environment gives it, or a batch `[n, ...]`: arrays, numbers or lists, in
+            observation: One as the environment gives it, or a batch `[n, ...]`: arrays, numbers or lists, in
                 dictionaries or tuples as the space has them.
             action_mask: True where an action is possible, `[choices]` or `[n, choices]`; default: the entry
                 `action_mask` of the observation, where it has one.
-            state: of a policy with a memory, what it returned at the step before, or `initial_state`; default: that.
+            state: The state of a policy with a memory: the one that it returned at the previous step, or
+                `initial_state`; default: the latter.
 
         Returns:
             The action for the environment's `step`; of a batch actions `[n, ...]`, or dictionaries or tuples of such.
             With a memory a pair of it and the state after this step.
 
         Raises:
-            ValueError: the observation or the state has another shape or holds a NaN, or the mask leaves no action.
+            ValueError: The observation or the state has another shape or holds a NaN, or the mask leaves no action.
         """
         return self._act(observation, action_mask, state)
 
@@ -130,13 +131,13 @@ class Policy:
         """Draw an action with a probability in proportion to the exponential of its score, as PPO and A2C explore.
 
         Args:
-            observation: as in a call.
-            rng: the generator to draw from.
-            action_mask: as in a call.
-            state: as in a call.
+            observation: As in a call.
+            rng: The generator to draw from.
+            action_mask: As in a call.
+            state: As in a call.
 
         Raises:
-            ValueError: as in a call, or an action is not a single choice.
+            ValueError: As in a call, or an action is not a single choice.
         """
         if len(self._sizes) != 1 or self._columns != self._edges[-1]:
             raise ValueError(
@@ -157,7 +158,7 @@ class Policy:
         """Return the policy of a file's content.
 
         Raises:
-            CheckpointError: it is damaged, not a policy, or of an unknown version.
+            CheckpointError: It is damaged, not a policy, or of an unknown version.
         """
         return cls(*_unpacked(content))
 
@@ -165,7 +166,7 @@ class Policy:
         """Return the scores of choices, then the numbers, `[n, columns]` (one observation is a batch of one).
 
         Raises:
-            ValueError: the observation or the state has another shape or holds a NaN.
+            ValueError: The observation or the state has another shape or holds a NaN.
         """
         inputs, single = self._batched(observation)
         return self._scored(inputs, self._states(state, inputs, single))[0]
@@ -188,7 +189,7 @@ class Policy:
         """Return the state before a batch of observations.
 
         Raises:
-            ValueError: it is not that of such a batch.
+            ValueError: It is not that of such a batch.
         """
         if self._memory is None:
             if given is not None:
@@ -254,7 +255,7 @@ def load(path: str | os.PathLike[str]) -> Policy:
     """Return the policy of a file.
 
     Raises:
-        CheckpointError: there is no such file, it is damaged, not a policy, or of an unknown version; the
+        CheckpointError: There is no such file, it is damaged, not a policy, or of an unknown version; the
             message names the file.
     """
     name = os.fspath(path)
@@ -273,7 +274,7 @@ def pack(description: Mapping[str, Any], arrays: _Arrays) -> bytes:
     """Return the content of a file; the version and the checksum are added here.
 
     Args:
-        description: the other entries of the header.
+        description: The other entries of the header.
         arrays: float32, float64 or int64.
     """
     codes = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
@@ -301,7 +302,7 @@ def _unpacked(content: bytes) -> tuple[Mapping[str, Any], _Arrays]:
     """Return description and arrays of a file's content.
 
     Raises:
-        CheckpointError: it is damaged, no policy, or of another version.
+        CheckpointError: It is damaged, no policy, or of another version.
     """
     try:
         start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
@@ -346,7 +347,7 @@ def _batched(space: _Node, observation: Any, name: str) -> tuple[Any, bool]:
     """Return arrays `[n, ...]` in dictionaries, those of tuples under "0", "1", …, and whether it was one observation.
 
     Raises:
-        ValueError: a part is missing or has another shape.
+        ValueError: A part is missing or has another shape.
     """
     if "shape" in space:
         return _batch(observation, tuple(space["shape"]), name)
@@ -392,7 +393,7 @@ def _layer(node: _Node, arrays: _Arrays) -> _Function:
     """Return the function that a layer computes.
 
     Raises:
-        CheckpointError: the kind of a layer is not known.
+        CheckpointError: The kind of a layer is not known.
     """
     if node["kind"] not in _LAYERS:
         raise CheckpointError(f"it has a layer {node['kind']!r}, which this parl-core does not know: upgrade parl-core")
@@ -647,7 +648,7 @@ class _Memory:
     """A recurrent layer with the layers in front of it.
 
     Attributes:
-        shapes: of each array of the state, of one observation.
+        shapes: The shape of each array of the state of one observation.
     """
 
     def __init__(self, node: _Node, arrays: _Arrays) -> None:

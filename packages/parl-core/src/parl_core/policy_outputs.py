@@ -30,7 +30,7 @@ def np_cross_entropy(probs: ArrayLike, labels: ArrayLike) -> Floats:
         `[..., 1]`.
 
     Raises:
-        IndexError: a class number is outside 0 ... K - 1.
+        IndexError: A class number is outside 0 ... K - 1.
     """
     p = _floats(probs)
     wanted = np.asarray(labels)
@@ -50,14 +50,14 @@ def action_mapping(model_output_act: ArrayLike, low_bound: ArrayLike, high_bound
 
     Args:
         model_output_act: `[..., *act]` in [-1, 1].
-        low_bound: the action that -1 stands for; a number, or one for each dimension.
-        high_bound: the action that 1 stands for.
+        low_bound: The action that -1 stands for; a number, or one for each dimension.
+        high_bound: The action that 1 stands for.
 
     Returns:
         Actions of the same shape, never outside of the bounds.
 
     Raises:
-        ValueError: an action is outside [-1, 1] by more than rounding, or not a number; or a low bound is above its
+        ValueError: An action is outside [-1, 1] by more than rounding, or not a number; or a low bound is above its
             high one.
     """
     action, low, high = np.asarray(model_output_act), np.asarray(low_bound), np.asarray(high_bound)

@@ -59,7 +59,7 @@ class Memory(Layer):
     """A layer with a memory: it turns rows of features and a state into features of the steps so far.
 
     Attributes:
-        shapes: of each array of the state, of one environment.
+        shapes: The shape of each array of one environment's state.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -117,8 +117,8 @@ class GRU(_Recurrent):
     """A layer of `size` units, and a gated recurrent unit over it (Cho et al. 2014, arXiv:1406.1078).
 
     Args:
-        size: of the layer, the state and the outputs.
-        act: activation of the layer.
+        size: The size of the layer, the state and the outputs.
+        act: Activation of the layer.
     """
 
     NAMES = ("hidden",)
@@ -128,8 +128,8 @@ class LSTM(_Recurrent):
     """A layer of `size` units, and a long short-term memory over it (Hochreiter & Schmidhuber 1997; Gers et al. 2000).
 
     Args:
-        size: of the layer, both parts of the state, and the outputs.
-        act: activation of the layer.
+        size: The size of the layer, both parts of the state, and the outputs.
+        act: Activation of the layer.
     """
 
     NAMES = ("hidden", "cell")
@@ -158,8 +158,8 @@ class _Attention(Layer):
         """Return the block's outputs `[rows, T, size]`.
 
         Args:
-            steps: its inputs `[rows, T, size]`.
-            before: its inputs at the steps before `[rows, reach, size]`.
+            steps: The inputs of the block `[rows, T, size]`.
+            before: The inputs of the block at the steps before `[rows, reach, size]`.
             hidden: `[rows, 1, T, reach + T]`, 1 where a step (third) must not look at another (fourth), else 0.
             distance: int64 `[T * (reach + T)]`, how many steps lie between both.
         """
@@ -190,11 +190,11 @@ class CausalTransformer(Memory):
     its inputs at the earlier steps, so that its state is those inputs and one step costs no more than one step.
 
     Args:
-        size: of features and outputs, a multiple of `heads`.
-        act: activation of the wide layer of each block.
-        reach: steps before the present one that a block attends to.
-        blocks: number of blocks.
-        heads: number of attention heads.
+        size: The size of features and outputs, a multiple of `heads`.
+        act: Activation of the wide layer of each block.
+        reach: Steps before the present one that a block attends to.
+        blocks: Number of blocks.
+        heads: Number of attention heads.
 
     Raises:
         HyperparameterError: `size` is not a multiple of `heads`.

@@ -56,18 +56,18 @@ def gae(
         rewards: `[T, N]` or `[T]`, like all others.
         values: V(s_t).
         next_values: V(s_t+1); see this module's description for the ends of episodes.
-        terminated: bool.
-        truncated: bool.
-        gamma: discount of the next step, in [0, 1].
-        lam: lambda in [0, 1]: 0 is the one-step error, 1 the Monte-Carlo return minus the value.
+        terminated: bool, True where the step terminated its episode.
+        truncated: bool, True where the step truncated its episode.
+        gamma: Discount of the next step, in [0, 1].
+        lam: The lambda in [0, 1]: 0 is the one-step error, 1 the Monte-Carlo return minus the value.
 
     Returns:
         Advantages, of the rewards' shape, in the float type of rewards and values. Plus `values` they are the
         lambda-returns that values are trained on.
 
     Raises:
-        HyperparameterError: gamma or lam is out of its range.
-        ValueError: the shapes differ.
+        HyperparameterError: Gamma or lam is out of its range.
+        ValueError: The shapes differ.
     """
     check_fraction("gamma", gamma)
     check_fraction("lam", lam)
@@ -93,13 +93,13 @@ def discounted_returns(
     Args:
         rewards: `[T, N]` or `[T]`, like all others.
         next_values: V(s_t+1); only those of truncated steps and of the last one count.
-        terminated: bool.
-        truncated: bool.
-        gamma: discount of the next step, in [0, 1].
+        terminated: bool, True where the step terminated its episode.
+        truncated: bool, True where the step truncated its episode.
+        gamma: Discount of the next step, in [0, 1].
 
     Raises:
-        HyperparameterError: gamma is out of its range.
-        ValueError: the shapes differ.
+        HyperparameterError: Gamma is out of its range.
+        ValueError: The shapes differ.
     """
     check_fraction("gamma", gamma)
     r, v_next, _, end, cut = _aligned(rewards, next_values, next_values, terminated, truncated)
@@ -127,14 +127,14 @@ def n_step_returns(
     Args:
         rewards: `[T, N]` or `[T]`, like all others.
         next_values: V(s_t+1).
-        terminated: bool.
-        truncated: bool.
-        gamma: discount of the next step, in [0, 1].
-        n: number of rewards, at least 1.
+        terminated: bool, True where the step terminated its episode.
+        truncated: bool, True where the step truncated its episode.
+        gamma: Discount of the next step, in [0, 1].
+        n: Number of rewards, at least 1.
 
     Raises:
-        HyperparameterError: gamma or n is out of its range.
-        ValueError: the shapes differ.
+        HyperparameterError: Gamma or n is out of its range.
+        ValueError: The shapes differ.
     """
     check_fraction("gamma", gamma)
     check_int("n", n)
@@ -175,20 +175,20 @@ def vtrace(
     Args:
         behaviour_log_prob: log mu(a_t|s_t) of the policy that acted; `[T, N]` or `[T]`, like all others.
         target_log_prob: log pi(a_t|s_t) of the policy that learns.
-        rewards: r_t.
+        rewards: The rewards r_t.
         values: V(s_t).
         next_values: V(s_t+1).
-        terminated: bool.
-        truncated: bool.
-        gamma: discount of the next step, in [0, 1].
-        lam: in [0, 1] (remark 2 of the paper); 1 is the paper's choice.
-        rho_bar: the bound that decides which policy's value is learned (1 in the paper).
-        c_bar: the bound that decides how fast (1 in the paper).
-        pg_rho_bar: the bound of the policy gradient's weights (1 in the paper).
+        terminated: bool, True where the step terminated its episode.
+        truncated: bool, True where the step truncated its episode.
+        gamma: Discount of the next step, in [0, 1].
+        lam: The lambda, in [0, 1] (remark 2 of the paper); 1 is the paper's choice.
+        rho_bar: The bound that decides which policy's value is learned (1 in the paper).
+        c_bar: The bound that decides how fast (1 in the paper).
+        pg_rho_bar: The bound of the policy gradient's weights (1 in the paper).
 
     Raises:
-        HyperparameterError: gamma or lam is out of its range.
-        ValueError: the shapes differ.
+        HyperparameterError: Gamma or lam is out of its range.
+        ValueError: The shapes differ.
     """
     check_fraction("gamma", gamma)
     check_fraction("lam", lam)
@@ -211,7 +211,7 @@ def calc_discount_sum_rewards(rewards: ArrayLike, gamma: float) -> Floats:
 
     Args:
         rewards: `[T]` or `[T, N]`, of one episode each.
-        gamma: discount of the next step.
+        gamma: Discount of the next step.
     """
     sums = _floats(rewards)
     return _scan(sums.copy(), np.full(sums.shape, gamma, sums.dtype))
@@ -222,13 +222,13 @@ def calc_discount_norm_reward(reward_list: ArrayLike, gamma: float) -> Floats:
 
     Args:
         reward_list: `[T]` rewards of one episode.
-        gamma: discount of the next step.
+        gamma: Discount of the next step.
 
     Returns:
         `[T]`; where all sums are equal, zeros.
 
     Raises:
-        ValueError: a reward is NaN or infinite.
+        ValueError: A reward is NaN or infinite.
     """
     rewards = np.asarray(reward_list, np.float64)
     if (at := first_not_finite(rewards)) is not None:
@@ -246,9 +246,9 @@ def calc_gae(rewards: ArrayLike, values: ArrayLike, next_value: ArrayLike, gamma
     Args:
         rewards: `[T]`.
         values: `[T]`, V(s_t).
-        next_value: a number, V(s_T); 0 where the episode terminated.
-        gamma: discount of the next step, in [0, 1].
-        lam: lambda, in [0, 1].
+        next_value: A number, V(s_T); 0 where the episode terminated.
+        gamma: Discount of the next step, in [0, 1].
+        lam: The lambda, in [0, 1].
 
     Returns:
         Advantages `[T]`.

@@ -49,10 +49,10 @@ def linear(start: float, end: float, steps: float, *, begin: float = 0) -> Sched
         settings = training.OnPolicySettings(total_steps=100_000, lr=linear(3e-4, 0.0, 100_000))
 
     Args:
-        start: value up to step `begin`.
-        end: value from step `begin + steps` on.
-        steps: length of the way, above 0.
-        begin: the step at which it starts.
+        start: Value up to step `begin`.
+        end: Value from step `begin + steps` on.
+        steps: Length of the way, above 0.
+        begin: The step at which it starts.
 
     Raises:
         HyperparameterError: `steps` is not above 0.
@@ -65,11 +65,11 @@ def piecewise(stages: Sequence[tuple[float, float]]) -> Schedule:
     """Return a schedule that jumps: `[(0, 1e-3), (10_000, 5e-4)]` is 1e-3 below step 10,000 and 5e-4 from there on.
 
     Args:
-        stages: pairs of a step and the value from there on; the steps ascend. Before the first step the first value
+        stages: Pairs of a step and the value from there on; the steps ascend. Before the first step the first value
             holds.
 
     Raises:
-        HyperparameterError: there is no stage, or the steps do not ascend.
+        HyperparameterError: There is no stage, or the steps do not ascend.
     """
     steps = tuple(step for step, _ in stages)
     values = tuple(value for _, value in stages)
@@ -82,7 +82,7 @@ def stages_of(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule as JSON has it: its kind, and its stages as pairs of a step and a value.
 
     Raises:
-        HyperparameterError: it is a function from outside this module.
+        HyperparameterError: It is a function from outside this module.
     """
     if isinstance(schedule, _Constant):
         return {"schedule": "constant", "stages": [[0, schedule.value]]}
@@ -110,7 +110,7 @@ def stretched(value: Scheduled, factor: float) -> Scheduled:
     """Return a schedule of `linear` or `piecewise` with its steps times `factor`; return other values unchanged.
 
     Raises:
-        HyperparameterError: the factor is not above 0.
+        HyperparameterError: The factor is not above 0.
     """
     check_positive("factor", factor)
     if isinstance(value, _Linear):
@@ -124,7 +124,7 @@ def read_schedule(written: Mapping[str, Any]) -> Schedule:
     """Return the schedule that `stages_of` described.
 
     Raises:
-        HyperparameterError: it does not describe a schedule.
+        HyperparameterError: It does not describe a schedule.
     """
     try:
         kind, stages = written["schedule"], [(step, value) for step, value in written["stages"]]
@@ -198,10 +198,10 @@ class PiecewiseScheduler(_StepCounter):
     """A piecewise constant value, read step by step.
 
     Args:
-        scheduler_list: pairs of a step and the value from there on, with ascending steps.
+        scheduler_list: Pairs of a step and the value from there on, with ascending steps.
 
     Raises:
-        HyperparameterError: there is no stage, or the steps do not ascend.
+        HyperparameterError: There is no stage, or the steps do not ascend.
     """
 
     def __init__(self, scheduler_list: Sequence[tuple[int, float]]) -> None:
@@ -228,8 +228,8 @@ class LinearDecayScheduler(_StepCounter):
     """A value that falls linearly from `start_value` to 0, read step by step.
 
     Args:
-        start_value: value before the first step.
-        max_steps: number of steps to 0, at least 1.
+        start_value: Value before the first step.
+        max_steps: Number of steps to 0, at least 1.
 
     Raises:
         HyperparameterError: `max_steps` is not a whole number of at least 1.

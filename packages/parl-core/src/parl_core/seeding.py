@@ -34,7 +34,7 @@ def make_generator(seed: int | np.random.Generator | np.random.SeedSequence | No
     """Return a generator: the given one itself, or a new PCG64 from the seed (None: from the system).
 
     Raises:
-        HyperparameterError: the seed is not a whole number of at least 0.
+        HyperparameterError: The seed is not a whole number of at least 0.
     """
     if isinstance(seed, np.random.Generator):
         return seed
@@ -50,11 +50,11 @@ def spawn_seeds(seed: int | None, n: int) -> list[int]:
     gives two runs with neighbouring seeds almost the same environments.)
 
     Args:
-        seed: of the whole run; None takes it from the system.
-        n: the number of seeds.
+        seed: The seed of the whole run; None takes it from the system.
+        n: The number of seeds.
 
     Raises:
-        HyperparameterError: the seed is not a whole number of at least 0.
+        HyperparameterError: The seed is not a whole number of at least 0.
     """
     checked = None if seed is None else check_int("seed", seed, at_least=0)
     children = np.random.SeedSequence(checked).spawn(n)
@@ -65,7 +65,7 @@ def generator_to_json(generator: np.random.Generator) -> str:
     """Return the generator's state as text, for a checkpoint.
 
     Raises:
-        ValueError: it is not a PCG64 generator, numpy's default.
+        ValueError: It is not a PCG64 generator, numpy's default.
     """
     state = generator.bit_generator.state
     if state["bit_generator"] not in _SAVED:
@@ -77,7 +77,7 @@ def generator_from_json(text: str) -> np.random.Generator:
     """Return a generator that continues from the saved state.
 
     Raises:
-        ValueError: the text is not such a state.
+        ValueError: The text is not such a state.
     """
     state = json.loads(text)
     name = state.get("bit_generator") if isinstance(state, dict) else None
@@ -98,13 +98,13 @@ def seed_everything(seed: int) -> np.random.Generator:
     frameworks are still not deterministic.
 
     Args:
-        seed: in [0, 2**32).
+        seed: The seed, in [0, 2**32).
 
     Returns:
         A generator from that seed, for everything that takes one.
 
     Raises:
-        HyperparameterError: the seed is out of its range.
+        HyperparameterError: The seed is out of its range.
     """
     seed = check_int("seed", seed, at_least=0)  # Python's own, which `random` insists on
     if seed >= 2**32:
@@ -122,8 +122,8 @@ def seed_latecomer(framework: str, load: Callable[[], object]) -> None:
     """Seed a framework that is loaded after `seed_everything` was called.
 
     Args:
-        framework: its import name.
-        load: imports the framework; called as soon as there is a seed for it, now or later.
+        framework: The import name of the framework.
+        load: The function that imports the framework; it is called as soon as there is a seed for it, now or later.
     """
     _loaders[framework] = load
     if framework in _waiting:

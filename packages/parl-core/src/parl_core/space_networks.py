@@ -122,38 +122,39 @@ def for_spaces(
     `obs_ndim`), so the algorithm's `nvec` and `continuous_action` and the agent's `obs_ndim` can be omitted.
 
     Args:
-        observation_space: any nesting of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple. The entry
+        observation_space: Any nesting of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple. The entry
             `action_mask` of a Dict is the mask of actions where these are choices, and no feature.
-        action_space: one that the table of kinds lists for the kind; MultiBinary counts as choices of two.
-        kind: the kind that the algorithm needs.
-        hidden: sizes of the hidden layers; default (64, 64) for actor-critics and policies, (128, 128) for action
+        action_space: One that the table of kinds lists for the kind; MultiBinary counts as choices of two.
+        kind: The kind that the algorithm needs.
+        hidden: Sizes of the hidden layers; default (64, 64) for actor-critics and policies, (128, 128) for action
             values, (256, 256) for the others; none for actor-critics and action values that observe only one image or
             have a memory.
-        activation: function behind each hidden layer; default tanh for actor-critics and policies, else relu.
+        activation: Function behind each hidden layer; default tanh for actor-critics and policies, else relu.
         normalisation: "layer" for layer normalisation before each activation.
         blocks: "simba" for residual blocks, as many as `hidden` has sizes, which are equal.
-        shared: one trunk for policy and value of an actor-critic; default: where there are images, and with a memory.
+        shared: One trunk for policy and value of an actor-critic; default: where there are images, and with a memory.
             With a memory and `shared=False` each has a memory of its own.
-        dueling: for the kinds "q" and "categorical", separate value and advantage.
-        quantiles: their number for the kind "quantile" (default 200), and for each critic of "quantile-critics" (25).
-        critics: their number for the kinds "quantile-critics" (default 5) and "ensemble" (10).
-        dropout: for "ensemble", the share of units that critics drop in training; they then have layer normalisation,
-            as in DroQ (0.01). None for plain critics.
-        atoms: their number for the kind "categorical".
-        noisy: for "q", "quantile" and "categorical", the sigma of noise on the weights of the hidden layers and the
+        dueling: Whether value and advantage are separate, for the kinds "q" and "categorical".
+        quantiles: The number of quantiles for the kind "quantile" (default 200), and for each critic of
+            "quantile-critics" (25).
+        critics: The number of critics for the kinds "quantile-critics" (default 5) and "ensemble" (10).
+        dropout: The share of units that critics of the kind "ensemble" drop in training; they then have layer
+            normalisation, as in DroQ (0.01). None for plain critics.
+        atoms: The number of atoms for the kind "categorical".
+        noisy: The sigma of noise, for "q", "quantile" and "categorical", on the weights of the hidden layers and the
             head, by which they explore without epsilon; 0.5 in Fortunato et al. 2018. Encoders, memories and SimBa's
             blocks have no noise.
-        memory: for "actor-critic" and "q", the layer with a memory of earlier steps: "gru", "lstm", or "transformer"
+        memory: The layer with a memory of earlier steps, for "actor-critic" and "q": "gru", "lstm", or "transformer"
             for attention to the last steps. It is behind the encoder and the `hidden` layers (by default there are
             none), and in front of the heads. `parl_core.recurrent` describes the inputs and outputs of such a model.
-        memory_size: units of the memory, and of the layer in front of it.
-        memory_options: further arguments of the memory: `reach` (steps that it attends to, 16), `blocks` (1) and
+        memory_size: Units of the memory, and of the layer in front of it.
+        memory_options: Further arguments of the memory: `reach` (steps that it attends to, 16), `blocks` (1) and
             `heads` (2) of the transformer.
-        channels: the axis of an image's channels; by default it follows from the shape.
-        networks: the backend's networks; default those of the current backend.
+        channels: The axis of an image's channels; by default it follows from the shape.
+        networks: The backend's networks; default those of the current backend.
 
     Raises:
-        HyperparameterError: a space has a part for which there is no network, the kind does not support the action
+        HyperparameterError: A space has a part for which there is no network, the kind does not support the action
             space, a mask and the actions differ in size, or an option is unknown.
     """
     networks = networks or backends.current().networks
@@ -245,7 +246,7 @@ def _checked_kind(kind: str, space: Any) -> ActionKind:
     """Return the kind of actions.
 
     Raises:
-        HyperparameterError: networks of this kind do not act so.
+        HyperparameterError: Networks of this kind do not act so.
     """
     found = kind_of(space)
     if kind in _CONTINUOUS and found != ActionKind(continuous=True):
@@ -273,7 +274,7 @@ def _has_mask(space: Any, choices: int) -> bool:
     """Return whether observations bring a mask of actions.
 
     Raises:
-        HyperparameterError: it has another size than the actions.
+        HyperparameterError: It has another size than the actions.
     """
     if not isinstance(space, gymnasium.spaces.Dict) or "action_mask" not in space.spaces:
         return False

@@ -66,7 +66,7 @@ def require_one_agent(who: str, space: Any) -> None:
     """Refuse joint observations of agents that choose; numbers of several may be the action of one.
 
     Raises:
-        HyperparameterError: they are joint; the message names the algorithms for several agents.
+        HyperparameterError: They are joint; the message names the algorithms for several agents.
     """
     if has_agents(space) and "action_mask" in space.spaces:
         raise HyperparameterError(
@@ -79,7 +79,7 @@ def require_several_agents(who: str, space: Any) -> None:
     """Refuse observations of one agent.
 
     Raises:
-        HyperparameterError: they are of one agent; the message explains how to join several agents, and names
+        HyperparameterError: They are of one agent; the message explains how to join several agents, and names
             algorithms for one.
     """
     if not has_agents(space):
@@ -99,7 +99,7 @@ def kind_of(space: Any) -> ActionKind:
     """Return the kind of a policy's actions in a space.
 
     Raises:
-        HyperparameterError: it has a part that no policy supports, such as a text or a box of whole numbers.
+        HyperparameterError: It has a part that no policy supports, such as a text or a box of whole numbers.
     """
     if isinstance(space, gymnasium.spaces.Discrete):
         return ActionKind()
@@ -117,7 +117,7 @@ def split_action(space: Any, actions: NDArray[Any]) -> Any:
     """Return a policy's actions `[n, columns]` as the parts of a space: a dictionary or tuple of `[n, *part]`.
 
     Raises:
-        HyperparameterError: the number of columns does not match the space's parts.
+        HyperparameterError: The number of columns does not match the space's parts.
     """
     choices = sum(len(_choices(leaf)) for leaf in _leaves(space))
     columns = choices + action_size(space)

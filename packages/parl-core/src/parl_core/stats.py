@@ -88,8 +88,8 @@ class TimeStat:
     A block that raises counts as well. Not for nested or concurrent blocks: use one object for each.
 
     Args:
-        window_size: number of times that are remembered, at least 1.
-        clock: gives seconds from an arbitrary zero; the default never goes backwards.
+        window_size: Number of times that are remembered, at least 1.
+        clock: The function that returns seconds from an arbitrary zero; the default never goes backwards.
     """
 
     def __init__(self, window_size: int = 1, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -129,13 +129,13 @@ class RunningMeanStd:
     (1979), equation 2.1; for one sample at a time it is Welford's method. Objects of several actors can be merged.
 
     Args:
-        shape: of one sample.
-        epsilon: weight of the start (mean 0, variance 1), in samples: it keeps the first variances away from 0.
+        shape: The shape of one sample.
+        epsilon: Weight of the start (mean 0, variance 1), in samples: it keeps the first variances away from 0.
 
     Attributes:
         mean: `[*shape]`.
         var: `[*shape]`, the population variance.
-        count: samples seen, and epsilon.
+        count: Samples seen, and epsilon.
     """
 
     def __init__(self, shape: tuple[int, ...] = (), epsilon: float = 1e-4) -> None:
@@ -147,7 +147,7 @@ class RunningMeanStd:
         """Add samples `[n, *shape]`; without any, nothing changes.
 
         Raises:
-            ValueError: the samples have another shape.
+            ValueError: The samples have another shape.
         """
         samples = np.asarray(x, np.float64)
         if samples.shape[1:] != self.mean.shape or samples.ndim != self.mean.ndim + 1:
@@ -172,7 +172,7 @@ class RunningMeanStd:
         """Continue from the result of `state_dict`.
 
         Raises:
-            ValueError: it has another shape.
+            ValueError: It has another shape.
         """
         mean, var = np.array(state["mean"], np.float64), np.array(state["var"], np.float64)
         if mean.shape != self.mean.shape or var.shape != self.var.shape:
@@ -212,7 +212,7 @@ class SavedStatistics:
         A wrapper that does not normalise rewards restores only the statistics of observations.
 
         Raises:
-            CheckpointError: statistics are missing, of another shape, or not finite; nothing was changed.
+            CheckpointError: Statistics are missing, of another shape, or not finite; nothing was changed.
         """
         loaded: dict[str, RunningMeanStd] = {}
         for part, rms in self._statistics().items():
@@ -237,7 +237,7 @@ class SavedStatistics:
         """Continue from a file of `save`, of this or of another wrapper.
 
         Raises:
-            CheckpointError: it is missing, damaged, or belongs to other observations.
+            CheckpointError: It is missing, damaged, or belongs to other observations.
         """
         state = read_snapshot(path, set())
         try:
@@ -250,7 +250,7 @@ def statistics_of(env: Any) -> SavedStatistics:
     """Return the outermost wrapper with statistics around an environment or a vector of them.
 
     Raises:
-        TypeError: there is none.
+        TypeError: There is none.
     """
     inner = env
     while inner is not None:
@@ -277,11 +277,11 @@ def interquartile_mean(values: ArrayLike, axis: int = -1) -> NDArray[np.float64]
     fourth 0.75, the middle one 1. (Rounding to whole values would make it a plain mean below four.)
 
     Args:
-        values: at least one along the axis.
-        axis: over which to average.
+        values: The values, at least one along the axis.
+        axis: The axis over which to average.
 
     Raises:
-        HyperparameterError: there are none.
+        HyperparameterError: There are none.
     """
     array = np.sort(np.moveaxis(np.asarray(values, np.float64), axis, -1), axis=-1)
     n = array.shape[-1]
@@ -307,13 +307,13 @@ def bootstrap_interval(values: Scores, confidence: float = 0.95, resamples: int 
     all scores together (Agarwal et al. 2021, section 4.1).
 
     Args:
-        values: final scores.
-        confidence: share of resamples inside.
-        resamples: the number of resamples.
-        seed: of the draws, so that a table can be made again.
+        values: Final scores.
+        confidence: The share of resamples inside.
+        resamples: The number of resamples.
+        seed: The seed of the draws, so that a table can be made again.
 
     Raises:
-        HyperparameterError: there are no values, one is not finite, or a number is out of range.
+        HyperparameterError: There are no values, one is not finite, or a number is out of range.
     """
     rng, count = np.random.default_rng(seed), check_int("resamples", resamples)
     tasks = _by_task(values).values()
@@ -333,12 +333,12 @@ def bootstrap_difference(
     Args:
         ours: `[seeds]`.
         theirs: `[their seeds]`.
-        confidence: share of resamples inside.
-        resamples: the number of resamples.
-        seed: of the draws, so that a table can be made again.
+        confidence: The share of resamples inside.
+        resamples: The number of resamples.
+        seed: The seed of the draws, so that a table can be made again.
 
     Raises:
-        HyperparameterError: there are no values, or a number is out of range.
+        HyperparameterError: There are no values, or a number is out of range.
     """
     rng = np.random.default_rng(seed)
     means = []
@@ -356,7 +356,7 @@ class Improvement(NamedTuple):
     """The probability that one algorithm is better than another, with its interval."""
 
     probability: float
-    """Of a run of the first to score above one of the second, a tie counted as half; the mean over tasks."""
+    """The probability that a run of the first scores above one of the second, a tie counting half; mean over tasks."""
     interval: Interval
 
 
@@ -369,14 +369,14 @@ def probability_of_improvement(
     statistic of both algorithms' seeds, divided by the number of pairs.
 
     Args:
-        ours: final scores of the first algorithm; higher is better.
-        theirs: those of the second on the same tasks; the number of seeds may differ.
-        confidence: share of resamples inside the interval.
-        resamples: the number of resamples, of both algorithms, stratified by task.
-        seed: of the draws.
+        ours: Final scores of the first algorithm; higher is better.
+        theirs: Final scores of the second algorithm on the same tasks; the number of seeds may differ.
+        confidence: The share of resamples inside the interval.
+        resamples: The number of resamples, of both algorithms, stratified by task.
+        seed: The seed of the draws.
 
     Raises:
-        HyperparameterError: the tasks differ, there are no values, one is not finite, or a number is out of range.
+        HyperparameterError: The tasks differ, there are no values, one is not finite, or a number is out of range.
     """
     mine, others = _by_task(ours), _by_task(theirs)
     if mine.keys() != others.keys():
@@ -409,14 +409,14 @@ def performance_profile(
     better at every quantile; the area under the curve of scores of at least 0 is their mean.
 
     Args:
-        values: final scores.
+        values: Final scores.
         thresholds: `[thresholds]`, scores to compare with.
-        confidence: share of resamples inside the band at each threshold.
-        resamples: the number of resamples, stratified by task.
-        seed: of the draws.
+        confidence: The share of resamples inside the band at each threshold.
+        resamples: The number of resamples, stratified by task.
+        seed: The seed of the draws.
 
     Raises:
-        HyperparameterError: there are no values or thresholds, one is not finite, or a number is out of range.
+        HyperparameterError: There are no values or thresholds, one is not finite, or a number is out of range.
     """
     limits = np.asarray(thresholds, np.float64)
     if limits.ndim != 1 or not limits.size or not np.isfinite(limits).all():

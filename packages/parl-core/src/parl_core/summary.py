@@ -83,9 +83,9 @@ def add_scalar(tag: str, scalar_value: Any, global_step: int | None = None) -> N
     """Add one number of a curve.
 
     Args:
-        tag: name of the curve; a slash groups curves, as in `"loss/value"`.
-        scalar_value: a number, or an array or tensor with one element.
-        global_step: position on the curve.
+        tag: Name of the curve; a slash groups curves, as in `"loss/value"`.
+        scalar_value: A number, or an array or tensor with one element.
+        global_step: Position on the curve.
 
     Raises:
         ImportError: tensorboardX is not installed.
@@ -98,13 +98,13 @@ def add_histogram(tag: str, values: Any, global_step: int | None = None) -> None
     """Add a histogram of numbers.
 
     Args:
-        tag: name of the histogram.
-        values: array or tensor of any shape, with at least one number, all finite.
-        global_step: position in the sequence of histograms.
+        tag: Name of the histogram.
+        values: Array or tensor of any shape, with at least one number, all finite.
+        global_step: Position in the sequence of histograms.
 
     Raises:
         ImportError: tensorboardX is not installed.
-        ValueError: there are no values, or some are not finite.
+        ValueError: There are no values, or some are not finite.
     """
     array = _array(values)
     spoiled = array.size - np.count_nonzero(np.isfinite(array))
@@ -129,10 +129,10 @@ def add_image(tag: str, img_tensor: Any, global_step: int | None = None, datafor
     """Add a picture.
 
     Args:
-        tag: name of the picture.
-        img_tensor: array or tensor, uint8 in [0, 255] or float in [0, 1].
-        global_step: position in the sequence of pictures.
-        dataformats: order of the axes: `"CHW"`, `"HWC"` or `"HW"`.
+        tag: Name of the picture.
+        img_tensor: Array or tensor, uint8 in [0, 255] or float in [0, 1].
+        global_step: Position in the sequence of pictures.
+        dataformats: Order of the axes: `"CHW"`, `"HWC"` or `"HW"`.
 
     Raises:
         ImportError: tensorboardX or Pillow is not installed.
@@ -146,9 +146,9 @@ def add_hparams(
     """Add the settings and the results of the run, for tensorboard's HPARAMS page.
 
     Args:
-        hparam_dict: settings: numbers, texts, truth values; anything else is written as its `str`.
-        metric_dict: results.
-        global_step: step of the results.
+        hparam_dict: Settings: numbers, texts, truth values; anything else is written as its `str`.
+        metric_dict: The results by name.
+        global_step: Step of the results.
 
     Raises:
         ImportError: tensorboardX is not installed.

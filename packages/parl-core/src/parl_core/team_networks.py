@@ -61,7 +61,7 @@ def groups_of(groups: Any, agents: int) -> tuple[int, ...]:
     """Return the number of the group of each agent.
 
     Raises:
-        HyperparameterError: the choice is unknown, or the numbers of groups are not one per agent, counted from 0.
+        HyperparameterError: The choice is unknown, or the numbers of groups are not one per agent, counted from 0.
     """
     if groups == "shared":
         return (0,) * agents
@@ -81,9 +81,9 @@ class PerAgent(Layer):
     """One layer for each group of agents, applied to the group's rows.
 
     Args:
-        groups: the number of the group of each agent, counted from 0, such as `(0, 0, 1)`.
-        make: makes the layer of a group, which takes and returns rows `[n, features]`.
-        ids: give agents that share a layer their number, one-hot, beside the features.
+        groups: The number of the group of each agent, counted from 0, such as `(0, 0, 1)`.
+        make: The function that makes the layer of a group, which takes and returns rows `[n, features]`.
+        ids: Whether agents that share a layer get their number, one-hot, beside the features.
 
     Raises:
         HyperparameterError: `groups` are not such numbers.
@@ -112,7 +112,7 @@ class PerAgent(Layer):
         """Return the outputs `[batch, agents, out]`.
 
         Args:
-            sides: features, side by side: first `[batch, agents, in]`, then more of these, or `[batch, in]` of
+            sides: Features, side by side: first `[batch, agents, in]`, then more of these, or `[batch, in]` of
                 features that are the same for all agents.
         """
         if len(self._groups) == 1:
@@ -196,7 +196,7 @@ class PerAgentMemory(PerAgent):
 
         Args:
             features: `[rows * T, agents, in]`, one sequence's steps after another's.
-            state: before the first step of each sequence, `[rows, agents, ...]` by name.
+            state: The state before the first step of each sequence, `[rows, agents, ...]` by name.
             begins: bool `[rows * T]`, true where a step is the first of its episode; None where none of them is.
         """
         reshape, transpose, stack = self._layers.reshape, self._layers.transpose, self._layers.stack
@@ -261,7 +261,7 @@ class _TeamNetwork(_Network):
         """Return a memory of each group of agents, behind a layer of `size` units with the activation `act`.
 
         Raises:
-            HyperparameterError: there is no such memory.
+            HyperparameterError: There is no such memory.
         """
         if memory not in ("gru", "lstm"):
             raise HyperparameterError(f'memory must be "gru" or "lstm", got {memory!r}')
@@ -272,10 +272,10 @@ class TeamQNetwork(_TeamNetwork):
     """Each agent's action values `[batch, agents, act_dim]` of joint observations.
 
     Args:
-        agents: number of agents.
-        act_dim: largest number of actions of an agent.
-        hidden: sizes of the hidden layers (ReLU).
-        groups: the groups of agents that share their weights.
+        agents: Number of agents.
+        act_dim: Largest number of actions of an agent.
+        hidden: Sizes of the hidden layers (ReLU).
+        groups: The groups of agents that share their weights.
     """
 
     def __init__(
@@ -305,11 +305,11 @@ class RecurrentTeamQNetwork(_PerAgentState, _TeamNetwork):
     """Each agent's action values over a memory of its own observations.
 
     Args:
-        agents: number of agents.
-        act_dim: largest number of actions of an agent.
+        agents: Number of agents.
+        act_dim: Largest number of actions of an agent.
         memory: "gru" or "lstm".
-        memory_size: units of the memory, and of the layer in front of it.
-        groups: the groups of agents that share their weights.
+        memory_size: Units of the memory, and of the layer in front of it.
+        groups: The groups of agents that share their weights.
     """
 
     def __init__(
@@ -331,9 +331,9 @@ class RecurrentTeamQNetwork(_PerAgentState, _TeamNetwork):
         """Return joint observations with features instead of the agents' own, and the state after the last step.
 
         Args:
-            obs: joint observations `[rows * T, ...]`.
-            state: before the first step of each sequence, `[rows, agents, ...]` by name.
-            begins: as in `parl_core.recurrent`.
+            obs: Joint observations `[rows * T, ...]`.
+            state: The state before the first step of each sequence, `[rows, agents, ...]` by name.
+            begins: As in `parl_core.recurrent`.
         """
         features, after = self.memory.remember(self._seen(obs), state, begins)
         return ({**obs, "obs": features} if isinstance(obs, Mapping) else features), after
@@ -349,12 +349,12 @@ class QMixer(_TeamNetwork):
     Two layers whose weights, kept positive by their absolute value, are computed from the global state.
 
     Args:
-        agents: number of agents.
-        embed: units of the mixing layer; 32 in the paper.
-        hypernet: units of a hidden layer of the networks that compute its weights; 0, as in the paper, for none.
+        agents: Number of agents.
+        embed: Units of the mixing layer; 32 in the paper.
+        hypernet: Units of a hidden layer of the networks that compute its weights; 0, as in the paper, for none.
 
     Attributes:
-        n_agents: number of agents.
+        n_agents: Number of agents.
     """
 
     def __init__(self, agents: int, embed: int = 32, hypernet: int = 0) -> None:
@@ -370,7 +370,7 @@ class QMixer(_TeamNetwork):
         """Return the team's values `[batch, T, 1]`.
 
         Args:
-            values: of the agents' actions, `[batch, T, agents]`.
+            values: The values of the agents' actions, `[batch, T, agents]`.
             state: `[batch, T, state_dim]`.
         """
         layers = self._parts.layers
@@ -389,10 +389,10 @@ class VDNMixer(_TeamNetwork):
     """The sum of all agents' values (Sunehag et al. 2017, arXiv:1706.05296, equation 3).
 
     Args:
-        agents: number of agents; the sum does not depend on it.
+        agents: Number of agents; the sum does not depend on it.
 
     Attributes:
-        n_agents: number of agents.
+        n_agents: Number of agents.
     """
 
     def __init__(self, agents: int | None = None) -> None:
@@ -408,11 +408,11 @@ class TeamActorCritic(_TeamNetwork):
     """Each agent's policy of its own observation, and its critic of all observations and all actions.
 
     Args:
-        agents: number of agents.
-        act_dim: largest number of actions, or of an action's numbers, of an agent.
-        hidden: sizes of the hidden layers (ReLU) of policies and critics.
-        continuous: actions are numbers in [-1, 1], else logits of choices.
-        groups: the groups of agents that share their weights.
+        agents: Number of agents.
+        act_dim: Largest number of actions, or of an action's numbers, of an agent.
+        hidden: Sizes of the hidden layers (ReLU) of policies and critics.
+        continuous: Whether actions are numbers in [-1, 1], else logits of choices.
+        groups: The groups of agents that share their weights.
         used: bool `[agents, act_dim]`, False where a number of an agent's action is padding: policies return 0 there,
             and critics do not receive it. Default: all are used.
     """
@@ -450,7 +450,7 @@ class TeamActorCritic(_TeamNetwork):
         """Return all agents' values `[batch, agents]`, as `value` gives each of them.
 
         Args:
-            obs: joint observations.
+            obs: Joint observations.
             action: `[batch, agents, act_dim]`; or one for each critic, `[agents, batch, agents, act_dim]`.
         """
         layers, seen = self._parts.layers, self._seen(obs)
@@ -480,12 +480,12 @@ class CentralActorCritic(_TeamNetwork, _Policy):
     """Each agent's policy of its own observation, and its value of the global state beside it.
 
     Args:
-        agents: number of agents.
-        act_dim: largest number of actions, or of an action's numbers, of an agent.
-        hidden: sizes of the hidden layers (tanh, orthogonal) of policies and critics.
-        continuous: policies are Gaussians, with standard deviations that all agents share, 1 at the start.
-        groups: the groups of agents that share their weights.
-        central: whether critics get the global state; if not, each gets only its agent's observations.
+        agents: Number of agents.
+        act_dim: Largest number of actions, or of an action's numbers, of an agent.
+        hidden: Sizes of the hidden layers (tanh, orthogonal) of policies and critics.
+        continuous: Whether policies are Gaussians, with standard deviations that all agents share, 1 at the start.
+        groups: The groups of agents that share their weights.
+        central: Whether critics get the global state; if not, each gets only its agent's observations.
     """
 
     def __init__(
@@ -525,13 +525,13 @@ class RecurrentCentralActorCritic(CentralActorCritic):
     """`CentralActorCritic` with two memories per agent: one of its observations, one of its critic's inputs.
 
     Args:
-        agents: number of agents.
-        act_dim: as in `CentralActorCritic`, like the others.
+        agents: Number of agents.
+        act_dim: As in `CentralActorCritic`, like the other arguments.
         memory: "gru" or "lstm".
-        memory_size: units of each memory, and of the layer in front of it.
-        continuous: policies are Gaussians.
-        groups: the groups of agents that share their weights.
-        central: whether critics get the global state.
+        memory_size: Units of each memory, and of the layer in front of it.
+        continuous: Whether policies are Gaussians.
+        groups: The groups of agents that share their weights.
+        central: Whether critics get the global state.
     """
 
     def __init__(
@@ -563,9 +563,9 @@ class RecurrentCentralActorCritic(CentralActorCritic):
         """Return features of policies and critics, with the mask of joint observations, and the state afterwards.
 
         Args:
-            obs: joint observations `[rows * T, ...]`.
-            state: before the first step of each sequence, `[rows, agents, ...]` by name.
-            begins: as in `parl_core.recurrent`.
+            obs: Joint observations `[rows * T, ...]`.
+            state: The state before the first step of each sequence, `[rows, agents, ...]` by name.
+            begins: As in `parl_core.recurrent`.
         """
         features: dict[str, Any] = {}
         after: dict[str, Any] = {}
@@ -592,10 +592,10 @@ class CounterfactualActorCritic(_TeamNetwork):
     """Each agent's policy of its own observation, and the values of its actions given those of the others.
 
     Args:
-        agents: number of agents.
-        act_dim: largest number of actions of an agent.
-        hidden: sizes of the hidden layers (ReLU) of policies and critics.
-        groups: the groups of agents that share their weights.
+        agents: Number of agents.
+        act_dim: Largest number of actions of an agent.
+        hidden: Sizes of the hidden layers (ReLU) of policies and critics.
+        groups: The groups of agents that share their weights.
     """
 
     def __init__(
@@ -617,8 +617,8 @@ class CounterfactualActorCritic(_TeamNetwork):
         """Return the values of each agent's actions, `[batch, agents, act_dim]`, while the others do theirs.
 
         Args:
-            obs: joint observations.
-            action: one-hot `[batch, agents, act_dim]`.
+            obs: Joint observations.
+            action: One-hot `[batch, agents, act_dim]`.
         """
         layers = self._parts.layers
         joint = layers.reshape(action, [action.shape[0], -1])
@@ -638,11 +638,11 @@ class RecurrentCounterfactualActorCritic(_PerAgentState, CounterfactualActorCrit
     """`CounterfactualActorCritic` with a memory of each agent for its policy; critics get only the global state.
 
     Args:
-        agents: number of agents.
-        act_dim: largest number of actions of an agent.
+        agents: Number of agents.
+        act_dim: Largest number of actions of an agent.
         memory: "gru" or "lstm".
-        memory_size: units of the memory, of the layer in front of it, and of the critics' two hidden layers.
-        groups: the groups of agents that share their weights.
+        memory_size: Units of the memory, of the layer in front of it, and of the critics' two hidden layers.
+        groups: The groups of agents that share their weights.
     """
 
     def __init__(
@@ -663,9 +663,9 @@ class RecurrentCounterfactualActorCritic(_PerAgentState, CounterfactualActorCrit
         """Return joint observations with `features` for the policies beside the rest, and the state afterwards.
 
         Args:
-            obs: joint observations `[rows * T, ...]`.
-            state: before the first step of each sequence, `[rows, agents, ...]` by name.
-            begins: as in `parl_core.recurrent`.
+            obs: Joint observations `[rows * T, ...]`.
+            state: The state before the first step of each sequence, `[rows, agents, ...]` by name.
+            begins: As in `parl_core.recurrent`.
         """
         features, after = self.memory.remember(self._seen(obs), state, begins)
         return {**obs, "features": features}, after
@@ -702,19 +702,19 @@ def for_team(
         model = parl.networks.for_team(env.observation_space, env.action_space, "q", memory="gru")
 
     Args:
-        observation_space: of joint observations.
+        observation_space: The space of joint observations.
         action_space: `MultiDiscrete`, or a `Box` `[agents, numbers]`.
         kind: `"q"` for QMIX and VDN, `"actor-critic"` for MADDPG, `"central"` for MAPPO, `"independent"` for IPPO,
             `"counterfactual"` for COMA.
-        hidden: sizes of the hidden layers; without effect with a memory.
-        groups: the groups of agents that share their weights; default `"independent"` of `"actor-critic"`, else
+        hidden: Sizes of the hidden layers; without effect with a memory.
+        groups: The groups of agents that share their weights; default `"independent"` of `"actor-critic"`, else
             `"shared"`.
         memory: `"gru"` or `"lstm"`, for every kind but `"actor-critic"`.
-        memory_size: units of the memory, and of the layer in front of it.
-        networks: the backend's networks; default: those of the current backend.
+        memory_size: Units of the memory, and of the layer in front of it.
+        networks: The backend's networks; default: those of the current backend.
 
     Raises:
-        HyperparameterError: the spaces are not those of a team, or the kind does not support the action space or a
+        HyperparameterError: The spaces are not those of a team, or the kind does not support the action space or a
             memory.
     """
     networks = networks or backends.current().networks

@@ -56,9 +56,9 @@ class RestartPolicy(Protocol):
         """Count the loss of a worker, also of one that was lost while it was spawned.
 
         Args:
-            slot: the slot that it had.
-            work: the work that it or its predecessor was busy with; None if idle.
-            error: the error that ended it.
+            slot: The slot that it had.
+            work: The work that it or its predecessor was busy with; None if idle.
+            error: The error that ended it.
         """
 
     def not_spawned(self, slot: int, error: Exception) -> None:
@@ -157,12 +157,13 @@ class WorkerPool:
     """Slots with a worker each; nothing is spawned before `start`.
 
     Args:
-        spawn: makes the worker of this slot; called in the order of slots first, and in threads later.
-        size: number of slots.
-        policy: the limit of replacements of workers.
-        timeout_s: longest time for one piece of work; None has no limit.
-        runs: a description of what the workers run, for messages.
-        closing: a method that is called on workers before they end, within `CLOSE_TIMEOUT_S`; without one, busy workers
+        spawn: The function that makes the worker of a slot; it is called in the order of slots first, and in threads
+            later.
+        size: Number of slots.
+        policy: The limit of replacements of workers.
+        timeout_s: Longest time for one piece of work; None has no limit.
+        runs: A description of what the workers run, for messages.
+        closing: A method that is called on workers before they end, within `CLOSE_TIMEOUT_S`; without one, busy workers
             are ended at once.
     """
 
@@ -188,7 +189,7 @@ class WorkerPool:
         """Spawn the first workers, one after the other.
 
         Raises:
-            Exception: one could not be spawned, and the policy does not continue without.
+            Exception: One could not be spawned, and the policy does not continue without.
         """
         try:
             for number, slot in enumerate(self._slots):
@@ -237,15 +238,15 @@ class WorkerPool:
         """Wait for answers.
 
         Args:
-            timeout_s: longest time to wait; None waits as long as it takes.
-            or_spawned: whether to return, perhaps without answers, when a worker has come.
+            timeout_s: Longest time to wait; None waits as long as it takes.
+            or_spawned: Whether to return, perhaps without answers, when a worker has come.
 
         Returns:
             at least one, unless the time has passed or nothing is in progress. If a worker was lost, all its unanswered
             work has failed with a `LostActor`.
 
         Raises:
-            Exception: one that the policy raises.
+            Exception: One that the policy raises.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:

@@ -35,7 +35,7 @@ class Programs:
     """The scope, the startup program and the executor of one agent.
 
     Args:
-        place: the place in which programs run, such as `paddle.CPUPlace()`; the place of the model's weights.
+        place: The place in which programs run, such as `paddle.CPUPlace()`; the place of the model's weights.
     """
 
     def __init__(self, place: Any) -> None:
@@ -51,7 +51,7 @@ class Programs:
         Inside, `paddle.static.default_startup_program()` is this agent's own.
 
         Raises:
-            ModelContractError: two tensors of the models have one name.
+            ModelContractError: Two tensors of the models have one name.
         """
         with (
             static_graphs(),
@@ -92,9 +92,9 @@ class ProgramExecutor(paddle.static.Executor):
     """The `paddle.static.Executor` of one agent, which runs in the agent's scope and can be called from eager code.
 
     Args:
-        place: the place in which programs run, such as `paddle.CPUPlace()`.
-        scope: the scope with the variables of the programs.
-        hooks: hooks of the programs, by their identity.
+        place: The place in which programs run, such as `paddle.CPUPlace()`.
+        scope: The scope with the variables of the programs.
+        hooks: Hooks of the programs, by their identity.
     """
 
     def __init__(self, place: Any, scope: Any, hooks: Mapping[int, Hooks]) -> None:
@@ -118,7 +118,7 @@ class ProgramExecutor(paddle.static.Executor):
 
         Raises:
             ModelContractError: `build_program` is still running, or the program uses weights of another agent.
-            ValueError: there is no program; an input is missing or has another shape or dtype; a value to fetch is of
+            ValueError: There is no program; an input is missing or has another shape or dtype; a value to fetch is of
                 another program.
         """
         if is_recording():
@@ -202,7 +202,7 @@ class Inputs:
     """The inputs of one program.
 
     Args:
-        program: a `paddle.static.Program`; kept.
+        program: A `paddle.static.Program`; kept.
     """
 
     def __init__(self, program: Any) -> None:
@@ -227,7 +227,7 @@ class Inputs:
         Entries that are not inputs of the program are left out.
 
         Raises:
-            ValueError: an array has another shape, or numbers that would lose more than precision; or one of them is
+            ValueError: An array has another shape, or numbers that would lose more than precision; or one of them is
                 NaN or infinite, and the program computes gradients.
         """
         given = feed or {}

@@ -28,7 +28,7 @@ def resolve_device(device: str = "auto") -> str:
             `"cuda"`, `"cuda:1"`, or as paddle calls them `"gpu"` and `"gpu:1"`.
 
     Raises:
-        HyperparameterError: the name is unknown, or the machine has no such device.
+        HyperparameterError: The name is unknown, or the machine has no such device.
     """
     asked = str(device)
     if asked == "auto":
@@ -61,9 +61,9 @@ def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> pa
     """Return a tensor with the values of an array, in memory of its own.
 
     Args:
-        values: an array, a value that numpy converts to one, or a tensor; one of another framework is shared by DLPack.
-        device: the device of the tensor, in paddle's spelling.
-        float_dtype: the dtype of floating-point numbers; other dtypes are kept, except for unsigned integers of 16 bits
+        values: An array, a value that numpy converts to one, or a tensor; one of another framework is shared by DLPack.
+        device: The device of the tensor, in paddle's spelling.
+        float_dtype: The dtype of floating-point numbers; other dtypes are kept, except for unsigned integers of 16 bits
             and more, which become signed ones.
     """
     if hasattr(values, "__dlpack__") and not isinstance(values, (np.ndarray, np.generic)):

@@ -30,12 +30,12 @@ class Agent(contract.Agent):
     paddle's own optimizers in a program.
 
     Args:
-        algorithm: the algorithm to act and learn with.
-        obs_ndim: number of dimensions of one observation; 0 for a `Discrete` space.
-        seed: seed of the generator that draws exploration on the host; default from the operating system.
+        algorithm: The algorithm to act and learn with.
+        obs_ndim: Number of dimensions of one observation; 0 for a `Discrete` space.
+        seed: Seed of the generator that draws exploration on the host; default from the operating system.
 
     Attributes:
-        executor: the executor of this agent's programs; `fluid_executor` is its name in PARL 1.x.
+        executor: The executor of this agent's programs; `fluid_executor` is its name in PARL 1.x.
     """
 
     BACKEND: ClassVar[str] = "paddle"
@@ -47,7 +47,7 @@ class Agent(contract.Agent):
         """The executor of this agent's programs: `self.executor.run(program, feed={...}, fetch_list=[...])`.
 
         Raises:
-            ModelContractError: the agent defines no `build_program`.
+            ModelContractError: The agent defines no `build_program`.
         """
         if self._programs is None:
             raise ModelContractError(
@@ -71,14 +71,14 @@ class Agent(contract.Agent):
         """Export a model's `forward` for Paddle Inference and `paddle.jit.load`.
 
         Args:
-            save_path: prefix of the files, such as `./inference/policy`.
-            input_shape_list: shape of each input of `forward`, with None or -1 for a varying size: `[[None, 4]]`.
-            input_dtype_list: dtype of each input, such as `["float32"]`.
-            model: the model to export; default the algorithm's model.
+            save_path: Prefix of the files, such as `./inference/policy`.
+            input_shape_list: Shape of each input of `forward`, with None or -1 for a varying size: `[[None, 4]]`.
+            input_dtype_list: Dtype of each input, such as `["float32"]`.
+            model: The model to export; default the algorithm's model.
 
         Raises:
-            ValueError: the lists differ in length.
-            ModelContractError: a lazily shaped layer has not processed a batch yet.
+            ValueError: The lists differ in length.
+            ModelContractError: A lazily shaped layer has not processed a batch yet.
         """
         if len(input_shape_list) != len(input_dtype_list):
             raise ValueError(
@@ -111,7 +111,7 @@ class Agent(contract.Agent):
         """Call a method of the algorithm: see the contract.
 
         Raises:
-            ModelContractError: called by `build_program`.
+            ModelContractError: Called by `build_program`.
         """
         self._require_arrays_time()
         return super().run(method, *args, **kwargs)

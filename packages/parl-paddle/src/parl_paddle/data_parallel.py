@@ -47,7 +47,7 @@ class SharedGradients:
     """The averaging of the gradients of some parameters over all processes.
 
     Args:
-        parameters: the parameters whose gradients are averaged; their values in process 0 are copied to all processes.
+        parameters: The parameters whose gradients are averaged; their values in process 0 are copied to all processes.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:

@@ -103,8 +103,8 @@ class LazyLayer(paddle.nn.Layer, contract.LazyLayer):
     """Base of the lazily shaped layers on paddle.
 
     Attributes:
-        device: the device of the parameters, in paddle's spelling; None is paddle's current device.
-        dtype: the dtype of the parameters; None is paddle's default.
+        device: The device of the parameters, in paddle's spelling; None is paddle's current device.
+        dtype: The dtype of the parameters; None is paddle's default.
     """
 
     weight: Tensor
@@ -255,14 +255,14 @@ def create_parameter(
         self.log_std = parl.layers.create_parameter([act_dim], default_initializer=-0.5)
 
     Args:
-        shape: shape of the parameter; `[]` for a single number.
-        dtype: dtype of the parameter, such as `"float32"`.
+        shape: Shape of the parameter; `[]` for a single number.
+        dtype: Dtype of the parameter, such as `"float32"`.
         is_bias: True for initial values of 0; other parameters have uniform initial values (Glorot & Bengio 2010).
-        default_initializer: the initial value instead, or a function that takes the shape and returns an array.
-        name: no effect; the parameter has the name of the model's attribute.
+        default_initializer: The initial value instead, or a function that takes the shape and returns an array.
+        name: No effect; the parameter has the name of the model's attribute.
 
     Raises:
-        HyperparameterError: the shape, the dtype or the initial values are invalid.
+        HyperparameterError: The shape, the dtype or the initial values are invalid.
     """
     sizes, kind, initial = contract.new_parameter(shape, dtype, is_bias, default_initializer)
     initializers: Any = paddle.nn.initializer
@@ -288,13 +288,13 @@ def data(name: str, shape: Sequence[int], dtype: str = "float32", append_batch_s
     """Return an input of the program that is being built; only parl-paddle has programs.
 
     Args:
-        name: key of the input in `feed` of the executor.
-        shape: shape of one sample; the batch dimension is added in front.
-        dtype: dtype of the array to feed.
+        name: Key of the input in `feed` of the executor.
+        shape: Shape of one sample; the batch dimension is added in front.
+        dtype: Dtype of the array to feed.
         append_batch_size: False if `shape` already has the batch dimension.
 
     Raises:
-        ModelContractError: no program is being built.
+        ModelContractError: No program is being built.
     """
     if not in_program():
         raise ModelContractError(
@@ -335,7 +335,7 @@ def cast(x: Tensor, dtype: Any) -> Tensor:
     """Return a tensor with the same numbers in another dtype.
 
     Raises:
-        HyperparameterError: the name of the dtype is unknown.
+        HyperparameterError: The name of the dtype is unknown.
     """
     if isinstance(dtype, str):
         contract.check_dtype(dtype)
@@ -346,8 +346,8 @@ def cross_entropy(input: Tensor, label: Tensor, soft_label: bool = False) -> Ten
     """Return the cross-entropy `[n, 1]` of `label` from probabilities `[n, classes]`.
 
     Args:
-        input: the probabilities.
-        label: classes, whole numbers `[n]` or `[n, 1]`; with `soft_label` the probability of each, `[n, classes]`.
+        input: The probabilities.
+        label: Classes, whole numbers `[n]` or `[n, 1]`; with `soft_label` the probability of each, `[n, classes]`.
         soft_label: True if labels are probabilities.
     """
     if soft_label:
@@ -359,8 +359,8 @@ def softmax_with_cross_entropy(logits: Tensor, label: Tensor, soft_label: bool =
     """Return the cross-entropy `[n, 1]` of `label` from logits `[n, classes]`, without overflow.
 
     Args:
-        logits: logits of the classes, `[n, classes]`.
-        label: as in `cross_entropy`.
+        logits: Logits of the classes, `[n, classes]`.
+        label: As in `cross_entropy`.
         soft_label: True if labels are probabilities.
     """
     log_probs = log_softmax(logits)
@@ -423,11 +423,11 @@ def pool2d(
     """Return the maximum or mean over windows of images `[n, channels, height, width]`.
 
     Args:
-        input: the images.
-        pool_size: height and width of a window, or one number for both; needed unless `global_pooling`.
+        input: The images.
+        pool_size: Height and width of a window, or one number for both; needed unless `global_pooling`.
         pool_type: `"max"` or `"avg"`; the mean does not include the padding.
-        pool_stride: distance between windows, as `pool_size`.
-        pool_padding: size of the padding on each side, as `pool_size`.
+        pool_stride: Distance between windows, as `pool_size`.
+        pool_padding: Size of the padding on each side, as `pool_size`.
         global_pooling: True for one window, the whole image.
 
     Raises:

@@ -210,10 +210,10 @@ class FrameworkOptimizer(contract.LearningRate):
     """An adapter of one of paddle's optimizers for an algorithm, which saves its state.
 
     Args:
-        optimizer: an optimizer with parameters of the model, with or without `grad_clip`.
-        parameters: all parameters of the model.
-        max_grad_norm: limit of the global norm of the gradients if the optimizer has no `grad_clip`; None for no limit.
-        part: the parameters that the optimizer may have; default all.
+        optimizer: An optimizer with parameters of the model, with or without `grad_clip`.
+        parameters: All parameters of the model.
+        max_grad_norm: Limit of the global norm of the gradients if the optimizer has no `grad_clip`; None for no limit.
+        part: The parameters that the optimizer may have; default all.
 
     Raises:
         HyperparameterError: `optimizer` is not an optimizer or one that computes losses several times, has no parameter

@@ -51,8 +51,8 @@ class Network(NamedTuple):
     """Methods of a model that take the same inputs.
 
     Attributes:
-        model: the model.
-        methods: names of its methods.
+        model: The model.
+        methods: Names of its methods.
         learns: True if the loss trains their layers.
         of_actions: True if the methods take observations and actions, side by side in the first layer.
     """
@@ -74,8 +74,8 @@ class Chain:
     """A sequence of layers, on the memory of the model's parameters.
 
     Attributes:
-        layers: the layers, with the model's parameters.
-        gradients: the arrays for the gradients of a trained chain, weights and biases in turn; of others empty.
+        layers: The layers, with the model's parameters.
+        gradients: The arrays for the gradients of a trained chain, weights and biases in turn; empty for other chains.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -98,7 +98,7 @@ class Chain:
         """Return the inputs `[n, in]` and the output of each layer.
 
         Args:
-            inputs: the inputs.
+            inputs: The inputs.
             again: True to reuse the arrays of the last such call if it had as many rows: its result is overwritten.
         """
         kept, room = [inputs], self._room if again else self._nowhere
@@ -120,9 +120,9 @@ class Chain:
         """Write the gradients of a loss if the chain is trained, and optionally return its gradient by the inputs.
 
         Args:
-            kept: the result of `forward`.
-            slope: gradient of the loss by the output, `[n, out]`; it is overwritten.
-            onward: the column of the inputs from which on to return the gradient by them; None for no such gradient.
+            kept: The result of `forward`.
+            slope: Gradient of the loss by the output, `[n, out]`; it is overwritten.
+            onward: The column of the inputs from which on to return the gradient by them; None for no such gradient.
         """
         rows = slope.shape[0]
         if self._ones.shape[0] != rows:
@@ -155,9 +155,9 @@ class Fork:
     """Chains with the same inputs, such as a policy and a value, which may share their first layers.
 
     Attributes:
-        trunk: the common layers, if there are any.
-        heads: the other layers of each output.
-        chains: all chains.
+        trunk: The common layers, if there are any.
+        heads: The other layers of each output.
+        chains: All chains.
     """
 
     def __init__(self, chains: Sequence[Chain]) -> None:
@@ -180,8 +180,8 @@ class Fork:
         """Write the gradients of a loss.
 
         Args:
-            kept: the result of `forward`.
-            slopes: gradients of the loss by the outputs, `[n, out]` each; they are overwritten.
+            kept: The result of `forward`.
+            slopes: Gradients of the loss by the outputs, `[n, out]` each; they are overwritten.
         """
         trunk, heads = kept
         onward = None if self.trunk is None else 0
@@ -195,8 +195,8 @@ class HandWrittenLoss(NamedTuple):
     """A loss with a hand-written gradient.
 
     Attributes:
-        networks: function that takes the algorithm and returns its networks; none if the settings select another loss.
-        slopes: function that takes the algorithm, a `Fork` for each network, and the arguments of the loss, and
+        networks: Function that takes the algorithm and returns its networks; none if the settings select another loss.
+        slopes: Function that takes the algorithm, a `Fork` for each network, and the arguments of the loss, and
             computes the gradients.
     """
 
@@ -218,15 +218,15 @@ class Plan:
     """The chains of one loss, the memory of its gradients, and the parts on which both depend.
 
     Args:
-        loss: a bound method of an algorithm, with `hand_written`.
-        parameters: function that returns the parameters of the optimizer, after layers have shapes.
-        batch: the first batch, for the size of its observations.
+        loss: A bound method of an algorithm, with `hand_written`.
+        parameters: Function that returns the parameters of the optimizer, after layers have shapes.
+        batch: The first batch, for the size of its observations.
 
     Attributes:
-        parts: the models, layers, parameters and methods from which it was made; it is valid while they are the same.
-        reached: of each parameter of the optimizer, True if it has an influence on the loss.
-        gradients: of these parameters.
-        flat: all gradients side by side.
+        parts: The models, layers, parameters and methods from which it was made; it is valid while they are the same.
+        reached: Whether each parameter of the optimizer has an influence on the loss.
+        gradients: The gradients of these parameters.
+        flat: All gradients side by side.
     """
 
     def __init__(self, loss: Any, parameters: Callable[[], Sequence[Tensor]], batch: Any) -> None:
@@ -290,9 +290,9 @@ def chains_of(model: Any, methods: Sequence[str], inputs: Any) -> list[Chain] | 
     A method may return several outputs, each a chain. Lazily shaped layers get their shapes.
 
     Args:
-        model: the model.
-        methods: names of methods that take the same inputs.
-        inputs: observations `[n, in]`, or a tuple of observations and actions.
+        model: The model.
+        methods: Names of methods that take the same inputs.
+        inputs: Observations `[n, in]`, or a tuple of observations and actions.
     """
     found = outputs_of(TORCH, model, methods, inputs)
     chains = [Chain(output.layers) for output in found or () if isinstance(output, Output)]

@@ -34,7 +34,7 @@ def require_compiler() -> bool:
     """Return whether `torch.compile` can work; warn if there is no C++ compiler.
 
     Raises:
-        HyperparameterError: this PyTorch cannot compile gradients.
+        HyperparameterError: This PyTorch cannot compile gradients.
     """
     if not hasattr(_settings(), "trace_autograd_ops"):
         raise HyperparameterError(
@@ -59,8 +59,8 @@ class CompiledGradients:
     """Losses and the gradients of the first of them, compiled at the first call.
 
     Args:
-        losses: a function of tensors without side effects, which returns a scalar, and figures by name.
-        parameters: the parameters of the gradients.
+        losses: A function of tensors without side effects, which returns a scalar, and figures by name.
+        parameters: The parameters of the gradients.
     """
 
     def __init__(self, losses: Loss, parameters: Sequence[nn.Parameter]) -> None:

@@ -30,7 +30,7 @@ class GRULayer(nn.GRU):
 
         Args:
             inputs: `[rows, T, size]`.
-            hidden: the state before the first step, `[1, rows, size]`.
+            hidden: The state before the first step, `[1, rows, size]`.
         """
         # PyTorch's is as fast for one step, and the one that transforms, modes and programs of a trace can follow.
         if inputs.shape[1] == 1 or inputs.device.type != "cpu" or is_followed():

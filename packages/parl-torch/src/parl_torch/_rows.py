@@ -30,8 +30,8 @@ class Shape(NamedTuple):
     """A description of layers.
 
     Attributes:
-        activations: the activation of each layer.
-        agents: number of agents.
+        activations: The activation of each layer.
+        agents: Number of agents.
         has_numbers: True if the first layer gets the number of each agent, one-hot, beside its features.
     """
 
@@ -44,9 +44,9 @@ def many_rows(shape: Shape, features: Sequence[Tensor], parameters: Sequence[Ten
     """Return the outputs of layers, `[n, agents, out]`.
 
     Args:
-        shape: description of the layers.
-        features: inputs of the first layer, side by side: `[n, agents, in]` of each agent, first, or `[n, in]` of all.
-        parameters: weights and biases in turn.
+        shape: Description of the layers.
+        features: Inputs of the first layer, side by side: `[n, agents, in]` of each agent, first, or `[n, in]` of all.
+        parameters: Weights and biases in turn.
     """
     outputs: Tensor = _ManyRows.apply(shape, len(features), *features, *parameters)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
     return outputs.view(-1, shape.agents, outputs.shape[-1])

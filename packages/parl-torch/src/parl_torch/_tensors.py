@@ -80,7 +80,7 @@ def settle_threads(numbers: int) -> None:
     similar variable, or by `torch.set_num_threads`, is kept.
 
     Args:
-        numbers: number of parameters of the largest model of an algorithm.
+        numbers: Number of parameters of the largest model of an algorithm.
     """
     now = torch.get_num_threads()
     if _config.chosen_variables(os.environ) or now not in (1, *_usual_threads()):
@@ -125,9 +125,9 @@ def to_tensor(values: Any, device: torch.device, float_dtype: torch.dtype = torc
     not wait.
 
     Args:
-        values: an array, a value that numpy converts to one, or a tensor; one of another framework is shared by DLPack.
-        device: the device of the tensor.
-        float_dtype: the dtype of floating-point numbers; other dtypes are kept.
+        values: An array, a value that numpy converts to one, or a tensor; one of another framework is shared by DLPack.
+        device: The device of the tensor.
+        float_dtype: The dtype of floating-point numbers; other dtypes are kept.
     """
     if hasattr(values, "__dlpack__") and not isinstance(values, (np.ndarray, np.generic)):
         shared: Tensor = values if isinstance(values, Tensor) else torch.utils.dlpack.from_dlpack(values)

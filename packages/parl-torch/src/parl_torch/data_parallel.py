@@ -52,7 +52,7 @@ class SharedGradients:
     """The averaging of the gradients of some parameters over all processes.
 
     Args:
-        parameters: the parameters whose gradients are averaged.
+        parameters: The parameters whose gradients are averaged.
 
     Attributes:
         at_backward: True if `backward` averages the gradients. It is False if another optimizer has shared parameters
@@ -132,7 +132,7 @@ def means(steps: Sequence[Tensor | tuple[Tensor, ...]]) -> list[float]:
     """Return the mean of each figure over all processes, read from the device at once.
 
     Args:
-        steps: figures of each step, as one tensor `[figures]` or as scalar tensors.
+        steps: Figures of each step, as one tensor `[figures]` or as scalar tensors.
     """
     rows = [step if isinstance(step, Tensor) else torch.stack(step) for step in steps]
     return [float(figure) for figure in mean_of_all(torch.stack(rows).mean(dim=0)).tolist()]

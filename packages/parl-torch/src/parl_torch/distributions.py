@@ -42,9 +42,9 @@ def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = Non
     """Return the distribution of actions of a kind, from the output of the model's `policy(obs)`.
 
     Args:
-        output: as described in `ActionKind`; for numbers without choices, `used` of the distribution may follow.
-        kind: the kind of the actions.
-        mask: the mask of the distribution; None without one.
+        output: As described in `ActionKind`; for numbers without choices, `used` of the distribution may follow.
+        kind: The kind of the actions.
+        mask: The mask of the distribution; None without one.
     """
     if kind.continuous and kind.nvec is not None:
         logits, mean, std = output
@@ -71,7 +71,7 @@ class CategoricalDistribution:
     """A categorical distribution of one of `act_dim` actions.
 
     Args:
-        logits: unnormalised log-probabilities, `[batch, act_dim]`.
+        logits: Unnormalised log-probabilities, `[batch, act_dim]`.
         mask: `[batch, act_dim]`, True (or not 0) where an action is possible; others get probability 0 and no gradient.
     """
 
@@ -86,7 +86,7 @@ class CategoricalDistribution:
         """Return actions, int64 `[batch]`.
 
         Raises:
-            DivergedError: a logit is NaN or plus infinity, or all logits of a row are minus infinity; only on the CPU.
+            DivergedError: A logit is NaN or plus infinity, or all logits of a row are minus infinity; only on the CPU.
         """
         try:
             return torch.multinomial(self.log_probabilities.exp(), 1).squeeze(-1)
@@ -117,9 +117,9 @@ class CategoricalDistribution:
         With probabilities p: d log p[a] / d logits = onehot(a) - p, and d entropy / d logits = -p * (log p + entropy).
 
         Args:
-            action: the actions, whole numbers of any dtype, `[batch]`.
-            by_logp: derivative of the loss by the log-probability of each action, `[batch]`.
-            by_entropy: derivative of the loss by the entropy of each row.
+            action: The actions, whole numbers of any dtype, `[batch]`.
+            by_logp: Derivative of the loss by the log-probability of each action, `[batch]`.
+            by_entropy: Derivative of the loss by the entropy of each row.
         """
         each, probabilities = by_logp.unsqueeze(1), self.log_probabilities.exp()
         entropy = (probabilities * self.log_probabilities).sum(1, keepdim=True)
@@ -136,7 +136,7 @@ class DiagGaussianDistribution:
     """Independent normal distributions, one for each dimension of the action.
 
     Args:
-        logits: the pair (mean `[batch, act_dim]`, logarithm of the standard deviation, broadcastable to it).
+        logits: The pair (mean `[batch, act_dim]`, logarithm of the standard deviation, broadcastable to it).
         used: `[batch, act_dim]`, 1 where a dimension belongs to the action and 0 where it is padding. Padding is 0 and
             adds nothing to any result. Default: all dimensions belong to the action.
     """
@@ -184,8 +184,8 @@ class MultiCategoricalDistribution:
     """Independent categorical distributions, one for each part of a multi-discrete action.
 
     Args:
-        logits: unnormalised log-probabilities of all parts side by side, `[batch, sum(sizes)]`.
-        sizes: number of choices of each part.
+        logits: Unnormalised log-probabilities of all parts side by side, `[batch, sum(sizes)]`.
+        sizes: Number of choices of each part.
         mask: `[batch, sum(sizes)]`, as in `CategoricalDistribution`.
     """
 
@@ -222,8 +222,8 @@ class ChoicesAndNumbersDistribution:
     """A distribution of independent choices and numbers, side by side in one row.
 
     Args:
-        choices: the distribution of the choices.
-        numbers: the distribution of the numbers.
+        choices: The distribution of the choices.
+        numbers: The distribution of the numbers.
     """
 
     def __init__(self, choices: MultiCategoricalDistribution, numbers: DiagGaussianDistribution) -> None:
@@ -275,12 +275,12 @@ class SoftMultiCategoricalDistribution:
     """Several soft categorical distributions side by side, as MADDPG uses for multi-discrete actions.
 
     Args:
-        logits: unnormalised log-probabilities of all actions side by side, `[batch, sum(high - low + 1)]`.
-        low: smallest value of each action.
-        high: largest value of each action.
+        logits: Unnormalised log-probabilities of all actions side by side, `[batch, sum(high - low + 1)]`.
+        low: Smallest value of each action.
+        high: Largest value of each action.
 
     Raises:
-        ValueError: the number of logits is another.
+        ValueError: The number of logits is another.
     """
 
     def __init__(self, logits: Tensor, low: list[int], high: list[int]) -> None:

@@ -258,14 +258,14 @@ def create_parameter(
         self.log_std = parl.layers.create_parameter([act_dim], default_initializer=-0.5)
 
     Args:
-        shape: shape of the parameter; `[]` for a single number.
-        dtype: dtype of the parameter, such as `"float32"`.
+        shape: Shape of the parameter; `[]` for a single number.
+        dtype: Dtype of the parameter, such as `"float32"`.
         is_bias: True for initial values of 0; other parameters have uniform initial values (Glorot & Bengio 2010).
-        default_initializer: the initial value instead, or a function that takes the shape and returns an array.
-        name: no effect; the parameter has the name of the model's attribute.
+        default_initializer: The initial value instead, or a function that takes the shape and returns an array.
+        name: No effect; the parameter has the name of the model's attribute.
 
     Raises:
-        HyperparameterError: the shape, the dtype or the initial values are invalid.
+        HyperparameterError: The shape, the dtype or the initial values are invalid.
     """
     sizes, kind, initial = contract.new_parameter(shape, dtype, is_bias, default_initializer)
     values = torch.empty(sizes, dtype=getattr(torch, kind))
@@ -314,7 +314,7 @@ def cast(x: Tensor, dtype: str | torch.dtype) -> Tensor:
     """Return a tensor with the same numbers in another dtype.
 
     Raises:
-        HyperparameterError: the name of the dtype is unknown.
+        HyperparameterError: The name of the dtype is unknown.
     """
     return x.to(getattr(torch, contract.check_dtype(dtype)) if isinstance(dtype, str) else dtype)
 
@@ -323,8 +323,8 @@ def cross_entropy(input: Tensor, label: Tensor, soft_label: bool = False) -> Ten
     """Return the cross-entropy `[n, 1]` of `label` from probabilities `[n, classes]`.
 
     Args:
-        input: the probabilities.
-        label: classes, whole numbers `[n]` or `[n, 1]`; with `soft_label` the probability of each, `[n, classes]`.
+        input: The probabilities.
+        label: Classes, whole numbers `[n]` or `[n, 1]`; with `soft_label` the probability of each, `[n, classes]`.
         soft_label: True if labels are probabilities.
     """
     if soft_label:
@@ -336,8 +336,8 @@ def softmax_with_cross_entropy(logits: Tensor, label: Tensor, soft_label: bool =
     """Return the cross-entropy `[n, 1]` of `label` from logits `[n, classes]`, without overflow.
 
     Args:
-        logits: logits of the classes, `[n, classes]`.
-        label: as in `cross_entropy`.
+        logits: Logits of the classes, `[n, classes]`.
+        label: As in `cross_entropy`.
         soft_label: True if labels are probabilities.
     """
     log_probs = torch.log_softmax(logits, dim=-1)
@@ -402,11 +402,11 @@ def pool2d(
     """Return the maximum or mean over windows of images `[n, channels, height, width]`.
 
     Args:
-        input: the images.
-        pool_size: height and width of a window, or one number for both; needed unless `global_pooling`.
+        input: The images.
+        pool_size: Height and width of a window, or one number for both; needed unless `global_pooling`.
         pool_type: `"max"` or `"avg"`; the mean does not include the padding.
-        pool_stride: distance between windows, as `pool_size`.
-        pool_padding: size of the padding on each side, as `pool_size`.
+        pool_stride: Distance between windows, as `pool_size`.
+        pool_padding: Size of the padding on each side, as `pool_size`.
         global_pooling: True for one window, the whole image.
 
     Raises:

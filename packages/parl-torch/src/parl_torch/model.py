@@ -46,7 +46,7 @@ class Model(nn.Module, contract.Model):
     CONTAINERS: ClassVar[str] = "torch.nn.ModuleList or torch.nn.ModuleDict"
 
     _lazy_seeds: Mapping[str, int] = MappingProxyType({})
-    """Those that the initial weights of PyTorch's own lazily shaped layers are drawn from."""
+    """The seeds that the initial weights of PyTorch's own lazily shaped layers are drawn from."""
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Model:
         # A subclass need not call super().__init__(), so what PyTorch needs before the first layer is set up here.

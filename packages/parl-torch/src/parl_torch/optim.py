@@ -169,10 +169,10 @@ class Adam(contract.Optimizer):
         """Take a step and return the gradients' norm before clipping, where there is a limit.
 
         Args:
-            reached: of each parameter, True if it has a gradient.
-            gradients: of these parameters.
-            lr: learning rate.
-            joined: all gradients side by side, where they are.
+            reached: Whether each parameter has a gradient.
+            gradients: The gradients of these parameters.
+            lr: Learning rate.
+            joined: All gradients side by side, where they are.
         """
         columns = self._columns
         if columns is None or columns.reached != reached:
@@ -266,10 +266,10 @@ class FrameworkOptimizer(contract.LearningRate):
     """An adapter of one of PyTorch's optimizers for an algorithm, which saves its state.
 
     Args:
-        optimizer: an optimizer with parameters of the model, with any `foreach` and `fused`.
-        parameters: all parameters of the model.
-        max_grad_norm: limit of the global norm of the gradients; None for no limit.
-        part: the parameters that the optimizer may have; default all.
+        optimizer: An optimizer with parameters of the model, with any `foreach` and `fused`.
+        parameters: All parameters of the model.
+        max_grad_norm: Limit of the global norm of the gradients; None for no limit.
+        part: The parameters that the optimizer may have; default all.
 
     Raises:
         HyperparameterError: `optimizer` is not an optimizer or one that computes losses several times, has no parameter

@@ -24,13 +24,13 @@ class TrajectoryTransformer(Model):
     """A network that predicts the action of each step from earlier steps, the return-to-go and the observation.
 
     Args:
-        obs_dim: size of an observation.
-        act_dim: size of an action, whose numbers are in [-1, 1].
-        hidden: width, a multiple of `heads`; default 128 (paper, table 9).
-        layers: number of blocks; default 3.
-        heads: number of attention heads; default 1.
-        max_timestep: length of the longest episode, in steps.
-        dropout: probability of dropout in training mode, 0 to below 1; default 0.1.
+        obs_dim: Size of an observation.
+        act_dim: Size of an action, whose numbers are in [-1, 1].
+        hidden: Width, a multiple of `heads`; default 128 (paper, table 9).
+        layers: Number of blocks; default 3.
+        heads: Number of attention heads; default 1.
+        max_timestep: Length of the longest episode, in steps.
+        dropout: Probability of dropout in training mode, 0 to below 1; default 0.1.
     """
 
     def __init__(

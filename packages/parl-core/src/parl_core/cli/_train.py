@@ -133,8 +133,8 @@ def asked_by(
     """Return the run that the options ask for; those that are given win over a configuration's.
 
     Raises:
-        click.UsageError: algorithm or environment are missing.
-        ParlError: there is no such algorithm, or a configuration cannot be read.
+        click.UsageError: Algorithm or environment are missing.
+        ParlError: There is no such algorithm, or a configuration cannot be read.
     """
     read = _read_config(config) if config is not None else {}
     values = read | {name: value for name, value in options.items() if value is not None}
@@ -191,7 +191,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     """Return the values of a configuration by the names of `RecipeRun`.
 
     Raises:
-        HyperparameterError: it is not TOML, has another key, or a value of another type.
+        HyperparameterError: It is not TOML, has another key, or a value of another type.
     """
     if path.is_dir():
         asked = RecipeRun.read(path)

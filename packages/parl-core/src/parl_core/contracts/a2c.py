@@ -46,25 +46,25 @@ class A2C(OnPolicy):
     vf_loss_coeff=0.5)`. All have the same methods.
 
     Args:
-        model: policy and value networks.
-        vf_loss_coeff: weight of the value loss, at least 0; default 0.5. PARL 2.x's `config` may be passed in its
+        model: Policy and value networks.
+        vf_loss_coeff: Weight of the value loss, at least 0; default 0.5. PARL 2.x's `config` may be passed in its
             place.
-        learning_rate: of Adam, above 0; default 1e-3 (PARL).
-        entropy_coeff: weight of the entropy in the loss, at most 0 for a bonus; default -0.01.
-        max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (PARL).
-        continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
-        nvec: actions are multi-discrete, with this number of choices in each part.
-        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
+        learning_rate: The learning rate of Adam, above 0; default 1e-3 (PARL).
+        entropy_coeff: Weight of the entropy in the loss, at most 0 for a bonus; default -0.01.
+        max_grad_norm: Limit of the gradients' global norm, `math.inf` for none; default 40 (PARL).
+        continuous_action: Whether the policy is a Gaussian; default: that of the model (`action_kind`), else False.
+        nvec: The number of choices of each part of a multi-discrete action; None if actions are not multi-discrete.
+        optimizer: One of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         config: PARL 2.x's dictionary of an experiment; entries other than the settings above are ignored.
         hyperparas: PARL 1.x's dictionary of `vf_loss_coeff`; not together with settings that PARL 1.x does not have.
-        device, compile, compute_dtype: see `parl.Algorithm`.
+        device, compile, compute_dtype: See `parl.Algorithm`.
 
     `learning_rate` and `entropy_coeff` may be schedules: functions of the updates taken so far.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, or given twice, or both forms are mixed.
-        ModelContractError: the model lacks `policy` or `value`.
+        HyperparameterError: A setting is out of range, unknown, or given twice, or both forms are mixed.
+        ModelContractError: The model lacks `policy` or `value`.
     """
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
@@ -186,9 +186,10 @@ class A2C(OnPolicy):
         """Take one step: `learn(batch)`, or `learn(obs, actions, advantages, target_values)` as PARL 1.x and 2.x do.
 
         Args:
-            batch: tensors; `advantage`, and `return_`, the targets of the value function.
-            learning_rate: for this step; default the constructor's.
-            entropy_coeff: for this step, negative for a bonus; default the constructor's.
+            batch: Tensors; `advantage`, and `return_`, the targets of the value function.
+            learning_rate: The learning rate of this step; default: the constructor's.
+            entropy_coeff: The weight of the entropy in the loss of this step, negative for a bonus; default: the
+                constructor's.
 
         Returns:
             (total_loss, pi_loss, vf_loss, entropy), detached scalars, sums over the batch.
@@ -221,13 +222,13 @@ class A2C(OnPolicy):
         """Take one step on a whole rollout.
 
         Args:
-            batch: the rollout.
+            batch: The rollout.
             epochs: 1 or None.
             minibatch_size: None, or the rollout's size.
-            rng: not needed.
-            lr: learning rate of this call; default the constructor's.
+            rng: The generator; not needed here.
+            lr: Learning rate of this call; default the constructor's.
             clip: None.
-            entropy_coef: weight of the entropy *bonus* of this call, at least 0: -`entropy_coeff`.
+            entropy_coef: Weight of the entropy *bonus* of this call, at least 0: -`entropy_coeff`.
             target_kl: None.
 
         Returns:

@@ -33,8 +33,8 @@ def unit_line(low: Any, high: Any) -> tuple[NDArray[np.float64], NDArray[np.floa
     """Return scale and shift of the straight line on which [-1, 1] goes to bounds, each of the bounds' shape.
 
     Args:
-        low: the lower bounds of a box.
-        high: the upper ones. Where either bound is infinite, numbers do not change: scale 1 and shift 0.
+        low: The lower bounds of a box.
+        high: The upper ones. Where either bound is infinite, numbers do not change: scale 1 and shift 0.
     """
     bounded = np.isfinite(low) & np.isfinite(high)
     bottom, top = (np.where(bounded, bound, 0.0).astype(np.float64) for bound in (low, high))  # nothing infinite
@@ -48,12 +48,12 @@ def check_mask(
     """Return a mask as booleans `[batch, act_dim]`, of several agents `[batch, agents, act_dim]`.
 
     Args:
-        mask: bool, or numbers 0 and 1.
-        sizes: of multi-discrete actions: number of choices of each part, whose masks lie side by side.
+        mask: The mask: bool, or numbers 0 and 1.
+        sizes: The number of choices of each part of multi-discrete actions, whose masks lie side by side.
         unless: bool `[batch]`, rows that may have no action.
 
     Raises:
-        ValueError: the shape is wrong, there are other numbers, or a row allows no action.
+        ValueError: The shape is wrong, there are other numbers, or a row allows no action.
     """
     array = np.asarray(mask)
     if array.ndim == 3 and sizes is None:
@@ -86,11 +86,11 @@ def check_possible(action: NDArray[np.int64], mask: NDArray[np.bool_], sizes: tu
 
     Args:
         action: `[batch]`, or of multi-discrete actions `[batch, len(sizes)]`.
-        mask: as `check_mask` returns it, of as many rows.
-        sizes: as for `check_mask`.
+        mask: The mask as `check_mask` returns it, with as many rows.
+        sizes: As for `check_mask`.
 
     Raises:
-        ValueError: the mask has other rows or too few columns, or does not allow an action.
+        ValueError: The mask has other rows or too few columns, or does not allow an action.
     """
     if len(mask) != len(action):
         raise ValueError(f"action_mask must have {len(action)} rows, one for each action, got {mask.shape}")
@@ -117,10 +117,10 @@ class ActionKind:
         both             (logits `[batch, sum(nvec)]`, mean, std)  float `[batch, len(nvec) + act_dim]`, choices first
 
     Attributes:
-        continuous: actions are real numbers, drawn from a Gaussian.
-        nvec: number of choices of each part of a multi-discrete action (`gymnasium.spaces.MultiDiscrete.nvec`).
-        used: for a team, `[agents, act_dim]`, False where a number or a choice of an agent is padding, because another
-            agent has more; None if all are used.
+        continuous: Whether actions are real numbers, drawn from a Gaussian.
+        nvec: Number of choices of each part of a multi-discrete action (`gymnasium.spaces.MultiDiscrete.nvec`).
+        used: The actions that a team's agents have, `[agents, act_dim]`: False where a number or a choice of an agent
+            is padding, because another agent has more; None if all are used.
     """
 
     continuous: bool = False
@@ -132,12 +132,13 @@ class ActionKind:
         """Return the kind that the arguments of an algorithm's constructor describe, else the kind of its model.
 
         Args:
-            continuous_action: as in the algorithm.
-            nvec: likewise.
-            model: its attribute `action_kind`, which models of `parl.networks.for_spaces` have, is the default.
+            continuous_action: As in the algorithm.
+            nvec: As in the algorithm.
+            model: The model, whose attribute `action_kind` is the default; models of `parl.networks.for_spaces` have
+                it.
 
         Raises:
-            HyperparameterError: both are given, or a number of choices is below 1.
+            HyperparameterError: Both are given, or a number of choices is below 1.
         """
         own = getattr(model, "action_kind", None)
         if nvec is None and isinstance(own, cls) and (own.continuous or not continuous_action):
@@ -159,12 +160,12 @@ class ActionKind:
         """Return the actions of a batch in the shape and dtype that the policy's distribution takes.
 
         Args:
-            name: the argument's name, for messages.
-            values: the actions.
-            act_dim: number of actions if they are discrete; where given, larger indices are refused.
+            name: The argument's name, for messages.
+            values: The actions.
+            act_dim: Number of actions if they are discrete; where given, larger indices are refused.
 
         Raises:
-            ValueError: they have another shape or dtype, or are not actions.
+            ValueError: They have another shape or dtype, or are not actions.
         """
         if self.continuous and self.nvec is not None:
             return self._both(name, np.asarray(values))
@@ -199,12 +200,12 @@ class ActionKind:
         """Return a mask of possible actions as booleans, None if there is none.
 
         Args:
-            values: the mask that was given.
-            obs: observations that may contain one.
-            action: the result of `column`, if the actions taken are known.
+            values: The mask that was given.
+            obs: Observations that may contain one.
+            action: The result of `column`, if the actions taken are known.
 
         Raises:
-            ValueError: the mask does not fit the actions, allows none of them, or does not allow the actions taken.
+            ValueError: The mask does not fit the actions, allows none of them, or does not allow the actions taken.
         """
         if self.continuous and self.nvec is None:
             if values is not None:

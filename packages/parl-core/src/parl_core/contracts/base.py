@@ -39,14 +39,14 @@ def merge(
     """Determine every setting in `defaults`.
 
     Args:
-        algorithm: name, for messages.
+        algorithm: Name, for messages.
         hyperparas: PARL 1.x's dictionary, or None.
-        given: arguments; None means not given. A dictionary in the place of the first one counts as `hyperparas`, as in
+        given: Arguments; None means not given. A dictionary in the place of the first one counts as `hyperparas`, as in
             PARL 1.x's manual.
-        defaults: value of each setting that neither names.
+        defaults: Value of each setting that neither names.
 
     Raises:
-        HyperparameterError: the dictionary has an unknown name, or one that was given as an argument, too.
+        HyperparameterError: The dictionary has an unknown name, or one that was given as an argument, too.
     """
     arguments = {name: value for name, value in given.items() if value is not None}
     in_place = [name for name, value in arguments.items() if isinstance(value, Mapping)]
@@ -66,7 +66,7 @@ def check_schedule(name: str, value: Any, check: Callable[[str, object], float])
     """Return a number that `check` accepts, or a schedule whose value at the start it accepts; see `check_stages`.
 
     Raises:
-        HyperparameterError: the value is not accepted; for a schedule, the message has its value at step 0.
+        HyperparameterError: The value is not accepted; for a schedule, the message has its value at step 0.
     """
     if callable(value):
         check(f"{name} at the start of its schedule", value(0))
@@ -79,7 +79,7 @@ def check_stages(name: str, value: Any, check: Callable[[str, object], float]) -
     A function of the user is returned unchecked.
 
     Raises:
-        HyperparameterError: the number or a value of the schedule is not accepted; the message has the value.
+        HyperparameterError: The number or a value of the schedule is not accepted; the message has the value.
     """
     if not callable(value):
         return check(name, value)
@@ -93,7 +93,7 @@ def check_by_name(name: str, given: object, example: str) -> None:
     """Refuse a setting of a loop that is no dictionary of numbers or schedules by name.
 
     Raises:
-        HyperparameterError: it is something else; the message has the value and an example.
+        HyperparameterError: It is something else; the message has the value and an example.
     """
     if not isinstance(given, Mapping):
         raise HyperparameterError(f"{name} is a dictionary such as {example}, got {given!r}")
@@ -103,7 +103,7 @@ def check_rates(rates: Mapping[str, Scheduled]) -> None:
     """Refuse rates of a loop that are or become negative, except for `entropy_coeff`, which is negative in PARL 2.x.
 
     Raises:
-        HyperparameterError: they are no dictionary, or one is negative; the message names the rate and the value.
+        HyperparameterError: They are no dictionary, or one is negative; the message names the rate and the value.
     """
     check_by_name("rates", rates, '{"learning_rate": 1e-3}')
     for name, value in rates.items():
@@ -200,7 +200,7 @@ def refuse_unused(algorithm: Algorithm, **given: Any) -> None:
     """Refuse settings of `learn_rollout` that an algorithm does not use, instead of ignoring them silently.
 
     Raises:
-        HyperparameterError: one of them is not None.
+        HyperparameterError: One of them is not None.
     """
     listed = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
     if listed:
@@ -244,15 +244,15 @@ class OnPolicy(CountingUpdates):
         """Learn from one rollout.
 
         Args:
-            batch: the rollout.
-            rng: draws the order of the minibatches.
-            settings: of this call.
+            batch: The rollout.
+            rng: The generator that draws the order of the minibatches.
+            settings: The settings of this call.
 
         Returns:
             Losses by name, means over the steps taken; and `steps`.
 
         Raises:
-            HyperparameterError: the algorithm does not use a given value.
+            HyperparameterError: The algorithm does not use a given value.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define learn_rollout()")
 
@@ -263,7 +263,7 @@ class OnPolicy(CountingUpdates):
             obs: `[n, ...]`, or a dictionary of such.
 
         Raises:
-            ModelContractError: it does not; the message names the method and what it has to return.
+            ModelContractError: It does not; the message names the method and what it has to return.
         """
         if self.actions.continuous:
             self._require_gaussians(self._acts_with, obs, after=int(self.actions.nvec is not None))

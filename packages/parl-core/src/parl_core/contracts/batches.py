@@ -63,12 +63,12 @@ def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArra
     """Return discrete actions as int64 `[n]`, from `[n]` or `[n, 1]`; floats must be whole numbers.
 
     Args:
-        name: the argument's name, for messages.
-        values: action indices.
-        act_dim: number of actions; if given, larger indices, which would end the process on a GPU, are refused.
+        name: The argument's name, for messages.
+        values: Action indices.
+        act_dim: Number of actions; if given, larger indices, which would end the process on a GPU, are refused.
 
     Raises:
-        ValueError: the shape is wrong, a number is not whole, or an index is not an action.
+        ValueError: The shape is wrong, a number is not whole, or an index is not an action.
     """
     given = np.asarray(values)
     if given.ndim == 2 and given.shape[1] > 1:
@@ -95,7 +95,7 @@ def floats_column(name: str, values: Any) -> NDArray[Any]:
     """Return numbers or flags as floats `[n]`, from `[n]` or `[n, 1]`; float32 and float64 do not change.
 
     Raises:
-        ValueError: the shape is wrong, or they are not numbers.
+        ValueError: The shape is wrong, or they are not numbers.
     """
     found: NDArray[Any] = _numbers(name, np.asarray(values))
     return found
@@ -113,10 +113,10 @@ class Batch:
     """Columns with one row per entry, arrays or tensors of a framework; None for a missing column.
 
     Attributes:
-        extra: further columns by name, also available as `batch.<name>`; arrays `[n, ...]`, or dictionaries of such.
+        extra: Further columns by name, also available as `batch.<name>`; arrays `[n, ...]`, or dictionaries of such.
 
     Raises:
-        ValueError: columns differ in length, the batch is empty, or a column has another shape or kind.
+        ValueError: Columns differ in length, the batch is empty, or a column has another shape or kind.
     """
 
     NUMBERS: ClassVar[tuple[str, ...]] = ()
@@ -217,7 +217,7 @@ class Batch:
         """Return some sequences of a batch with a `state`, which has one entry before each sequence.
 
         Args:
-            index: whole numbers of the columns' kind, counted in sequences.
+            index: Whole numbers of the columns' kind, counted in sequences.
         """
         count = self.sequence_count
 
@@ -323,11 +323,11 @@ class Transitions(Batch):
         obs: `[n, ...]`, or a dictionary of such.
         action: `[n]` of discrete actions, else `[n, act_dim]`.
         reward: float `[n]`; with n-step returns their discounted sum.
-        next_obs: as `obs`, n steps later with n-step returns.
+        next_obs: As `obs`, n steps later with n-step returns.
         terminal: bool or float `[n]`; 1 where the episode terminated (truncation is 0: it bootstraps).
         weights: float `[n]`, importance weights of prioritised replay.
         discount: float `[n]`, `gamma**n` of each row.
-        extra: further columns, such as `next_action_mask` of DQN.
+        extra: Further columns, such as `next_action_mask` of DQN.
     """
 
     obs: Observations
@@ -358,10 +358,10 @@ class Sequences(Batch):
         ahead: int64 `[n * S]`, the row that each row bootstraps from.
         weights: float `[n * S]`, of each row in the loss; 0 where nothing can be learned.
         begins: bool `[n * S]`, True where a row is the first of its episode.
-        state: before the first row of each sequence, or of what is before it, `[n, ...]` by name.
+        state: The state before the first row of each sequence, or of what is before it, `[n, ...]` by name.
         before_obs: `[n * B, ...]`, the steps before each sequence, over which the state is only brought up to date.
         before_begins: bool `[n * B]`.
-        extra: further columns.
+        extra: Further columns.
     """
 
     obs: Observations
@@ -395,9 +395,9 @@ class Rollout(Batch):
         action_mask: bool `[n, act_dim]`, True where an action was possible; None where all were, or where the
             observations have it.
         begins: bool `[n]`, of a model with a memory: True where a row is the first of its episode.
-        state: of a model with a memory, that before each sequence, `[sequences, ...]` by name. The rows of a sequence
-            follow each other, and all sequences have the same number.
-        extra: further columns.
+        state: The state of a model with a memory before each sequence, `[sequences, ...]` by name. The rows of a
+            sequence follow each other, and all sequences have the same number.
+        extra: Further columns.
     """
 
     obs: Observations
@@ -419,7 +419,7 @@ class TeamRollout(Rollout):
     """A rollout of several agents: one row per step of the team, and in it one column per agent.
 
     Attributes:
-        obs: joint observations as in `parl_core.env.joint.JointEnv`, `[n, ...]` by name.
+        obs: Joint observations as in `parl_core.env.joint.JointEnv`, `[n, ...]` by name.
         action: int64 `[n, agents]`, or float `[n, agents, act_dim]`.
         value: float `[n, agents]`, like `return_`, `log_prob` and `advantage`.
         active: float `[n, agents]`, 1 where the agent acted, 0 where it had left; None: all acted.
@@ -434,8 +434,8 @@ class TeamRollout(Rollout):
         """Return a rollout of arrays or tensors as one of several agents; by default all of them acted at each step.
 
         Args:
-            rollout: of arrays or tensors.
-            numbers: a column of it, `[n, agents]`.
+            rollout: The rollout, of arrays or tensors.
+            numbers: A column of it, `[n, agents]`.
         """
         active = rollout.__dict__.get("active")
         if active is None:
@@ -470,10 +470,10 @@ class Fragment(Batch):
         last_obs: `[n, ...]`, the observation that each fragment's last step led to.
         final_rows: int64 `[k]`, the rows of truncated steps.
         final_obs: `[k, ...]`, the last observation of each of these episodes.
-        state: of a model with a memory, that before each fragment, `[n, ...]` by name.
-        last_state: that before each of `last_obs`.
-        final_state: that before each of `final_obs`.
-        extra: further columns.
+        state: The state of a model with a memory before each fragment, `[n, ...]` by name.
+        last_state: The state before each of `last_obs`.
+        final_state: The state before each of `final_obs`.
+        extra: Further columns.
     """
 
     obs: Observations
@@ -504,7 +504,7 @@ class Windows(Batch):
         return_to_go: float `[n, K, 1]`, divided by the scale.
         timestep: int64 `[n, K]`, steps since the episode began.
         mask: float or bool `[n, K]`, 1 for a step and 0 for padding, which comes first.
-        extra: further columns.
+        extra: Further columns.
     """
 
     obs: Any
@@ -520,11 +520,11 @@ class Columns:
     """The positional form of an algorithm's `learn`, and the batch that it stands for.
 
     Attributes:
-        kind: of the batch.
-        names: the columns' names as arguments, in their order, and their names in the batch.
-        settings: further arguments by place or name, such as learning rates.
-        keywords: further arguments by name: settings, and columns of the batch that need not be given.
-        extra: those of the keywords that are extra columns.
+        kind: The kind of the batch.
+        names: The columns' names as arguments, in their order, and their names in the batch.
+        settings: Further arguments by place or name, such as learning rates.
+        keywords: Further arguments by name: settings, and columns of the batch that need not be given.
+        extra: The keywords that are extra columns.
     """
 
     kind: type[Batch]
@@ -546,13 +546,13 @@ class Columns:
         """Return the batch that arguments stand for, and the settings among them.
 
         Args:
-            args: a batch and settings, or columns and settings.
-            kwargs: the others.
-            recording: the arguments are placeholders of a program; only their shapes are set.
+            args: A batch and settings, or columns and settings.
+            kwargs: The others.
+            recording: Whether the arguments are placeholders of a program; only their shapes are set.
 
         Raises:
-            TypeError: an argument is missing or unknown.
-            ValueError: as in the batch.
+            TypeError: An argument is missing or unknown.
+            ValueError: As in the batch.
         """
         if args and isinstance(args[0], Batch):
             if len(args) == 1 and not kwargs:
@@ -602,12 +602,12 @@ def learns_from(
     """Make `learn(self, batch, ...)` also accept the columns of the batch one by one, as in PARL 1.x and 2.x.
 
     Args:
-        kind: of the batch.
-        names: names of the columns as arguments, in their order; where they differ, to those of the batch. Default: the
+        kind: The kind of the batch.
+        names: Names of the columns as arguments, in their order; where they differ, to those of the batch. Default: the
             columns of the kind that have to be there.
-        settings: arguments after the columns, by place or name.
-        keywords: arguments by name: settings, and columns that need not be there.
-        extra: arguments by name that are extra columns.
+        settings: Arguments after the columns, by place or name.
+        keywords: Arguments by name: settings, and columns that need not be there.
+        extra: Arguments by name that are extra columns.
     """
     if not names:
         names = [field.name for field in fields(kind) if field.default is not None]  # type: ignore[arg-type]  # a dataclass

@@ -117,9 +117,9 @@ class ContinuousActorCritic(CountingUpdates):
         `learn(batch)`, or the columns one by one, as PARL 2.x does.
 
         Args:
-            batch: tensors; actions float `[batch, act_dim]` in [-1, 1].
-            actor_lr: learning rate of the actor for this step; default the constructor's.
-            critic_lr: learning rate of the critic for this step; default the constructor's.
+            batch: Tensors; actions float `[batch, act_dim]` in [-1, 1].
+            actor_lr: Learning rate of the actor for this step; default the constructor's.
+            critic_lr: Learning rate of the critic for this step; default the constructor's.
 
         Returns:
             (critic_loss, actor_loss), detached scalars; with `batch.weights` also td_error `[batch]`, target - Q (of
@@ -135,8 +135,8 @@ class ContinuousActorCritic(CountingUpdates):
         """Return the critics' loss of a batch of tensors, and `td_error` `[batch]`.
 
         Args:
-            batch: tensors.
-            drawn: further values of the algorithm, such as noise: pass them on to `super().critic_loss`.
+            batch: Tensors.
+            drawn: Further values of the algorithm, such as noise: pass them on to `super().critic_loss`.
         """
         raise NotImplementedError
 
@@ -148,7 +148,7 @@ class ContinuousActorCritic(CountingUpdates):
         """Move the target model: target = decay * target + (1 - decay) * model.
 
         Args:
-            decay: in [0, 1]; default 1 - tau.
+            decay: The weight of the target's own values, in [0, 1]; default 1 - tau.
         """
         self.model.sync_weights_to(self.target_model, 1.0 - self.tau if decay is None else decay)
 
@@ -194,8 +194,8 @@ class ContinuousActorCritic(CountingUpdates):
         """Refuse a model that returns something else than its algorithm learns from.
 
         Raises:
-            ModelContractError: its methods return something else.
-            HyperparameterError: a setting is not for what they return.
+            ModelContractError: Its methods return something else.
+            HyperparameterError: A setting is not for what they return.
         """
         self._require_pairs(self.PAIRS, obs, action)
 
@@ -228,10 +228,10 @@ class NoisyActorCritic(ContinuousActorCritic):
         """Return the actor's actions; `rng` adds Gaussian noise, and actions are clipped to [-1, 1].
 
         Args:
-            output: actions `[batch, act_dim]`.
-            rng: the generator to explore with.
-            noise: standard deviation, at least 0; default 0.1 (Fujimoto et al. 2018, section 6.1).
-            options: none.
+            output: Actions `[batch, act_dim]`.
+            rng: The generator to explore with.
+            noise: Standard deviation, at least 0; default 0.1 (Fujimoto et al. 2018, section 6.1).
+            options: Further options of exploration; this algorithm has none.
 
         Raises:
             HyperparameterError: `noise` is negative.
@@ -254,7 +254,7 @@ def unit_box(name: str, values: Any) -> NDArray[Any]:
     """Return continuous actions as floats `[n, act_dim]` in [-1, 1].
 
     Raises:
-        ValueError: the shape is wrong, or a number lies outside.
+        ValueError: The shape is wrong, or a number lies outside.
     """
     action = np.asarray(values)
     if action.ndim != 2 or action.dtype.kind not in "fiu":

@@ -34,21 +34,22 @@ class DDPG(NoisyActorCritic):
     optional.
 
     Args:
-        model: actor and critic; a target model is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper, section 7).
-        tau: how far the target moves to the model in each step, in (0, 1]; default 0.005 (TD3's; the paper has 0.001).
-        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4
+        model: Actor and critic; a target model is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper, section 7).
+        tau: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.005 (TD3's; the
+            paper has 0.001).
+        actor_lr: Learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4
             (Fujimoto's later code; the paper has 1e-4).
-        critic_lr: the same for the critic; default 3e-4 (the paper has 1e-3).
-        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
+        critic_lr: The learning rate of the critic's Adam, likewise; default 3e-4 (the paper has 1e-3).
+        optimizer: Optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
             parameters that the model lists for it; default Adam. Each keeps its own learning rate unless one is given
             here or in a call.
         hyperparas: PARL 1.x's dictionary of these settings.
-        device, compile: see `parl.Algorithm`.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, or given twice.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range, unknown, or given twice.
+        ModelContractError: The model lacks one of its methods.
     """
 
     ON_HOST: ClassVar = {NoisyActorCritic.predict: of_method(lambda _: "policy")}
@@ -89,19 +90,19 @@ class BootstrappedDDPG(ContinuousActorCritic):
     and critics share no parameters, `get_critic_params()` is optional.
 
     Args:
-        model: actors and critics; a target model is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99.
-        tau: how far the target moves to the model in each step, in (0, 1]; default 0.005.
-        actor_lr: learning rate of the actors' Adam, above 0, or a schedule of the updates taken; default 3e-4.
-        critic_lr: the same for the critics; default 3e-4.
-        ensemble: how `predict` combines the heads' actions: `"mean"` or `"vote"`; the latter takes a pass through
-            all critics for each head.
-        optimizer, hyperparas: as DDPG's.
-        device, compile: see `parl.Algorithm`.
+        model: Actors and critics; a target model is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99.
+        tau: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.005.
+        actor_lr: Learning rate of the actors' Adam, above 0, or a schedule of the updates taken; default 3e-4.
+        critic_lr: The learning rate of the critics' Adam, likewise; default 3e-4.
+        ensemble: The way in which `predict` combines the heads' actions: `"mean"` or `"vote"`; the latter takes a pass
+            through all critics for each head.
+        optimizer, hyperparas: As in `DDPG`.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, or given twice.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range, unknown, or given twice.
+        ModelContractError: The model lacks one of its methods.
     """
 
     _heads: int = 0
@@ -127,14 +128,15 @@ class BootstrappedDDPG(ContinuousActorCritic):
 
         Args:
             obs: `[batch, ...]`, or a dictionary of such.
-            head: its index, from 0, for all rows or `[batch]`; default: drawn for each row. Keep one for an episode.
-            noise: standard deviation, at least 0; default 0.1.
+            head: The index of the head, from 0, for all rows or `[batch]`; default: drawn for each row. Keep one for an
+                episode.
+            noise: Standard deviation, at least 0; default 0.1.
 
         Returns:
             Actions `[batch, act_dim]`.
 
         Raises:
-            HyperparameterError: there is no such head, or `noise` is negative.
+            HyperparameterError: There is no such head, or `noise` is negative.
         """
         raise NotImplementedError
 
@@ -143,11 +145,11 @@ class BootstrappedDDPG(ContinuousActorCritic):
         """Take one step of all critics and one of all actors, and move the target.
 
         Args:
-            batch: as in `DDPG`; its extra column `mask`, float `[batch, heads]`, at least 0, is the weight of each
-                transition for each head, the same whenever it is drawn (`parl_core.replay.BootstrapMasks`);
-                default: each transition counts for every head.
-            actor_lr: for this step.
-            critic_lr: for this step.
+            batch: As in `DDPG`; its extra column `mask`, float `[batch, heads]`, at least 0, is the weight of each
+                transition for each head, the same whenever it is drawn (`parl_core.replay.BootstrapMasks`); default:
+                each transition counts for every head.
+            actor_lr: The actor's learning rate of this step; default: the constructor's.
+            critic_lr: The critics' learning rate of this step; default: the constructor's.
 
         Returns:
             (critic_loss, actor_loss), detached scalars; with `batch.weights` also td_error `[batch]`, target - Q, mean
@@ -180,7 +182,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
         """Return the number of heads of the model; 0 if it raises, as the following update does again.
 
         Raises:
-            ModelContractError: its methods return other shapes than those of heads.
+            ModelContractError: Its methods return other shapes than those of heads.
         """
         with self._trying_out(obs, action) as (rows, _, count):
             try:

@@ -34,25 +34,25 @@ class DiscreteSAC(SAC):
     `get_actor_params()`; and where actor and critics share no parameters, `get_critic_params()` is optional.
 
     Args:
-        model: actor and twin critics; a target model is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper, appendix).
-        tau: how far the target moves to the model in each step, in (0, 1]; default 0.005 (Haarnoja et al. 2018; the
-            paper copies it every 8,000 steps).
-        alpha: temperature, at least 0; default: learned, from 1 on.
-        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
+        model: Actor and twin critics; a target model is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper, appendix).
+        tau: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.005 (Haarnoja et
+            al. 2018; the paper copies it every 8,000 steps).
+        alpha: Temperature, at least 0; default: learned, from 1 on.
+        actor_lr: Learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
             appendix).
-        critic_lr: the same for the critics.
-        alpha_lr: the same for a learned temperature; default: that of the actor.
-        target_entropy: for a learned temperature, in nats; default 0.98 * log(number of possible actions) (paper,
-            appendix), which keeps actions close to random. Choose a smaller value if the policy should become
-            deterministic.
-        optimizer: as in `SAC`.
-        hyperparas: as in `SAC`.
-        device, compile: see `parl.Algorithm`.
+        critic_lr: The learning rate of the critics' Adam, likewise.
+        alpha_lr: The learning rate of a learned temperature's Adam, likewise; default: that of the actor.
+        target_entropy: The target entropy of a learned temperature, in nats; default 0.98 * log(number of possible
+            actions) (paper, appendix), which keeps actions close to random. Choose a smaller value if the policy should
+            become deterministic.
+        optimizer: As in `SAC`.
+        hyperparas: As in `SAC`.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
+        ModelContractError: The model lacks one of its methods.
     """
 
     CHOOSES: ClassVar[bool] = True
@@ -90,11 +90,11 @@ class DiscreteSAC(SAC):
         """Take one step of the critics, one of the actor and one of the temperature, and move the target.
 
         Args:
-            batch: tensors; actions int64 `[batch]`. Its extra columns `action_mask` and `next_action_mask`, bool
+            batch: Tensors; actions int64 `[batch]`. Its extra columns `action_mask` and `next_action_mask`, bool
                 `[batch, act_dim]`, are True where an action is possible in `obs` and `next_obs`; default: their entry
                 `action_mask`, else all are.
-            actor_lr: learning rate of the actor for this step; default the constructor's.
-            critic_lr: learning rate of the critics for this step; default the constructor's.
+            actor_lr: Learning rate of the actor for this step; default the constructor's.
+            critic_lr: Learning rate of the critics for this step; default the constructor's.
 
         Returns:
             (critic_loss, actor_loss), detached scalars; with `batch.weights` also td_error `[batch]`, target - Q, the
@@ -106,7 +106,7 @@ class DiscreteSAC(SAC):
         """Return a batch of arrays with actions that the model has, and masks as booleans.
 
         Raises:
-            ValueError: an action is invalid, or a mask allows no action where one is chosen.
+            ValueError: An action is invalid, or a mask allows no action where one is chosen.
         """
         if self._choices is None:
             self._choices = self._output_size("policy", batch.obs)

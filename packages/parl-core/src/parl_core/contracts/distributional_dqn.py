@@ -78,24 +78,24 @@ class C51(DistributionalDQN):
     one.
 
     Args:
-        model: the network; a target network is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper).
-        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 2.5e-4 (paper, section 5).
-        v_min: the smallest value of a return; default -10 (paper, for rewards in [-1, 1]).
-        v_max: the largest value, above `v_min`; default 10. Returns outside count as the nearest of the two.
-        act_dim: number of actions; only checked against the model's output.
-        double: pick the next action by the trained network.
-        sync_every: as in `DQN` (paper 10,000).
-        tau: as in `DQN`.
-        eps: epsilon of Adam, above 0; default 0.01 / 32 (paper).
-        max_grad_norm: limit of the gradients' global norm, above 0; default: no limit.
-        optimizer: as in `DQN`.
-        hyperparas: as in `DQN`.
-        device, compile, compute_dtype: see `parl.Algorithm`.
+        model: The network; a target network is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper).
+        lr: Learning rate of Adam, above 0, or a schedule of the updates taken; default 2.5e-4 (paper, section 5).
+        v_min: The smallest value of a return; default -10 (paper, for rewards in [-1, 1]).
+        v_max: The largest value, above `v_min`; default 10. Returns outside count as the nearest of the two.
+        act_dim: Number of actions; only checked against the model's output.
+        double: Whether the next action is picked by the trained network.
+        sync_every: As in `DQN` (paper 10,000).
+        tau: As in `DQN`.
+        eps: Epsilon of Adam, above 0; default 0.01 / 32 (paper).
+        max_grad_norm: Limit of the gradients' global norm, above 0; default: no limit.
+        optimizer: As in `DQN`.
+        hyperparas: As in `DQN`.
+        device, compile, compute_dtype: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range.
-        ModelContractError: the model has no `atoms`.
+        HyperparameterError: A setting is out of range.
+        ModelContractError: The model has no `atoms`.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {**DistributionalDQN.DEFAULTS, "lr": 2.5e-4}
@@ -138,22 +138,22 @@ class QRDQN(DistributionalDQN):
     The model's `quantiles(obs)` returns `[batch, N, act_dim]`; `parl.networks.for_spaces(..., "quantile")` makes one.
 
     Args:
-        model: the network; a target network is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper).
-        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 5e-5 (paper, section 5.1).
-        act_dim: number of actions; only checked against the model's output.
-        double: pick the next action by the trained network.
-        sync_every: as in `DQN` (paper 10,000).
-        tau: as in `DQN`.
-        kappa: error from which the loss grows linearly, above 0; default 1 (paper, QR-DQN-1).
-        eps: epsilon of Adam, above 0; default 0.01 / 32 (paper).
-        max_grad_norm: limit of the gradients' global norm, above 0; default: no limit.
-        optimizer: as in `DQN`.
-        device, compile, compute_dtype: see `parl.Algorithm`.
+        model: The network; a target network is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper).
+        lr: Learning rate of Adam, above 0, or a schedule of the updates taken; default 5e-5 (paper, section 5.1).
+        act_dim: Number of actions; only checked against the model's output.
+        double: Whether the next action is picked by the trained network.
+        sync_every: As in `DQN` (paper 10,000).
+        tau: As in `DQN`.
+        kappa: Error from which the loss grows linearly, above 0; default 1 (paper, QR-DQN-1).
+        eps: Epsilon of Adam, above 0; default 0.01 / 32 (paper).
+        max_grad_norm: Limit of the gradients' global norm, above 0; default: no limit.
+        optimizer: As in `DQN`.
+        device, compile, compute_dtype: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range.
-        ModelContractError: the model has no `quantiles`.
+        HyperparameterError: A setting is out of range.
+        ModelContractError: The model has no `quantiles`.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {**DistributionalDQN.DEFAULTS, "lr": 5e-5}
@@ -192,24 +192,24 @@ class Rainbow(C51):
     The model's `atoms(obs)` returns logits `[batch, N, act_dim]`.
 
     Args:
-        model: the network; a target network is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 1).
-        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 6.25e-5 (paper, table 1).
-        v_min: as in `C51`; default -10 (paper, table 1).
-        v_max: as in `C51`; default 10.
-        act_dim: number of actions; only checked against the model's output.
-        double: pick the next action by the trained network; default True.
-        sync_every: as in `DQN` (paper 32,000 frames, which are 2,000 updates).
-        tau: as in `DQN`.
-        eps: epsilon of Adam, above 0; default 1.5e-4 (paper, table 1).
-        max_grad_norm: limit of the gradients' global norm, above 0; default: no limit.
-        optimizer: as in `DQN`.
-        hyperparas: as in `DQN`.
-        device, compile, compute_dtype: see `parl.Algorithm`.
+        model: The network; a target network is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper, table 1).
+        lr: Learning rate of Adam, above 0, or a schedule of the updates taken; default 6.25e-5 (paper, table 1).
+        v_min: As in `C51`; default -10 (paper, table 1).
+        v_max: As in `C51`; default 10.
+        act_dim: Number of actions; only checked against the model's output.
+        double: Whether the next action is picked by the trained network; default True.
+        sync_every: As in `DQN` (paper 32,000 frames, which are 2,000 updates).
+        tau: As in `DQN`.
+        eps: Epsilon of Adam, above 0; default 1.5e-4 (paper, table 1).
+        max_grad_norm: Limit of the gradients' global norm, above 0; default: no limit.
+        optimizer: As in `DQN`.
+        hyperparas: As in `DQN`.
+        device, compile, compute_dtype: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range.
-        ModelContractError: the model has no `atoms`.
+        HyperparameterError: A setting is out of range.
+        ModelContractError: The model has no `atoms`.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {**C51.DEFAULTS, "lr": 6.25e-5}

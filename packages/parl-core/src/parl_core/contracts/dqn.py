@@ -78,33 +78,34 @@ class DQN(CountingUpdates):
     The model's `value(obs)`, or `forward(obs)` where there is no `value`, returns Q values `[batch, act_dim]`.
 
     Args:
-        model: the Q network; a target network is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (Mnih et al.).
-        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-4 (Stable-Baselines3's for
+        model: The Q network; a target network is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (Mnih et al.).
+        lr: Learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-4 (Stable-Baselines3's for
             Atari).
-        act_dim: number of actions; only checked against the model's output.
-        double: double Q-learning.
-        sync_every: updates between two moves of the target network, in `learn` (paper 10,000). By default,
+        act_dim: Number of actions; only checked against the model's output.
+        double: Whether to use double Q-learning.
+        sync_every: Updates between two moves of the target network, in `learn` (paper 10,000). By default,
             `"loop"`, `train_off_policy` and `train_offline` move it a little after each update, by a `tau` of 0.005
             (Lillicrap et al. 2015, arXiv:1509.02971, section 3; the number is from Fujimoto et al. 2018), until the
             program calls `sync_target()`; `learn` alone never moves it, as in PARL. None: only `sync_target()` moves
             it.
-        tau: how far each of these moves goes, in (0, 1]; default 1, a copy. Given without `sync_every`, the target
-            moves after every update.
-        huber: error from which the loss grows linearly, above 0 (paper 1.0); by default the error is squared.
-        eps: epsilon of Adam, above 0; default 1e-8 (Kingma & Ba 2015). The PARL 1.x manual and Atari recipes have 1e-3
+        tau: The share of the way that each of these moves goes, in (0, 1]; default 1, a copy. Given without
+            `sync_every`, the target moves after every update.
+        huber: Error from which the loss grows linearly, above 0 (paper 1.0); by default the error is squared.
+        eps: Epsilon of Adam, above 0; default 1e-8 (Kingma & Ba 2015). The PARL 1.x manual and Atari recipes have 1e-3
             and 1.5e-4.
-        max_grad_norm: limit of the gradients' global norm, above 0 (Stable-Baselines3: 10); default: no limit.
-        value_rescaling: for a model with a memory, learn h(x) = sign(x)(sqrt(|x| + 1) - 1) + value_rescaling * x of
-            values x (Pohlen et al. 2018, arXiv:1805.11593, section 3.2; R2D2 has 1e-3), above 0; by default the values.
-        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
+        max_grad_norm: Limit of the gradients' global norm, above 0 (Stable-Baselines3: 10); default: no limit.
+        value_rescaling: The factor of the linear term, above 0, for a model with a memory, which then learns
+            h(x) = sign(x)(sqrt(|x| + 1) - 1) + value_rescaling * x of values x (Pohlen et al. 2018, arXiv:1805.11593,
+            section 3.2; R2D2 has 1e-3); by default it learns the values.
+        optimizer: One of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of `act_dim`, `gamma` and `lr`.
-        device, compile, compute_dtype: see `parl.Algorithm`.
+        device, compile, compute_dtype: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, or given twice.
-        ModelContractError: the model implements neither `value` nor `forward`.
+        HyperparameterError: A setting is out of range, unknown, or given twice.
+        ModelContractError: The model implements neither `value` nor `forward`.
     """
 
     FIGURES: ClassVar[tuple[str, ...]] = ("loss",)
@@ -194,9 +195,9 @@ class DQN(CountingUpdates):
         """Take one step on a batch, `learn(batch, learning_rate=None)`, or on its columns, as PARL 1.x and 2.x do.
 
         Args:
-            batch: tensors; its extra column `next_action_mask`, bool `[batch, act_dim]`, is True where an action is
+            batch: Tensors; its extra column `next_action_mask`, bool `[batch, act_dim]`, is True where an action is
                 possible in `next_obs`; default: the entry `action_mask` of `next_obs`, else all are.
-            learning_rate: for this step; default the constructor's.
+            learning_rate: The learning rate of this step; default: the constructor's.
 
         Returns:
             The loss, a detached scalar; with `batch.weights` the pair (loss, td_error `[batch]`), target - Q.
@@ -224,7 +225,7 @@ class DQN(CountingUpdates):
         """Copy the weights of `model` into `target_model`.
 
         Args:
-            gpu_id: an argument of PARL 1.x, without effect; both models are on `device`.
+            gpu_id: An argument of PARL 1.x, without effect; both models are on `device`.
         """
         self.syncs += 1
         self.model.sync_weights_to(self.target_model)
@@ -247,15 +248,15 @@ class DQN(CountingUpdates):
 
         Args:
             output: Q values `[batch, act_dim]`.
-            rng: the generator to explore with.
-            epsilon: in [0, 1]; of this call.
+            rng: The generator to explore with.
+            epsilon: The probability of random actions in this call, in [0, 1].
             action_mask: bool `[batch, act_dim]`, True where an action is possible.
-            options: none.
+            options: Further options of exploration; this algorithm has none.
 
         Raises:
             HyperparameterError: `epsilon` lies outside [0, 1].
-            ValueError: the mask has another shape, or allows no action.
-            ModelContractError: the model's output does not have `act_dim` columns.
+            ValueError: The mask has another shape, or allows no action.
+            ModelContractError: The model's output does not have `act_dim` columns.
         """
         super().choose(output, rng=rng, **options)
         shape: tuple[int, ...] = getattr(output, "shape", ())
@@ -279,7 +280,7 @@ class DQN(CountingUpdates):
         """Return a batch of arrays with actions that the model has.
 
         Raises:
-            ValueError: an action is invalid, or the batch has sequences and the model no memory, or the other way
+            ValueError: An action is invalid, or the batch has sequences and the model no memory, or the other way
                 round.
         """
         self._fitted(batch)
@@ -334,7 +335,7 @@ class DQN(CountingUpdates):
         """Return the model's output for acting, if it has one dimension more than values.
 
         Raises:
-            ModelContractError: it has not.
+            ModelContractError: It has not.
         """
         found = self._values(self.model, obs)
         if len(getattr(found, "shape", ())) != 1 + self._value_shape.count(","):
@@ -384,23 +385,23 @@ class ApeX(DQN):
     the paper: Adam instead of RMSProp, and the squared error of DQN is not halved.
 
     Args:
-        model: the Q network; a target network is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper, appendix).
-        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 2.5e-4 / 4 (paper, appendix).
-        act_dim: number of actions; only checked against the model's output.
-        double: double Q-learning; default True.
-        sync_every: as in `DQN` (paper 2,500).
-        tau: as in `DQN`.
-        huber: as in `DQN`.
-        eps: epsilon of Adam, above 0; default 1.5e-7 (paper, for RMSProp).
-        max_grad_norm: clip the gradients' global norm, above 0; default 40 (paper).
-        optimizer: as in `DQN`.
-        hyperparas: as in `DQN`.
-        device, compile, compute_dtype: see `parl.Algorithm`.
+        model: The Q network; a target network is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper, appendix).
+        lr: Learning rate of Adam, above 0, or a schedule of the updates taken; default 2.5e-4 / 4 (paper, appendix).
+        act_dim: Number of actions; only checked against the model's output.
+        double: Whether to use double Q-learning; default True.
+        sync_every: As in `DQN` (paper 2,500).
+        tau: As in `DQN`.
+        huber: As in `DQN`.
+        eps: Epsilon of Adam, above 0; default 1.5e-7 (paper, for RMSProp).
+        max_grad_norm: The limit of the gradients' global norm, above 0; default 40 (paper).
+        optimizer: As in `DQN`.
+        hyperparas: As in `DQN`.
+        device, compile, compute_dtype: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, or given twice.
-        ModelContractError: the model implements neither `value` nor `forward`.
+        HyperparameterError: A setting is out of range, unknown, or given twice.
+        ModelContractError: The model implements neither `value` nor `forward`.
     """
 
     LEARNS_SEQUENCES: ClassVar[bool] = False
@@ -436,23 +437,24 @@ class OfflineQ(DQN):
     of several heads `[batch, heads, act_dim]`; heads may share all layers but the last. The agent acts by their mean.
 
     Args:
-        model: the Q network; a target network is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 2).
-        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 5e-5 (paper, table 2).
-        heads: number of heads of the model, at least 1; the paper's mixture has 200.
-        act_dim: number of actions; only checked against the model's output.
-        double: pick the next action by the trained network.
-        sync_every: copy the weights into the target network after every so many updates; default 2000 (paper, table 2).
-        huber: error from which the loss grows linearly, above 0.
-        tau: how far each of these moves goes, in (0, 1]; default 1, a copy.
-        eps: epsilon of Adam, above 0; default 1e-8.
-        max_grad_norm: limit of the gradients' global norm; default: no limit.
-        optimizer: as in `DQN`.
-        device, compile: see `parl.Algorithm`.
+        model: The Q network; a target network is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper, table 2).
+        lr: Learning rate of Adam, above 0, or a schedule of the updates taken; default 5e-5 (paper, table 2).
+        heads: Number of heads of the model, at least 1; the paper's mixture has 200.
+        act_dim: Number of actions; only checked against the model's output.
+        double: Whether the next action is picked by the trained network.
+        sync_every: The updates between two copies of the weights into the target network; default 2000 (paper, table
+            2).
+        huber: Error from which the loss grows linearly, above 0.
+        tau: The share of the way that each of these moves goes, in (0, 1]; default 1, a copy.
+        eps: Epsilon of Adam, above 0; default 1e-8.
+        max_grad_norm: Limit of the gradients' global norm; default: no limit.
+        optimizer: As in `DQN`.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range.
-        ModelContractError: the model implements neither `value` nor `forward`.
+        HyperparameterError: A setting is out of range.
+        ModelContractError: The model implements neither `value` nor `forward`.
     """
 
     LEARNS_SEQUENCES: ClassVar[bool] = False
@@ -509,8 +511,8 @@ class OfflineQ(DQN):
         """Return the loss of a batch, and `td_error`, as `DQN.loss`.
 
         Args:
-            batch: tensors.
-            share: weights of the heads `[heads, 1]`; None draws them.
+            batch: Tensors.
+            share: Weights of the heads `[heads, 1]`; None draws them.
         """
         raise NotImplementedError
 

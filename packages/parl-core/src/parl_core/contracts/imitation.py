@@ -37,17 +37,17 @@ class BC(CountingUpdates):
     broadcastable to `[batch, act_dim]`.
 
     Args:
-        model: the policy.
-        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (Kingma & Ba 2015).
-        continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
-        nvec: actions are multi-discrete, with this number of choices in each part.
-        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
+        model: The policy.
+        lr: Learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (Kingma & Ba 2015).
+        continuous_action: Whether the policy is a Gaussian; default: that of the model (`action_kind`), else False.
+        nvec: The number of choices of each part of a multi-discrete action; None if actions are not multi-discrete.
+        optimizer: One of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
-        device, compile: see `parl.Algorithm`.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range.
-        ModelContractError: the model has no `policy`.
+        HyperparameterError: A setting is out of range.
+        ModelContractError: The model has no `policy`.
     """
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
@@ -90,8 +90,8 @@ class BC(CountingUpdates):
         """Take one step: `learn(batch)`, or the columns of transitions one by one.
 
         Args:
-            batch: tensors; only observations and actions are used.
-            learning_rate: for this step; default the constructor's.
+            batch: Tensors; only observations and actions are used.
+            learning_rate: The learning rate of this step; default: the constructor's.
 
         Returns:
             The loss, a detached scalar.
@@ -149,19 +149,19 @@ class DecisionTransformer(CountingUpdates):
     `max_timestep`, longer episodes are refused.
 
     Args:
-        model: the sequence model.
-        learning_rate: after the warm-up, above 0, or a schedule of the updates taken, which the warm-up multiplies;
-            default 1e-4 (paper, table 9).
-        warmup_steps: updates over which it grows, at least 1; default 10 000 (paper, table 9).
-        weight_decay: at least 0; default 1e-4 (paper, table 9).
-        context: steps K of a window; default 20 (paper, table 9).
-        return_scale: divides returns-to-go; 1000 for most MuJoCo tasks (paper's code).
-        max_grad_norm: limit of the gradients' global norm; default 0.25 (paper, table 9).
-        device: see `parl.Algorithm`.
+        model: The sequence model.
+        learning_rate: The learning rate after the warm-up, above 0, or a schedule of the updates taken, which the
+            warm-up multiplies; default 1e-4 (paper, table 9).
+        warmup_steps: Updates over which it grows, at least 1; default 10 000 (paper, table 9).
+        weight_decay: The weight decay, at least 0; default 1e-4 (paper, table 9).
+        context: Steps K of a window; default 20 (paper, table 9).
+        return_scale: The number by which returns-to-go are divided; 1000 for most MuJoCo tasks (paper's code).
+        max_grad_norm: Limit of the gradients' global norm; default 0.25 (paper, table 9).
+        device: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range.
-        ModelContractError: the model has no `forward`, or is one of PARL 2.x.
+        HyperparameterError: A setting is out of range.
+        ModelContractError: The model has no `forward`, or is one of PARL 2.x.
     """
 
     FIGURES: ClassVar[tuple[str, ...]] = ("loss",)
@@ -209,8 +209,8 @@ class DecisionTransformer(CountingUpdates):
         """Take one step: `learn(batch)`, or its columns one by one.
 
         Args:
-            batch: tensors.
-            learning_rate: for this step; default the constructor's, with its warm-up.
+            batch: Tensors.
+            learning_rate: The learning rate of this step; default: the constructor's, with its warm-up.
 
         Returns:
             The loss, a detached scalar.
@@ -230,7 +230,7 @@ class DecisionTransformer(CountingUpdates):
         """Draw `n` windows of a dataset: the arguments of `learn`, by name.
 
         Raises:
-            HyperparameterError: the actions are not vectors, or an episode is longer than the model's `max_timestep`.
+            HyperparameterError: The actions are not vectors, or an episode is longer than the model's `max_timestep`.
         """
         return vars(self._windows(dataset).draw(n, rng))
 
@@ -252,11 +252,11 @@ class DecisionTransformer(CountingUpdates):
         """Refuse episodes that are longer than those that the model was made for.
 
         Args:
-            steps: number of steps of the longest episode.
-            source: the origin of the setting, for the message.
+            steps: Number of steps of the longest episode.
+            source: The origin of the setting, for the message.
 
         Raises:
-            HyperparameterError: the model has a `max_timestep` below `steps`.
+            HyperparameterError: The model has a `max_timestep` below `steps`.
         """
         limit = getattr(self.model, "max_timestep", None)
         if limit is not None and steps > limit:

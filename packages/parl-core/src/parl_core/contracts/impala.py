@@ -66,28 +66,28 @@ class IMPALA(CountingUpdates):
     map them to the bounds of the environment.
 
     Args:
-        model: policy and value networks.
-        sample_batch_steps: steps of each fragment, at least 1; required. PARL 1.x's `hyperparas` may be passed in its
+        model: Policy and value networks.
+        sample_batch_steps: Steps of each fragment, at least 1; required. PARL 1.x's `hyperparas` may be passed in its
             place.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table D.3).
-        vf_loss_coeff: weight of the value loss, at least 0; default 0.5 (paper, table D.3).
-        clip_rho_threshold: bound of rho, above 0, `math.inf` for none; default 1 (paper).
-        clip_pg_rho_threshold: bound of the policy gradient's weights, likewise; default 1 (paper).
-        learning_rate: of Adam, above 0; default 1e-3 (PARL).
-        entropy_coeff: weight of the entropy in the loss, at most 0 for a bonus; default -0.01 (PARL; paper 0.01 with
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper, table D.3).
+        vf_loss_coeff: Weight of the value loss, at least 0; default 0.5 (paper, table D.3).
+        clip_rho_threshold: Bound of rho, above 0, `math.inf` for none; default 1 (paper).
+        clip_pg_rho_threshold: Bound of the policy gradient's weights, likewise; default 1 (paper).
+        learning_rate: The learning rate of Adam, above 0; default 1e-3 (PARL).
+        entropy_coeff: Weight of the entropy in the loss, at most 0 for a bonus; default -0.01 (PARL; paper 0.01 with
             the other sign).
-        max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (paper, table D.3).
-        continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
-        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
+        max_grad_norm: Limit of the gradients' global norm, `math.inf` for none; default 40 (paper, table D.3).
+        continuous_action: Whether the policy is a Gaussian; default: that of the model (`action_kind`), else False.
+        optimizer: One of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of the first five settings.
-        device, compile, compute_dtype: see `parl.Algorithm`.
+        device, compile, compute_dtype: See `parl.Algorithm`.
 
     `learning_rate` and `entropy_coeff` may be schedules: functions of the updates taken so far.
 
     Raises:
-        HyperparameterError: a setting is missing, out of range, unknown or given twice.
-        ModelContractError: the model lacks `policy` or `value`.
+        HyperparameterError: A setting is missing, out of range, unknown or given twice.
+        ModelContractError: The model lacks `policy` or `value`.
     """
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
@@ -219,10 +219,11 @@ class IMPALA(CountingUpdates):
         `learn(batch)`, or its columns one by one, as PARL 1.x and 2.x do.
 
         Args:
-            batch: tensors. Steps that ended an episode (`done`) do not bootstrap, except the rows in `final_rows` (time
+            batch: Tensors. Steps that ended an episode (`done`) do not bootstrap, except the rows in `final_rows` (time
                 limits), which bootstrap from the values of `final_obs`; with `last_obs` all steps are learned from.
-            learning_rate: for this step; default the constructor's.
-            entropy_coeff: for this step, negative for a bonus; default the constructor's.
+            learning_rate: The learning rate of this step; default: the constructor's.
+            entropy_coeff: The weight of the entropy in the loss of this step, negative for a bonus; default: the
+                constructor's.
 
         Returns:
             (`VTraceLoss`, mean KL divergence of the policy that acted from the one that learns), detached.
@@ -244,7 +245,7 @@ class IMPALA(CountingUpdates):
         """Return a batch of arrays whose lengths fit each other and `sample_batch_steps`.
 
         Raises:
-            ValueError: the lengths do not fit, or a dtype or an action is wrong.
+            ValueError: The lengths do not fit, or a dtype or an action is wrong.
         """
         logits = np.asarray(batch.behaviour_logits)
         if logits.ndim != 2 or logits.dtype.kind != "f":

@@ -50,24 +50,25 @@ class MADDPG(ContinuousActorCritic):
     Given `agent_index`, it is PARL 2.x's form, one algorithm per agent: `OneAgentMADDPG`.
 
     Args:
-        model: actors and critics of all agents; a target model is copied from it.
-        agent_index: for PARL 2.x's form.
-        act_space: for PARL 2.x's form.
-        gamma: discount of one step, in [0, 1]; default 0.95 (authors' code).
-        tau: how far the target moves to the model in each step, in (0, 1]; default 0.01 (authors' code).
-        actor_lr: learning rate of the actors' Adam, above 0, or a schedule; default 1e-2 (paper, appendix A).
-        critic_lr: the same for the critics; default 1e-2 (paper).
-        continuous: actions are numbers; default: that of the model (`action_kind`), else False.
-        temperature: of the Gumbel-softmax, above 0; default 1 (authors' code).
-        policy_decay: weight of the mean square of each policy's outputs, at least 0; default 1e-3 (authors' code).
-        max_grad_norm: limit of the norm of all actors' gradients, and of all critics', `math.inf` for none; default
+        model: Actors and critics of all agents; a target model is copied from it.
+        agent_index: The agent's number in the lists, in PARL 2.x's form only.
+        act_space: The action spaces of all agents, in PARL 2.x's form only.
+        gamma: Discount of one step, in [0, 1]; default 0.95 (authors' code).
+        tau: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.01 (authors'
+            code).
+        actor_lr: Learning rate of the actors' Adam, above 0, or a schedule; default 1e-2 (paper, appendix A).
+        critic_lr: The learning rate of the critics' Adam, likewise; default 1e-2 (paper).
+        continuous: Whether actions are numbers; default: that of the model (`action_kind`), else False.
+        temperature: The temperature of the Gumbel-softmax, above 0; default 1 (authors' code).
+        policy_decay: Weight of the mean square of each policy's outputs, at least 0; default 1e-3 (authors' code).
+        max_grad_norm: Limit of the norm of all actors' gradients, and of all critics', `math.inf` for none; default
             0.5 (authors' code).
         optimizer: `{"actor": ..., "critic": ...}`, see `DDPG`; default Adam.
-        device: see `parl.Algorithm`.
+        device: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range.
+        ModelContractError: The model lacks one of its methods.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"gamma": 0.95, "tau": 0.01, "actor_lr": 1e-2, "critic_lr": 1e-2}
@@ -126,10 +127,10 @@ class MADDPG(ContinuousActorCritic):
         """Take one step of all critics and one of all actors, and move the target.
 
         Args:
-            batch: tensors, with joint observations. `reward` and `discount` are not used: each agent's own rewards are
+            batch: Tensors, with joint observations. `reward` and `discount` are not used: each agent's own rewards are
                 in the observations. Where `terminal` is 1, the step ends the episode of all agents.
-            actor_lr: learning rate of the actors for this step; default the constructor's.
-            critic_lr: learning rate of the critics for this step; default the constructor's.
+            actor_lr: Learning rate of the actors for this step; default the constructor's.
+            critic_lr: Learning rate of the critics for this step; default the constructor's.
 
         Returns:
             (critic_loss, actor_loss), detached scalars, sums over the agents.
@@ -148,7 +149,7 @@ class MADDPG(ContinuousActorCritic):
         """Return a batch of arrays with joint observations.
 
         Raises:
-            ValueError: its observations are not joint ones, or actions do not fit.
+            ValueError: Its observations are not joint ones, or actions do not fit.
         """
         for name, obs in (("obs", batch.obs), ("next_obs", batch.next_obs)):
             if not isinstance(obs, Mapping) or not {"obs", "alive", "rewards", "terminated"} <= set(obs):
@@ -182,10 +183,10 @@ class MADDPG(ContinuousActorCritic):
 
         Args:
             output: `[batch, agents, act_dim]`, logits or actions.
-            rng: the generator to explore with.
-            noise: standard deviation for numbers, at least 0; default 0.1.
+            rng: The generator to explore with.
+            noise: Standard deviation for numbers, at least 0; default 0.1.
             action_mask: bool `[batch, agents, act_dim]`, True where a choice is possible.
-            options: none.
+            options: Further options of exploration; this algorithm has none.
 
         Returns:
             choices int64 `[batch, agents]`, or numbers `[batch, agents, act_dim]`.
@@ -254,18 +255,18 @@ class OneAgentMADDPG(CountingUpdates):
     `get_critic_params()`.
 
     Args:
-        model: actor and critic of this agent; a target model is copied from it.
-        agent_index: its number in the lists, counted from 0.
-        act_space: action spaces of all agents; actions are continuous where the first is a Box.
-        gamma: discount of one step, in [0, 1]; default 0.95; only the program uses it.
-        tau: how far the target moves to the model in each step, in (0, 1]; default 0.01.
-        actor_lr: learning rate of the actor's Adam, above 0, or a schedule; default 1e-2.
-        critic_lr: the same for the critic; default 1e-2.
-        device: see `parl.Algorithm`.
+        model: Actor and critic of this agent; a target model is copied from it.
+        agent_index: The agent's number in the lists, counted from 0.
+        act_space: Action spaces of all agents; actions are continuous where the first is a Box.
+        gamma: Discount of one step, in [0, 1]; default 0.95; only the program uses it.
+        tau: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.01.
+        actor_lr: Learning rate of the actor's Adam, above 0, or a schedule; default 1e-2.
+        critic_lr: The learning rate of the critic's Adam, likewise; default 1e-2.
+        device: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range.
+        ModelContractError: The model lacks one of its methods.
     """
 
     target_model: Any
@@ -312,8 +313,8 @@ class OneAgentMADDPG(CountingUpdates):
         """Return an action with noise: a point on the simplex `[batch, act_dim]`, or numbers in [-1, 1].
 
         Args:
-            obs: of this agent, `[batch, ...]`.
-            use_target_model: whether the target's policy acts.
+            obs: The observations of this agent, `[batch, ...]`.
+            use_target_model: Whether the target's policy acts.
         """
         return self._action((self.target_model if use_target_model else self.model).policy(obs), drawn=True)
 
@@ -321,9 +322,9 @@ class OneAgentMADDPG(CountingUpdates):
         """Return this agent's values of the observations and actions of all agents.
 
         Args:
-            obs_n: one tensor `[batch, ...]` per agent.
-            act_n: likewise.
-            use_target_model: whether to use the target's critic.
+            obs_n: One tensor `[batch, ...]` per agent.
+            act_n: One tensor of actions `[batch, ...]` per agent.
+            use_target_model: Whether to use the target's critic.
         """
         return (self.target_model if use_target_model else self.model).value(list(obs_n), list(act_n))
 
@@ -331,9 +332,9 @@ class OneAgentMADDPG(CountingUpdates):
         """Take one step of the actor and one of the critic, move the target, and return the critic's loss.
 
         Args:
-            obs_n: one tensor `[batch, ...]` per agent.
-            act_n: likewise; discrete actions as points on the simplex.
-            target_q: of this agent, `[batch]` or `[batch, 1]`.
+            obs_n: One tensor `[batch, ...]` per agent.
+            act_n: One tensor of actions `[batch, ...]` per agent; discrete actions as points on the simplex.
+            target_q: The target values of this agent, `[batch]` or `[batch, 1]`.
 
         Raises:
             ValueError: `target_q` has another shape.

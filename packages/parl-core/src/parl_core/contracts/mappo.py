@@ -31,8 +31,8 @@ class PopArt:
     decay exponentially and are corrected for their start at zero.
 
     Args:
-        beta: share of the averages that an update keeps, in [0, 1].
-        eps: smallest deviation.
+        beta: The share of the averages that an update keeps, in [0, 1].
+        eps: Smallest deviation.
     """
 
     def __init__(self, beta: float = 0.99, eps: float = 1e-2) -> None:
@@ -102,25 +102,25 @@ class MAPPO(PPO):
     of some agents have fewer numbers, its `action_kind` marks the padding (`ActionKind.used`).
 
     Args:
-        model: policy and value networks.
-        clip_param: clip range of ratio and value, above 0; default 0.2 (paper, table 7).
-        value_loss_coef: default 1 (paper).
-        entropy_coef: at least 0; default 0.01 (paper).
-        initial_lr: learning rate of Adam; default 7e-4 (paper, MPE).
-        huber_delta: error from which the value loss is linear; default 10 (paper).
+        model: Policy and value networks.
+        clip_param: Clip range of ratio and value, above 0; default 0.2 (paper, table 7).
+        value_loss_coef: The weight of the value loss; default 1 (paper).
+        entropy_coef: The weight of the entropy bonus, at least 0; default 0.01 (paper).
+        initial_lr: Learning rate of Adam; default 7e-4 (paper, MPE).
+        huber_delta: The error from which the value loss is linear; default 10 (paper).
         eps: Adam's epsilon; default 1e-5 (paper).
-        max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 10 (paper).
-        use_popart: normalise values and returns by PopArt; default True.
-        use_value_active_masks: exclude agents that have left from the value loss; the policy's loss always excludes
-            them.
-        use_clipped_value_loss: clip the value's step; default True.
-        continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
-        optimizer: as in `PPO`.
-        device: see `parl.Algorithm`.
+        max_grad_norm: Limit of the gradients' global norm, `math.inf` for none; default 10 (paper).
+        use_popart: Whether values and returns are normalised by PopArt; default True.
+        use_value_active_masks: Whether agents that have left are excluded from the value loss; the policy's loss always
+            excludes them.
+        use_clipped_value_loss: Whether the value's step is clipped; default True.
+        continuous_action: Whether the policy is a Gaussian; default: that of the model (`action_kind`), else False.
+        optimizer: As in `PPO`.
+        device: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range.
-        ModelContractError: the model lacks `policy` or `value`, or with PopArt a `value_head`.
+        HyperparameterError: A setting is out of range.
+        ModelContractError: The model lacks `policy` or `value`, or with PopArt a `value_head`.
     """
 
     TEAM: ClassVar[str | None] = "central"
@@ -182,9 +182,9 @@ class MAPPO(PPO):
         """Draw actions.
 
         Args:
-            obs: joint observations.
+            obs: Joint observations.
             action_mask: bool `[batch, agents, act_dim]`, True where an action is possible.
-            deterministic: an argument of PARL 2.x; refused.
+            deterministic: An argument of PARL 2.x; refused.
 
         Returns:
             (value, action as in `predict`, log-probability, entropy), `[batch, agents]` but for actions; values in the
@@ -223,10 +223,10 @@ class MAPPO(PPO):
         """Take one step on a minibatch, with the given advantages; PopArt's averages do not change.
 
         Args:
-            batch: tensors; values and returns in the units of rewards.
-            lr: learning rate of this step; default the constructor's.
-            clip: clip range of this step; default the constructor's.
-            entropy_coef: for this step; default the constructor's.
+            batch: Tensors; values and returns in the units of rewards.
+            lr: Learning rate of this step; default the constructor's.
+            clip: Clip range of this step; default the constructor's.
+            entropy_coef: The weight of the entropy bonus in this step; default: the constructor's.
 
         Returns:
             (value_loss, policy_loss, entropy), detached scalars, the first in PopArt's units.
@@ -242,9 +242,9 @@ class MAPPO(PPO):
         """Learn several epochs from one rollout, as `PPO.learn_rollout` does.
 
         Args:
-            batch: the rollout, a `TeamRollout` of arrays; values and returns in the units of rewards.
-            rng: draws the permutations.
-            settings: as in `PPO.learn_rollout`, whose 10 epochs are the paper's for MPE; `minibatch_size` counts steps
+            batch: The rollout, a `TeamRollout` of arrays; values and returns in the units of rewards.
+            rng: The generator that draws the permutations.
+            settings: As in `PPO.learn_rollout`, whose 10 epochs are the paper's for MPE; `minibatch_size` counts steps
                 of the team; default: all of them (paper: 1 minibatch).
 
         Returns:
@@ -273,7 +273,7 @@ class MAPPO(PPO):
         """Return a batch of arrays with actions and masks that fit the policy, and `active` where it was left out.
 
         Raises:
-            ValueError: actions or masks do not fit.
+            ValueError: Actions or masks do not fit.
         """
         batch = self._fitted(batch)
         action = np.asarray(batch.action)

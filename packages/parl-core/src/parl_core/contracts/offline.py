@@ -43,28 +43,28 @@ class CQL(SAC):
     The model is SAC's.
 
     Args:
-        model: actor and twin critics; a target model is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99.
-        tau: how far the target moves to the model in each step, in (0, 1]; default 0.005.
-        actor_lr: learning rate of the actor's Adam, above 0, or a schedule; default 3e-5 (paper, appendix F).
-        critic_lr: the same for the critics; default 3e-4 (paper, appendix F).
-        policy_eval_start: updates in which the actor imitates the data, at least 0.
-        with_automatic_entropy_tuning: learn the temperature.
-        with_lagrange: learn the weight of the conservative term.
-        lagrange_thresh: the value at which it keeps that term, above 0; 10 for MuJoCo (paper, appendix F).
+        model: Actor and twin critics; a target model is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99.
+        tau: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.005.
+        actor_lr: Learning rate of the actor's Adam, above 0, or a schedule; default 3e-5 (paper, appendix F).
+        critic_lr: The learning rate of the critics' Adam, likewise; default 3e-4 (paper, appendix F).
+        policy_eval_start: Updates in which the actor imitates the data, at least 0.
+        with_automatic_entropy_tuning: Whether the temperature is learned.
+        with_lagrange: Whether the weight of the conservative term is learned.
+        lagrange_thresh: The value at which it keeps that term, above 0; 10 for MuJoCo (paper, appendix F).
         min_q_version: 3 (CQL(H), importance-weighted) or 2.
-        min_q_weight: weight of the conservative term, above 0; 5 for MuJoCo, 10 with Lagrange.
-        alpha: the temperature if it is not learned.
-        samples: actions of each kind in the estimate; default 10 (paper, appendix F).
-        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
+        min_q_weight: Weight of the conservative term, above 0; 5 for MuJoCo, 10 with Lagrange.
+        alpha: The temperature if it is not learned.
+        samples: Actions of each kind in the estimate; default 10 (paper, appendix F).
+        optimizer: Optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
             parameters that the model lists for it; default Adam. Each keeps its own learning rate unless one is given
             here or in a call.
-        hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
-        device, compile: see `parl.Algorithm`.
+        hyperparas: A dictionary of gamma, tau, actor_lr and critic_lr.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range.
+        ModelContractError: The model lacks one of its methods.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"gamma": 0.99, "tau": 0.005, "actor_lr": 3e-5, "critic_lr": 3e-4}
@@ -170,22 +170,22 @@ class IQL(CountingUpdates):
     (Q1, Q2) of such; and `get_actor_params()`, `get_critic_params()`, `get_value_params()`, which share nothing.
 
     Args:
-        model: all networks; a target model is copied from it.
-        max_steps: updates over which the actor's learning rate goes to 0 along a cosine; None keeps it.
-        lr: learning rate of all three Adams, above 0, or a schedule of the updates taken; default 3e-4 (paper, appendix
+        model: All networks; a target model is copied from it.
+        max_steps: Updates over which the actor's learning rate goes to 0 along a cosine; None keeps it.
+        lr: Learning rate of all three Adams, above 0, or a schedule of the updates taken; default 3e-4 (paper, appendix
             B).
-        tau: the expectile, in (0, 1); default 0.7 (paper, MuJoCo; 0.9 for AntMaze).
-        beta: inverse temperature of the weights, above 0; default 3 (paper, MuJoCo; 10 for AntMaze).
-        discount: of one step, in [0, 1]; default 0.99.
-        alpha: how far the target moves to the model in each step, in (0, 1]; default 0.005.
-        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ..., "value": ...}`, each
+        tau: The expectile, in (0, 1); default 0.7 (paper, MuJoCo; 0.9 for AntMaze).
+        beta: Inverse temperature of the weights, above 0; default 3 (paper, MuJoCo; 10 for AntMaze).
+        discount: The discount of one step, in [0, 1]; default 0.99.
+        alpha: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.005.
+        optimizer: Optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ..., "value": ...}`, each
             made from the parameters that the model lists for it; default Adam. Without `lr` each keeps its own learning
             rate, the actor's without the decay of `max_steps`.
-        device, compile: see `parl.Algorithm`.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range.
+        ModelContractError: The model lacks one of its methods.
     """
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
@@ -266,8 +266,9 @@ class IQL(CountingUpdates):
         `learn(batch)`, or the columns one by one, as PARL 2.x does.
 
         Args:
-            batch: tensors; actions float `[batch, act_dim]` in [-1, 1].
-            learning_rate: for this step, of all three; default the constructor's, the actor's with its decay.
+            batch: Tensors; actions float `[batch, act_dim]` in [-1, 1].
+            learning_rate: The learning rate of all three for this step; default: the constructor's, the actor's with
+                its decay.
 
         Returns:
             (value_loss, critic_loss, actor_loss), detached scalars.
@@ -360,22 +361,22 @@ class AWAC(ContinuousActorCritic):
     actor and critics share no parameters, `get_critic_params()` is optional.
 
     Args:
-        model: actor and twin critics; a target model is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99.
-        tau: how far the target moves to the model in each step, in (0, 1]; default 0.005.
-        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4.
-        critic_lr: the same for the critics.
-        lam: temperature of the weights, above 0; smaller values follow the best actions of the data more closely;
+        model: Actor and twin critics; a target model is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99.
+        tau: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.005.
+        actor_lr: Learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4.
+        critic_lr: The learning rate of the critics' Adam, likewise.
+        lam: Temperature of the weights, above 0; smaller values follow the best actions of the data more closely;
             default 1.
-        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
+        optimizer: Optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
             parameters that the model lists for it; default Adam. Each keeps its own learning rate unless one is given
             here or in a call.
-        hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
-        device, compile: see `parl.Algorithm`.
+        hyperparas: A dictionary of gamma, tau, actor_lr and critic_lr.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, or given twice.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range, unknown, or given twice.
+        ModelContractError: The model lacks one of its methods.
     """
 
     PAIRS: ClassVar[Mapping[str, str]] = {"policy": "the pair (mean, log std)", "value": "the pair (Q1, Q2)"}

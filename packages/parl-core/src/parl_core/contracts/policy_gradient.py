@@ -37,18 +37,18 @@ class PolicyGradient(OnPolicy):
     whole episodes.
 
     Args:
-        model: the policy.
-        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (PARL's QuickStart).
-        continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
-        nvec: actions are multi-discrete, with this number of choices in each part.
-        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
+        model: The policy.
+        lr: Learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (PARL's QuickStart).
+        continuous_action: Whether the policy is a Gaussian; default: that of the model (`action_kind`), else False.
+        nvec: The number of choices of each part of a multi-discrete action; None if actions are not multi-discrete.
+        optimizer: One of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of the same settings.
-        device, compile: see `parl.Algorithm`.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, or given twice.
-        ModelContractError: the model implements neither `forward` nor `policy`.
+        HyperparameterError: A setting is out of range, unknown, or given twice.
+        ModelContractError: The model implements neither `forward` nor `policy`.
     """
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
@@ -94,8 +94,8 @@ class PolicyGradient(OnPolicy):
         """Take one step: `learn(batch)`, or `learn(obs, action, reward)` as PARL 1.x and 2.x do.
 
         Args:
-            batch: tensors; `advantage` is the weight of each log-probability.
-            lr: learning rate of this step; default the constructor's.
+            batch: Tensors; `advantage` is the weight of each log-probability.
+            lr: Learning rate of this step; default the constructor's.
 
         Returns:
             The loss, a detached scalar.
@@ -123,11 +123,11 @@ class PolicyGradient(OnPolicy):
         """Take one step on a whole rollout, weighted by its advantages, shifted and scaled to mean 0 and deviation 1.
 
         Args:
-            batch: the rollout; without values, its advantages are discounted returns.
+            batch: The rollout; without values, its advantages are discounted returns.
             epochs: 1 or None.
             minibatch_size: None.
-            rng: not needed.
-            lr: learning rate of this call; default the constructor's.
+            rng: The generator; not needed here.
+            lr: Learning rate of this call; default the constructor's.
             clip: None.
             entropy_coef: None or 0.
             target_kl: None.
@@ -154,15 +154,15 @@ class PolicyGradient(OnPolicy):
         """Return the most probable action of each row, or with `rng` one drawn from the row's distribution.
 
         Args:
-            output: the result of `predict`.
-            rng: the generator to draw with.
+            output: The result of `predict`.
+            rng: The generator to draw with.
             action_mask: bool `[batch, act_dim]`, True where an action is possible.
-            options: none.
+            options: Further options of exploration; this algorithm has none.
 
         Raises:
-            ValueError: the mask has another shape, or allows no action.
-            ModelContractError: the model's output has another shape than the actions need, or is not probabilities.
-            DivergedError: it is NaN or infinite.
+            ValueError: The mask has another shape, or allows no action.
+            ModelContractError: The model's output has another shape than the actions need, or is not probabilities.
+            DivergedError: It is NaN or infinite.
         """
         super().choose(output, rng=rng, **options)
         mask = self.actions.mask(action_mask)

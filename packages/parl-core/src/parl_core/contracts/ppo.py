@@ -45,11 +45,11 @@ def _asks_for_separate_form(positional: int, given: Mapping[str, Any]) -> bool:
     """Return True where the arguments of `PPO` are those of PARL 1.x.
 
     Args:
-        positional: number of positional arguments after the model.
-        given: keyword arguments.
+        positional: Number of positional arguments after the model.
+        given: Keyword arguments.
 
     Raises:
-        HyperparameterError: names of both forms are mixed.
+        HyperparameterError: Names of both forms are mixed.
     """
     old = [name for name in _SEPARATE_FORM if given.get(name) is not None]
     new = [name for name in _DEFAULTS if given.get(name) is not None] or list(_DEFAULTS)[:positional]
@@ -127,26 +127,28 @@ class PPO(_SeparateMethods, OnPolicy):
     `clip_param`, `entropy_coef` and `initial_lr` may be schedules: functions of the updates taken so far.
 
     Args:
-        model: policy and value networks.
-        clip_param: clip range of ratio and value, above 0; default 0.1 (Atari in the paper and PARL; 0.2 for MuJoCo).
-        value_loss_coef: default 0.5 (baselines).
-        entropy_coef: at least 0, subtracted from the loss; default 0.01 (paper, table 5).
-        initial_lr: learning rate of Adam; default 2.5e-4 (paper, table 5).
+        model: Policy and value networks.
+        clip_param: Clip range of ratio and value, above 0; default 0.1 (Atari in the paper and PARL; 0.2 for MuJoCo).
+        value_loss_coef: The weight of the value loss; default 0.5 (baselines).
+        entropy_coef: The weight of the entropy bonus, which is subtracted from the loss, at least 0; default 0.01
+            (paper, table 5).
+        initial_lr: Learning rate of Adam; default 2.5e-4 (paper, table 5).
         eps: Adam's epsilon; default 1e-5 (baselines).
-        max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 0.5 (baselines).
-        use_clipped_value_loss: clip the value's step, in units of returns; default True (baselines). It suits scaled
-            rewards: where returns are far larger than the clip range, values hardly learn, and False is better.
-        norm_adv: normalise advantages in each minibatch; default True.
-        continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
-        nvec: actions are multi-discrete, with this number of choices in each part.
-        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
+        max_grad_norm: Limit of the gradients' global norm, `math.inf` for none; default 0.5 (baselines).
+        use_clipped_value_loss: Whether the value's step is clipped, in units of returns; default True (baselines). It
+            suits scaled rewards: where returns are far larger than the clip range, values hardly learn, and False is
+            better.
+        norm_adv: Whether advantages are normalised in each minibatch; default True.
+        continuous_action: Whether the policy is a Gaussian; default: that of the model (`action_kind`), else False.
+        nvec: The number of choices of each part of a multi-discrete action; None if actions are not multi-discrete.
+        optimizer: One of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
-        device, compile, compute_dtype: see `parl.Algorithm`.
+        device, compile, compute_dtype: See `parl.Algorithm`.
         hyperparas, act_dim, policy_lr, value_lr, epsilon: PARL 1.x's form, see `separate_ppo.SeparatePPO`.
 
     Raises:
-        HyperparameterError: a setting is out of range, or both forms are mixed.
-        ModelContractError: the model lacks `policy` or `value`.
+        HyperparameterError: A setting is out of range, or both forms are mixed.
+        ModelContractError: The model lacks `policy` or `value`.
     """
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
@@ -289,10 +291,10 @@ class PPO(_SeparateMethods, OnPolicy):
         """Take one step on a minibatch: `learn(batch)`, or its columns one by one, as PARL 2.x does.
 
         Args:
-            batch: tensors.
-            lr: learning rate of this step; default the constructor's.
-            clip: clip range of this step; default the constructor's.
-            entropy_coef: for this step; default the constructor's.
+            batch: Tensors.
+            lr: Learning rate of this step; default the constructor's.
+            clip: Clip range of this step; default the constructor's.
+            entropy_coef: The weight of the entropy bonus in this step; default: the constructor's.
 
         Returns:
             (value_loss, action_loss, entropy_loss), detached scalars; entropy_loss is the mean entropy.
@@ -308,9 +310,9 @@ class PPO(_SeparateMethods, OnPolicy):
         Add your own loss in a subclass: `loss, figures = super().loss(batch, clip, entropy_coef)`.
 
         Args:
-            batch: tensors, with advantages as they are to be used.
-            clip: clip range; default the constructor's.
-            entropy_coef: default the constructor's.
+            batch: Tensors, with advantages as they are to be used.
+            clip: Clip range; default the constructor's.
+            entropy_coef: The weight of the entropy bonus; default: the constructor's.
 
         Returns:
             The loss, and value_loss, policy_loss, entropy, approx_kl, clip_fraction: scalars without gradient.
@@ -353,15 +355,15 @@ class PPO(_SeparateMethods, OnPolicy):
         an epoch (with `target_kl`) or of the call.
 
         Args:
-            batch: the rollout.
-            epochs: passes over it; default 10 (paper, table 3).
-            minibatch_size: rows per step; default 64 (paper, table 3).
-            rng: draws the permutations.
-            lr: learning rate of this call; default the constructor's.
-            clip: clip range of this call; default the constructor's.
-            entropy_coef: for this call; default the constructor's.
-            target_kl: stop after an epoch whose mean approx_kl is above 1.5 times this (as OpenAI's Spinning Up);
-                default: never.
+            batch: The rollout.
+            epochs: The passes over the rollout; default 10 (paper, table 3).
+            minibatch_size: Rows per step; default 64 (paper, table 3).
+            rng: The generator that draws the permutations.
+            lr: Learning rate of this call; default the constructor's.
+            clip: Clip range of this call; default the constructor's.
+            entropy_coef: The weight of the entropy bonus in this call; default: the constructor's.
+            target_kl: The KL divergence that ends the passes: they stop after an epoch whose mean approx_kl is above
+                1.5 times this (as in OpenAI's Spinning Up); default: never.
 
         Returns:
             Means over all steps taken of value_loss, policy_loss, entropy, approx_kl, clip_fraction; and `steps`.
@@ -396,7 +398,7 @@ class PPO(_SeparateMethods, OnPolicy):
         """Return a batch of arrays with actions, and a mask of them, that fit the policy.
 
         Raises:
-            ValueError: actions or the mask do not fit, or a column is missing.
+            ValueError: Actions or the mask do not fit, or a column is missing.
         """
         return self._with_checked_actions(batch)
 

@@ -27,14 +27,14 @@ class RND(CountingUpdates):
     `parl.networks.NoveltyNetwork`.
 
     Args:
-        model: of both networks and the value.
-        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-4 (paper, table 5).
-        value_loss_coef: weight of the value's loss, at least 0; default 0.5 (paper's code).
-        device, compile: see `parl.Algorithm`.
+        model: The model of both networks and the value.
+        lr: Learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-4 (paper, table 5).
+        value_loss_coef: Weight of the value's loss, at least 0; default 0.5 (paper's code).
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range.
+        ModelContractError: The model lacks one of its methods.
     """
 
     FIGURES: ClassVar[tuple[str, ...]] = ("loss",)
@@ -73,8 +73,8 @@ class RND(CountingUpdates):
         """Take one step: `learn(batch)`, or its columns one by one.
 
         Args:
-            batch: tensors; only observations and `return_`, the returns of novelty, are used.
-            learning_rate: for this step; default the constructor's.
+            batch: Tensors; only observations and `return_`, the returns of novelty, are used.
+            learning_rate: The learning rate of this step; default: the constructor's.
 
         Returns:
             The loss, a detached scalar.

@@ -52,24 +52,25 @@ class SAC(ContinuousActorCritic):
     `get_actor_params()`; and where actor and critics share no parameters, `get_critic_params()` is optional.
 
     Args:
-        model: actor and twin critics; a target model is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 1).
-        tau: how far the target moves to the model in each step, in (0, 1]; default 0.005 (paper, table 1).
-        alpha: temperature, at least 0; default: learned, from 1 on.
-        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
+        model: Actor and twin critics; a target model is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper, table 1).
+        tau: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.005 (paper,
             table 1).
-        critic_lr: the same for the critics.
-        alpha_lr: the same for a learned temperature; default: that of the actor.
-        target_entropy: for a learned temperature, in nats; default -act_dim (paper, table 1).
-        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
+        alpha: Temperature, at least 0; default: learned, from 1 on.
+        actor_lr: Learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
+            table 1).
+        critic_lr: The learning rate of the critics' Adam, likewise.
+        alpha_lr: The learning rate of a learned temperature's Adam, likewise; default: that of the actor.
+        target_entropy: The target entropy of a learned temperature, in nats; default -act_dim (paper, table 1).
+        optimizer: Optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
             parameters that the model lists for it; default Adam. Each keeps its own learning rate unless one is given
             here or in a call.
-        hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
-        device, compile: see `parl.Algorithm`.
+        hyperparas: A dictionary of gamma, tau, actor_lr and critic_lr.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
+        ModelContractError: The model lacks one of its methods.
     """
 
     PAIRS: ClassVar[Mapping[str, str]] = {"policy": "the pair (mean, log std)", "value": "the pair (Q1, Q2)"}
@@ -183,16 +184,16 @@ class OAC(SAC):
     beta_LB = -1.
 
     Args:
-        model: as SAC's.
-        gamma, tau, alpha, actor_lr, critic_lr: as SAC's.
-        beta: weight of the critics' disagreement in the upper bound, at least 0; default 4.66 (paper, appendix).
+        model: As in `SAC`.
+        gamma, tau, alpha, actor_lr, critic_lr: As in `SAC`.
+        beta: Weight of the critics' disagreement in the upper bound, at least 0; default 4.66 (paper, appendix).
         delta: KL divergence of the exploring policy, in nats, at least 0; default 23.53 (paper, appendix).
-        alpha_lr, target_entropy, optimizer, hyperparas: as SAC's.
-        device, compile: see `parl.Algorithm`.
+        alpha_lr, target_entropy, optimizer, hyperparas: As in `SAC`.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
+        ModelContractError: The model lacks one of its methods.
     """
 
     def __init__(
@@ -237,21 +238,22 @@ class TQC(SAC):
     where actor and critics share no parameters, `get_critic_params()` is optional.
 
     Args:
-        model: actor and critics; a target model is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 3).
-        tau: how far the target moves to the model in each step, in (0, 1]; default 0.005 (paper, table 3).
-        alpha: temperature, at least 0; default: learned, from 1 on.
-        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
+        model: Actor and critics; a target model is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper, table 3).
+        tau: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.005 (paper,
             table 3).
-        critic_lr: the same for the critics.
-        drop: quantiles per critic that are left out of the target, at least 0 and below N; default 2 (paper; 5 for
+        alpha: Temperature, at least 0; default: learned, from 1 on.
+        actor_lr: Learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
+            table 3).
+        critic_lr: The learning rate of the critics' Adam, likewise.
+        drop: Quantiles per critic that are left out of the target, at least 0 and below N; default 2 (paper; 5 for
             Hopper, 0 for HalfCheetah).
-        alpha_lr, target_entropy, optimizer, hyperparas: as SAC's.
-        device, compile: see `parl.Algorithm`.
+        alpha_lr, target_entropy, optimizer, hyperparas: As in `SAC`.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
+        ModelContractError: The model lacks one of its methods.
     """
 
     PAIRS: ClassVar[Mapping[str, str]] = {"policy": "the pair (mean, log std)"}
@@ -303,21 +305,22 @@ class REDQ(SAC):
     `get_actor_params()`; and where actor and critics share no parameters, `get_critic_params()` is optional.
 
     Args:
-        model: actor and critics; a target model is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 3).
-        tau: how far the target moves to the model in each step, in (0, 1]; default 0.005 (paper, table 3).
-        alpha: temperature, at least 0; default: learned, from 1 on.
-        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
+        model: Actor and critics; a target model is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper, table 3).
+        tau: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.005 (paper,
             table 3).
-        critic_lr: the same for the critics.
-        subset: number of critics whose smallest value is used in the target, at least 1; default 2 (paper).
-        policy_freq: critic steps for one of actor and temperature, at least 1; default 20 (paper).
-        alpha_lr, target_entropy, optimizer, hyperparas: as SAC's.
-        device, compile: see `parl.Algorithm`.
+        alpha: Temperature, at least 0; default: learned, from 1 on.
+        actor_lr: Learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
+            table 3).
+        critic_lr: The learning rate of the critics' Adam, likewise.
+        subset: Number of critics whose smallest value is used in the target, at least 1; default 2 (paper).
+        policy_freq: Critic steps for one of actor and temperature, at least 1; default 20 (paper).
+        alpha_lr, target_entropy, optimizer, hyperparas: As in `SAC`.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range, unknown, given twice, or has no effect with a fixed temperature.
+        ModelContractError: The model lacks one of its methods.
     """
 
     PAIRS: ClassVar[Mapping[str, str]] = {"policy": "the pair (mean, log std)"}
@@ -357,10 +360,10 @@ class DroQ(REDQ):
     there is a warning.
 
     Args:
-        model: this and the following as in REDQ.
-        gamma, tau, alpha, actor_lr, critic_lr, subset, policy_freq: likewise.
-        alpha_lr, target_entropy, optimizer, hyperparas: as SAC's.
-        device, compile: see `parl.Algorithm`.
+        model: As in `REDQ`.
+        gamma, tau, alpha, actor_lr, critic_lr, subset, policy_freq: As in `REDQ`.
+        alpha_lr, target_entropy, optimizer, hyperparas: As in `SAC`.
+        device, compile: See `parl.Algorithm`.
     """
 
     TARGETS: ClassVar[tuple[str, ...]] = ()
@@ -390,20 +393,20 @@ class CrossQ(SAC):
     `target_model`.
 
     Args:
-        model: actor and twin critics.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 2).
-        alpha: temperature, at least 0; default: learned, from 1 on.
-        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 1e-3 (paper,
+        model: Actor and twin critics.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper, table 2).
+        alpha: Temperature, at least 0; default: learned, from 1 on.
+        actor_lr: Learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 1e-3 (paper,
             table 2).
-        critic_lr: the same for the critics.
-        policy_freq: critic steps for one of actor and temperature, at least 1; default 3 (paper, table 2).
-        alpha_lr, target_entropy, optimizer: as SAC's.
-        device: see `parl.Algorithm`.
-        compile: refused, because actor and critics switch modes within a loss.
+        critic_lr: The learning rate of the critics' Adam, likewise.
+        policy_freq: Critic steps for one of actor and temperature, at least 1; default 3 (paper, table 2).
+        alpha_lr, target_entropy, optimizer: As in `SAC`.
+        device: See `parl.Algorithm`.
+        compile: An option that is refused, because actor and critics switch modes within a loss.
 
     Raises:
-        HyperparameterError: a setting is out of range or has no effect with a fixed temperature, or `compile` is true.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range or has no effect with a fixed temperature, or `compile` is true.
+        ModelContractError: The model lacks one of its methods.
     """
 
     HAS_TARGET: ClassVar[bool] = False

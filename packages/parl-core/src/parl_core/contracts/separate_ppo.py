@@ -23,9 +23,9 @@ def adapt_kl_penalty(beta: float, kl: float, kl_target: float) -> float:
     It is halved if the policy moved less than `kl_target / 1.5`, and doubled if it moved more than `kl_target * 1.5`.
 
     Args:
-        beta: penalty of this iteration, above 0.
-        kl: mean KL divergence after it, in nats.
-        kl_target: the wanted divergence, above 0.
+        beta: Penalty of this iteration, above 0.
+        kl: Mean KL divergence after it, in nats.
+        kl_target: The wanted divergence, above 0.
     """
     check_positive("beta", beta)
     check_positive("kl_target", kl_target)
@@ -52,18 +52,18 @@ class SeparatePPO(PPO):
     `policy_lr`, `value_lr` and `epsilon` may be schedules: functions of the steps of the policy taken so far.
 
     Args:
-        model: policy and value networks.
+        model: Policy and value networks.
         hyperparas: PARL 1.x's dictionary of the settings below.
-        act_dim: number of action dimensions; only checked against the model's output.
-        policy_lr: learning rate of the policy's Adam, above 0, or a schedule; required.
-        value_lr: learning rate of the value's Adam, above 0, or a schedule; required.
-        epsilon: clip range, above 0, or a schedule; default 0.2 (paper, table 3).
-        device: see `parl.Algorithm`.
-        compile, compute_dtype: not available in this form.
+        act_dim: Number of action dimensions; only checked against the model's output.
+        policy_lr: Learning rate of the policy's Adam, above 0, or a schedule; required.
+        value_lr: Learning rate of the value's Adam, above 0, or a schedule; required.
+        epsilon: Clip range, above 0, or a schedule; default 0.2 (paper, table 3).
+        device: See `parl.Algorithm`.
+        compile, compute_dtype: Options that are not available in this form.
 
     Raises:
-        HyperparameterError: a setting is missing, out of range, given twice or not available in this form.
-        ModelContractError: the model lacks `policy` or `value`.
+        HyperparameterError: A setting is missing, out of range, given twice or not available in this form.
+        ModelContractError: The model lacks `policy` or `value`.
     """
 
     NO_ROLLOUTS: ClassVar[str] = (
@@ -153,8 +153,8 @@ class SeparatePPO(PPO):
             actions: float `[batch, act_dim]`.
             advantages: float `[batch]`.
             beta: None for the CLIP loss; a number above 0 for the KLPEN loss with this penalty.
-            lr: learning rate of this step; default the constructor's.
-            epsilon: clip range of this step; default the constructor's.
+            lr: Learning rate of this step; default the constructor's.
+            epsilon: Clip range of this step; default the constructor's.
 
         Returns:
             (loss, kl), detached scalars; kl is the mean KL divergence from the old policy, before the step.
@@ -174,8 +174,8 @@ class SeparatePPO(PPO):
 
         Args:
             obs: `[batch, ...]`.
-            val: its targets, float `[batch]`.
-            lr: learning rate of this step; default the constructor's.
+            val: The targets of the values, float `[batch]`.
+            lr: Learning rate of this step; default the constructor's.
 
         Returns:
             The mean squared error, a detached scalar.
@@ -197,7 +197,7 @@ class SeparatePPO(PPO):
         """Make the current policy the old one.
 
         Args:
-            gpu_id: an argument of PARL 1.x, without effect; both policies are on `device`.
+            gpu_id: An argument of PARL 1.x, without effect; both policies are on `device`.
         """
         self.model.sync_weights_to(self.old_policy_model)
 

@@ -35,24 +35,24 @@ class TD3(NoisyActorCritic):
     where actor and critics share no parameters, `get_critic_params()` is optional.
 
     Args:
-        model: actor and twin critics; a target model is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (authors' code).
-        tau: how far the target moves to the model, in (0, 1]; default 0.005 (paper, section 6.1).
-        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (authors'
+        model: Actor and twin critics; a target model is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (authors' code).
+        tau: The share of the way that the target moves to the model, in (0, 1]; default 0.005 (paper, section 6.1).
+        actor_lr: Learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (authors'
             code; the paper has 1e-3).
-        critic_lr: the same for the critics; default 3e-4.
-        policy_noise: standard deviation of the noise on the target's actions, at least 0; default 0.2 (paper).
-        noise_clip: limit of that noise, at least 0; default 0.5 (paper).
-        policy_freq: critic steps for one of actor and target, at least 1; default 2 (paper).
-        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
+        critic_lr: The learning rate of the critics' Adam, likewise; default 3e-4.
+        policy_noise: Standard deviation of the noise on the target's actions, at least 0; default 0.2 (paper).
+        noise_clip: Limit of that noise, at least 0; default 0.5 (paper).
+        policy_freq: Critic steps for one of actor and target, at least 1; default 2 (paper).
+        optimizer: Optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
             parameters that the model lists for it; default Adam. Each keeps its own learning rate unless one is given
             here or in a call.
-        hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
-        device, compile: see `parl.Algorithm`.
+        hyperparas: A dictionary of gamma, tau, actor_lr and critic_lr.
+        device, compile: See `parl.Algorithm`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, or given twice.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range, unknown, or given twice.
+        ModelContractError: The model lacks one of its methods.
     """
 
     PAIRS: ClassVar[Mapping[str, str]] = {"value": "the pair (Q1, Q2)"}
@@ -105,21 +105,21 @@ class TD3BC(TD3):
     The model is TD3's.
 
     Args:
-        model: actor and twin critics; a target model is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 3).
-        tau: how far the target moves to the model, in (0, 1]; default 0.005 (paper, table 3).
-        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
+        model: Actor and twin critics; a target model is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper, table 3).
+        tau: The share of the way that the target moves to the model, in (0, 1]; default 0.005 (paper, table 3).
+        actor_lr: Learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
             table 3).
-        critic_lr: the same for the critics; default 3e-4.
-        policy_noise: standard deviation of the noise on the target's actions, at least 0; default 0.2.
-        noise_clip: limit of that noise, at least 0; default 0.5.
-        policy_freq: critic steps for one of actor and target, at least 1; default 2.
-        alpha: weight of the values relative to the imitation, above 0; default 2.5 (paper).
-        optimizer, hyperparas, device, compile: as TD3's.
+        critic_lr: The learning rate of the critics' Adam, likewise; default 3e-4.
+        policy_noise: Standard deviation of the noise on the target's actions, at least 0; default 0.2.
+        noise_clip: Limit of that noise, at least 0; default 0.5.
+        policy_freq: Critic steps for one of actor and target, at least 1; default 2.
+        alpha: Weight of the values relative to the imitation, above 0; default 2.5 (paper).
+        optimizer, hyperparas, device, compile: As in `TD3`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, or given twice.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range, unknown, or given twice.
+        ModelContractError: The model lacks one of its methods.
     """
 
     def __init__(
@@ -156,22 +156,22 @@ class ReBRAC(TD3):
     The model is TD3's; `Q1` is not used.
 
     Args:
-        model: actor and twin critics; a target model is copied from it.
-        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 6; 0.999 for AntMaze).
-        tau: how far the target moves to the model, in (0, 1]; default 0.005.
-        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 1e-3 (paper).
-        critic_lr: the same for the critics; default 1e-3 (paper).
-        policy_noise: standard deviation of the noise on the target's actions, at least 0; default 0.2.
-        noise_clip: limit of that noise, at least 0; default 0.5.
-        policy_freq: critic steps for one of actor and target, at least 1; default 2.
-        actor_bc: weight of the actor's penalty, at least 0; default 0.01. The paper chooses it for each data set, among
+        model: Actor and twin critics; a target model is copied from it.
+        gamma: Discount of one step, in [0, 1]; default 0.99 (paper, table 6; 0.999 for AntMaze).
+        tau: The share of the way that the target moves to the model, in (0, 1]; default 0.005.
+        actor_lr: Learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 1e-3 (paper).
+        critic_lr: The learning rate of the critics' Adam, likewise; default 1e-3 (paper).
+        policy_noise: Standard deviation of the noise on the target's actions, at least 0; default 0.2.
+        noise_clip: Limit of that noise, at least 0; default 0.5.
+        policy_freq: Critic steps for one of actor and target, at least 1; default 2.
+        actor_bc: Weight of the actor's penalty, at least 0; default 0.01. The paper chooses it for each data set, among
             0.001 ... 0.1.
-        critic_bc: weight of the critics' penalty, at least 0; default 0.01 (paper: likewise, among 0 ... 0.5).
-        optimizer, hyperparas, device, compile: as TD3's.
+        critic_bc: Weight of the critics' penalty, at least 0; default 0.01 (paper: likewise, among 0 ... 0.5).
+        optimizer, hyperparas, device, compile: As in `TD3`.
 
     Raises:
-        HyperparameterError: a setting is out of range, unknown, or given twice.
-        ModelContractError: the model lacks one of its methods.
+        HyperparameterError: A setting is out of range, unknown, or given twice.
+        ModelContractError: The model lacks one of its methods.
     """
 
     METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "get_actor_params")
@@ -203,10 +203,10 @@ class ReBRAC(TD3):
         """Take one step of the critics and, when it is due, one of the actor: see `TD3.learn`.
 
         Args:
-            batch: tensors; its extra column `next_action`, `[batch, act_dim]`, has the logged actions in `next_obs`,
+            batch: Tensors; its extra column `next_action`, `[batch, act_dim]`, has the logged actions in `next_obs`,
                 and any values in [-1, 1] where the episode terminated.
-            actor_lr: learning rate of the actor for this step; default the constructor's.
-            critic_lr: learning rate of the critics for this step; default the constructor's.
+            actor_lr: Learning rate of the actor for this step; default the constructor's.
+            critic_lr: Learning rate of the critics for this step; default the constructor's.
 
         Returns:
             As of TD3.
@@ -219,7 +219,7 @@ class ReBRAC(TD3):
         The last step of a truncated episode is left out, because the next action is not known.
 
         Raises:
-            HyperparameterError: no step has a next action.
+            HyperparameterError: No step has a next action.
         """
         if self._followed is None or self._followed[0] is not dataset:
             last = np.array([stop - 1 for _, stop in dataset.episodes])

@@ -46,12 +46,12 @@ def telling_options(name: str, given: Mapping[str, Any], made_by: Callable[[], A
     """Provide a context in which an environment is made, and refuses options with the names of those that it has.
 
     Args:
-        name: of the environment.
-        given: its options.
-        made_by: returns what takes them, or `module:name` of it.
+        name: The name of the environment.
+        given: The options of the environment.
+        made_by: The function that returns the callable that takes the options, or its `module:name`.
 
     Raises:
-        HyperparameterError: an option is unknown, or its value of a wrong type.
+        HyperparameterError: An option is unknown, or its value of a wrong type.
     """
     try:
         yield
@@ -75,7 +75,7 @@ def as_beginning(env: Any, answer: Any) -> tuple[Any, dict[str, Any]]:
     """Return observation and info of `reset`.
 
     Raises:
-        EnvironmentContractError: it is not a pair with a dictionary.
+        EnvironmentContractError: It is not a pair with a dictionary.
     """
     if isinstance(answer, (tuple, list)) and len(answer) == 2:
         require_info(env, "reset", answer[1])
@@ -96,7 +96,7 @@ def require_info(env: Any, method: str, info: Any) -> None:
     """Refuse an info that is no dictionary.
 
     Raises:
-        EnvironmentContractError: it names the method.
+        EnvironmentContractError: It names the method.
     """
     if not isinstance(info, Mapping):
         raise EnvironmentContractError(
@@ -108,7 +108,7 @@ def as_reward(env: Any, reward: Any) -> float:
     """Return the reward as a float.
 
     Raises:
-        EnvironmentContractError: it is not a number, such as None or an array `[1]`.
+        EnvironmentContractError: It is not a number, such as None or an array `[1]`.
     """
     if isinstance(reward, (int, float)):
         return float(reward)
@@ -125,7 +125,7 @@ def as_flag(env: Any, name: str, flag: Any) -> bool:
     """Return `terminated` or `truncated` as a bool.
 
     Raises:
-        EnvironmentContractError: it is neither a bool nor a number.
+        EnvironmentContractError: It is neither a bool nor a number.
     """
     if isinstance(flag, (bool, np.bool_)) or (np.size(flag) == 1 and np.asarray(flag).dtype.kind in "biuf"):
         return bool(flag)
@@ -138,7 +138,7 @@ def as_observation(env: Any, space: Any, observation: Any) -> NDArray[Any]:
     """Return the observation of a space of arrays, in its shape and dtype; the same array where it has both.
 
     Raises:
-        EnvironmentContractError: it has another shape, or other numbers than the dtype holds.
+        EnvironmentContractError: It has another shape, or other numbers than the dtype holds.
     """
     if isinstance(observation, np.ndarray) and observation.shape == space.shape and observation.dtype == space.dtype:
         return observation
@@ -180,7 +180,7 @@ def require_parts(env: Any, space: Any, observation: Any, place: str = "") -> No
     What is of another kind is not looked at.
 
     Raises:
-        EnvironmentContractError: it names the key.
+        EnvironmentContractError: It names the key.
     """
     if isinstance(space, CHOICES):
         is_number = isinstance(observation, (int, np.integer, np.ndarray))
@@ -232,7 +232,7 @@ def require_equal_spaces(name: str, spaces: list[Any]) -> None:
     """Refuse environments whose spaces have other shapes, dtypes or parts than those of the first one.
 
     Raises:
-        EnvironmentContractError: it has both spaces; different bounds are fine.
+        EnvironmentContractError: It has both spaces; different bounds are fine.
     """
     for index, space in enumerate(spaces):
         if _form(space) != _form(spaces[0]):

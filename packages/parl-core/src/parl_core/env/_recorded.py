@@ -75,7 +75,7 @@ class RecordedEnv(AnyWrapper):
         """Return the state for `set_state` of a new environment of the same kind.
 
         Raises:
-            CheckpointError: the environment's generator is not one of numpy's usual ones.
+            CheckpointError: The environment's generator is not one of numpy's usual ones.
         """
         state: dict[str, Any] = {"obs": map_nested(np.array, named(self.env.observation_space, self._obs))}
         if self._whole:
@@ -94,7 +94,7 @@ class RecordedEnv(AnyWrapper):
         """Bring a new environment to the state of the saved one, and return its newest observation.
 
         Raises:
-            CheckpointError: with the same actions it did not come to the same observation.
+            CheckpointError: With the same actions it did not come to the same observation.
         """
         if self._whole:
             layer: Any = self.env
@@ -251,7 +251,7 @@ def put_kept(env: AnyEnv, states: list[Any]) -> None:
     """Continue with the result of `kept_beyond` of an environment of the same kind, which is to be reset next.
 
     Raises:
-        CheckpointError: it has other layers.
+        CheckpointError: It has other layers.
     """
     inner = env.env if isinstance(env, RecordedEnv) else env
     if getattr(inner, "restores_episodes", False):
@@ -273,7 +273,7 @@ def put_statistics_inside(envs: Any, saved: list[Any]) -> None:
     """Continue with the result of `statistics_inside` of a vector of the same kind.
 
     Raises:
-        CheckpointError: the number of environments differs.
+        CheckpointError: The number of environments differs.
     """
     if len(saved) != envs.num_envs:
         raise CheckpointError(

@@ -206,7 +206,7 @@ class StepMemory:
         """Make the memory for a group of `count` environments; `ticket` leads there until `keep_own_ends`.
 
         Raises:
-            OSError: there is no memory, or there are no descriptors left.
+            OSError: There is no memory, or there are no descriptors left.
         """
         size = _bytes_needed(spaces, count)
         token = secrets.token_bytes(_TOKEN_BYTES)

@@ -74,11 +74,11 @@ class EnvGroup:
     They are made by `open` and not by the constructor, so that all groups can make theirs at the same time.
 
     Args:
-        env: what each of them is.
-        count: the number of environments.
-        env_kwargs: for `make_env`.
-        with_infos: whether `step` returns the infos of ordinary steps.
-        autoreset: name of the `AutoresetMode`; a name, because it travels to other processes.
+        env: The environment, of which each is an instance: an id or a function.
+        count: The number of environments.
+        env_kwargs: The arguments of `make_env`.
+        with_infos: Whether `step` returns the infos of ordinary steps.
+        autoreset: Name of the `AutoresetMode`; a name, because it travels to other processes.
     """
 
     def __init__(
@@ -117,9 +117,9 @@ class EnvGroup:
         """Begin a new episode in every environment, or in the chosen ones.
 
         Args:
-            seeds: one per environment; None continues with the environment's own generator.
-            options: handed to every environment's `reset`.
-            chosen: the numbers of the environments; the others continue with the episode they are in.
+            seeds: One per environment; None continues with the environment's own generator.
+            options: The options for every environment's `reset`.
+            chosen: The numbers of the environments; the others continue with the episode they are in.
 
         Returns:
             the observations `[count, *obs]`, newest ones of those that continue, and the infos that are not empty.
@@ -180,8 +180,8 @@ class EnvGroup:
         """Step every environment once, and reset those that ended as the mode says.
 
         Args:
-            actions: one per environment, `[count, *act]` or any iterable of that length.
-            arrays: the arrays to write into; default: new ones.
+            actions: One per environment, `[count, *act]` or any iterable of that length.
+            arrays: The arrays to write into; default: new ones.
         """
         count = self._count
         self._now += 1
@@ -244,7 +244,7 @@ class EnvGroup:
         """Return the state of each environment, for `set_state` of another group, which need not be as large.
 
         Raises:
-            CheckpointError: an environment cannot be saved.
+            CheckpointError: An environment cannot be saved.
         """
         return [
             {
@@ -260,7 +260,7 @@ class EnvGroup:
         """Bring every environment to the state of the saved one.
 
         Raises:
-            CheckpointError: one did not come to the same observation.
+            CheckpointError: One did not come to the same observation.
         """
         try:
             for index, (env, state) in enumerate(zip(self._envs, states, strict=True)):
@@ -401,7 +401,7 @@ def make_envs(make: Callable[[], Any], count: int) -> list[Any]:
     """Make some environments; where one cannot be made, those before it are closed.
 
     Raises:
-        EnvironmentContractError: the function gave an environment that it had given before.
+        EnvironmentContractError: The function gave an environment that it had given before.
     """
     envs: list[Any] = []
     try:
@@ -431,16 +431,16 @@ def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
     """Make one environment.
 
     Args:
-        env: a registered id, a name of `make_joint_env`, or a function that returns an environment.
-        env_kwargs: passed to `gymnasium.make`, to `make_joint_env` or to the function.
+        env: A registered id, a name of `make_joint_env`, or a function that returns an environment.
+        env_kwargs: Arguments of `gymnasium.make`, `make_joint_env` or the function.
 
     Returns:
         an environment with Gymnasium's API.
 
     Raises:
         HyperparameterError: `env` is none of them, or has no such option.
-        EnvironmentContractError: what the function returned has no space of observations or actions.
-        TypeError: it lacks `reset` or `step`.
+        EnvironmentContractError: What the function returned has no space of observations or actions.
+        TypeError: It lacks `reset` or `step`.
     """
     return as_gymnasium(make_as_it_is(env, env_kwargs))
 
@@ -449,7 +449,7 @@ def make_as_it_is(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) ->
     """Return what `make_env` makes an environment of.
 
     Raises:
-        HyperparameterError: as of `make_env`.
+        HyperparameterError: As of `make_env`.
     """
     kwargs = dict(env_kwargs or {})
     if isinstance(env, str):

@@ -61,8 +61,8 @@ class MaxAndSkipEnv(ApiWrapper):
     episode ends the repetition.
 
     Args:
-        env: with image observations.
-        skip: the number of times that an action is repeated, at least 1.
+        env: An environment with image observations.
+        skip: The number of times that an action is repeated, at least 1.
     """
 
     def __init__(self, env: Any, skip: int = 4) -> None:
@@ -87,11 +87,11 @@ class WarpFrame(ApiWrapper):
     Pure numpy, so that results do not depend on which image library is installed.
 
     Args:
-        env: observations are uint8 screens `[height, width, 3]` or `[height, width]`.
-        dim: height and width of the frames.
+        env: An environment whose observations are uint8 screens `[height, width, 3]` or `[height, width]`.
+        dim: Height and width of the frames.
 
     Raises:
-        HyperparameterError: the observations are something else, or `dim` is below 1.
+        HyperparameterError: The observations are something else, or `dim` is below 1.
     """
 
     def __init__(self, env: Any, dim: int = 84) -> None:
@@ -122,13 +122,13 @@ class FrameStack(ApiWrapper):
     """Returns the last `k` frames as one observation; the first frame of an episode fills the stack.
 
     Args:
-        env: with frames `[height, width]`.
-        k: number of frames.
+        env: An environment with frames `[height, width]`.
+        k: Number of frames.
         obs_format: `"NHWC"` gives `[height, width, k]`, `"NCHW"` `[k, height, width]`, the layout of torch,
             paddle and `FrameReplayMemory`.
 
     Raises:
-        HyperparameterError: another format, observations that are not frames, or `k` below 1.
+        HyperparameterError: Another format, observations that are not frames, or `k` below 1.
     """
 
     def __init__(self, env: Any, k: int = 4, obs_format: str = "NHWC") -> None:
@@ -169,11 +169,11 @@ class NoopResetEnv(ApiWrapper):
     """Begins each episode with a random number of no-ops, so that games differ.
 
     Args:
-        env: action 0 is the no-op.
-        noop_max: the number is drawn from 1 ... noop_max.
+        env: An environment whose action 0 is the no-op.
+        noop_max: The largest number of no-ops; the number is drawn from 1 ... noop_max.
 
     Raises:
-        HyperparameterError: action 0 is something else, or `noop_max` is below 1.
+        HyperparameterError: Action 0 is something else, or `noop_max` is below 1.
     """
 
     def __init__(self, env: Any, noop_max: int = 30) -> None:
@@ -195,7 +195,7 @@ class EpisodicLifeEnv(ApiWrapper):
     """Ends the episode (terminated) where a life is lost; `reset` then continues with the same game.
 
     Args:
-        env: an Atari game, `env.unwrapped.ale.lives()` counts its lives.
+        env: An Atari game, `env.unwrapped.ale.lives()` counts its lives.
     """
 
     def __init__(self, env: Any) -> None:
@@ -245,10 +245,10 @@ class FireResetEnv(ApiWrapper):
     """Presses fire, and then the game's third action, at the start of an episode, because some games wait for it.
 
     Args:
-        env: action 1 is fire, and there are three or more.
+        env: An environment whose action 1 is fire, with three or more actions.
 
     Raises:
-        HyperparameterError: action 1 is something else.
+        HyperparameterError: Action 1 is something else.
     """
 
     def __init__(self, env: Any) -> None:
@@ -279,10 +279,10 @@ class WholeGameEnv(ApiWrapper):
     Rewards while the next life begins (fire, a no-op) are not counted; games have none there.
 
     Args:
-        env: with an `EpisodicLifeEnv` inside, and a `MonitorEnv` inside of that.
+        env: An environment with an `EpisodicLifeEnv` inside, and a `MonitorEnv` inside of that.
 
     Raises:
-        HyperparameterError: one of them is missing.
+        HyperparameterError: One of them is missing.
     """
 
     def __init__(self, env: Any) -> None:
@@ -305,11 +305,11 @@ class TestEnv(ApiWrapper):
     """Reports when a number of whole games is over, with their returns before clipping.
 
     Args:
-        env: with a `MonitorEnv` inside.
-        test_episodes: number of games of one evaluation.
+        env: An environment with a `MonitorEnv` inside.
+        test_episodes: Number of games of one evaluation.
 
     Raises:
-        HyperparameterError: there is no `MonitorEnv`.
+        HyperparameterError: There is no `MonitorEnv`.
     """
 
     __test__ = False  # no test, whatever pytest thinks of the name
@@ -358,16 +358,16 @@ def wrap_deepmind(
     (`ALE/...-v5` skip four by themselves, without the maximum, and repeat an action with a probability of 25 %.)
 
     Args:
-        env: a game of ale-py.
-        dim: height and width of the frames.
-        framestack: whether to stack four frames.
-        obs_format: order of a stack's axes: `"NHWC"`, or `"NCHW"` for torch, paddle and `FrameReplayMemory`.
-        test: whether it is for evaluation: adds `TestEnv`.
-        test_episodes: number of games of one evaluation.
-        whole_games: whether an episode is a whole game, with its own rewards.
+        env: A game of ale-py.
+        dim: Height and width of the frames.
+        framestack: Whether to stack four frames.
+        obs_format: Order of a stack's axes: `"NHWC"`, or `"NCHW"` for torch, paddle and `FrameReplayMemory`.
+        test: Whether it is for evaluation: adds `TestEnv`.
+        test_episodes: Number of games of one evaluation.
+        whole_games: Whether an episode is a whole game, with its own rewards.
 
     Raises:
-        HyperparameterError: the environment is not an Atari game, or the format is unknown.
+        HyperparameterError: The environment is not an Atari game, or the format is unknown.
     """
     wrapped: ApiWrapper = NoopResetEnv(MonitorEnv(env), noop_max=30)
     if env.spec is not None and ("NoFrameskip" in env.spec.id or env.spec.kwargs.get("frameskip") == 1):
@@ -391,18 +391,18 @@ def make_atari(
     """Make a game as DQN and its successors play it: one frame of four, no repeated actions, `wrap_deepmind`.
 
     Args:
-        env_id: of ale-py, such as `"ALE/Pong-v5"`.
-        whole_games: for evaluations: an episode is a whole game, with its own rewards. In training a life is
-            an episode, and rewards are -1, 0 or 1.
-        render_mode: as in `gymnasium.make`.
-        options: of the game, such as its difficulty.
+        env_id: The id of ale-py, such as `"ALE/Pong-v5"`.
+        whole_games: Whether an episode is a whole game with its own rewards, for evaluations. In training a life is an
+            episode, and rewards are -1, 0 or 1.
+        render_mode: As in `gymnasium.make`.
+        options: The options of the game, such as its difficulty.
 
     Returns:
         the game with observations uint8 `[4, 84, 84]`.
 
     Raises:
         ImportError: ale-py is not installed; the message is the `pip install` line.
-        HyperparameterError: it is not an Atari game.
+        HyperparameterError: It is not an Atari game.
     """
     try:
         ale_py = import_module("ale_py")

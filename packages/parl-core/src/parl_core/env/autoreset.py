@@ -41,7 +41,7 @@ def mode_of(given: str | AutoresetMode) -> AutoresetMode:
     """Return the autoreset mode for its name, its value, or the mode itself.
 
     Raises:
-        HyperparameterError: there is no such mode.
+        HyperparameterError: There is no such mode.
     """
     for mode in AutoresetMode:
         if given in (mode, mode.value, mode.name):
@@ -54,7 +54,7 @@ def chosen_by(mask: Any, count: int) -> npt.NDArray[np.bool_] | None:
     """Return the environments that the option `reset_mask` selects; None if it was not given.
 
     Raises:
-        HyperparameterError: it is not a bool array `[count]`.
+        HyperparameterError: It is not a bool array `[count]`.
     """
     if mask is None:
         return None
@@ -70,7 +70,7 @@ def seeds_of(seed: Seeds, count: int) -> list[int | None]:
     """Return one seed for each of `count` environments, as plain ints.
 
     Raises:
-        HyperparameterError: the number of seeds is wrong, or one is not a whole number of at least 0.
+        HyperparameterError: The number of seeds is wrong, or one is not a whole number of at least 0.
     """
     given: Any = seed
     if given is None:
@@ -88,11 +88,11 @@ def in_same_step(envs: AnyVector) -> AnyVector:
     """Return a vector environment with `AutoresetMode.SAME_STEP` that steps the given one.
 
     Args:
-        envs: any of Gymnasium's vector environments. Those of another mode must support the option `reset_mask`, as
+        envs: Any of Gymnasium's vector environments. Those of another mode must support the option `reset_mask`, as
             Gymnasium's own, ALE's and PARL's do.
 
     Raises:
-        HyperparameterError: it is not a vector environment, or the environments do not state their mode.
+        HyperparameterError: It is not a vector environment, or the environments do not state their mode.
     """
     require_vector(envs)
     mode = envs.metadata.get("autoreset_mode")
@@ -110,7 +110,7 @@ def require_vector(envs: object) -> None:
     """Refuse an object that is not a vector of environments, such as a single environment.
 
     Raises:
-        HyperparameterError: it is not a vector; the message has the call that makes one.
+        HyperparameterError: It is not a vector; the message has the call that makes one.
     """
     if not hasattr(envs, "num_envs") or not hasattr(envs, "single_observation_space"):
         given = repr(envs) if isinstance(envs, str) else f"a {type(envs).__name__}"
@@ -137,7 +137,7 @@ class SameStep(VectorWrapper):
         """Step every environment once, and reset those whose episodes end.
 
         Raises:
-            ParlError: the environments did not reset exactly those that were selected.
+            ParlError: The environments did not reset exactly those that were selected.
         """
         observations, rewards, terminated, truncated, infos = self._envs.step(actions)
         ended = terminated | truncated

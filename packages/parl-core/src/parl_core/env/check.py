@@ -36,18 +36,18 @@ def check_env(env: Any, *, steps: int = 200, seed: int = 0, env_kwargs: Mapping[
     If observations have an `action_mask`, only actions that it allows are taken.
 
     Args:
-        env: a Gymnasium environment, a registered id, or a function that returns an environment. An environment that is
+        env: A Gymnasium environment, a registered id, or a function that returns an environment. An environment that is
             made here is closed again; a given one is left open.
-        steps: number of steps to take.
-        seed: seed of the environment and of the actions.
-        env_kwargs: arguments for an id or function.
+        steps: Number of steps to take.
+        seed: Seed of the environment and of the actions.
+        env_kwargs: Arguments for an id or function.
 
     Returns:
         Advice: sentences on what works, but could be better.
 
     Raises:
-        EnvironmentContractError: the environment breaks Gymnasium's rules; the message lists all findings.
-        Exception: one that the environment itself raised, with a note.
+        EnvironmentContractError: The environment breaks Gymnasium's rules; the message lists all findings.
+        Exception: One that the environment itself raised, with a note.
     """
     check_int("steps", steps)
     maker: EnvMaker | None = env if isinstance(env, (str, type)) or not hasattr(env, "step") else None

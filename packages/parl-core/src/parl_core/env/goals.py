@@ -83,7 +83,7 @@ class BitFlipping(_GoalEnv):
     `BitFlipping-v0`, the goal can always be reached; the best mean return is about -bits / 2 + 1.
 
     Args:
-        bits: number of bits, at least 1.
+        bits: Number of bits, at least 1.
     """
 
     def __init__(self, bits: int = 10) -> None:
@@ -111,8 +111,8 @@ class PointReach(_GoalEnv):
     of 30 steps, enough for any goal; the best mean return is about -8.
 
     Args:
-        radius: of the disc around the goal, above 0.
-        speed: largest step in each dimension, above 0.
+        radius: The radius of the disc around the goal, above 0.
+        speed: Largest step in each dimension, above 0.
     """
 
     def __init__(self, radius: float = 0.08, speed: float = 0.1) -> None:
@@ -143,7 +143,7 @@ class SparseGrid(gymnasium.Env[Any, Any]):
     episode is truncated after `4 * size` steps.
 
     Args:
-        size: rows and columns of the grid, at least 2.
+        size: Rows and columns of the grid, at least 2.
 
     Raises:
         HyperparameterError: `size` is smaller.

@@ -96,10 +96,10 @@ class MatrixGame(_TeamGame):
     """One step, and the payoff of the actions.
 
     Args:
-        payoffs: array with one axis per agent, at least two.
+        payoffs: Array with one axis per agent, at least two.
 
     Raises:
-        HyperparameterError: it has fewer than two axes.
+        HyperparameterError: It has fewer than two axes.
     """
 
     def __init__(self, payoffs: ArrayLike) -> None:
@@ -129,9 +129,9 @@ class TwoStepGame(_TeamGame):
     Additive values (VDN) can represent the 8 as at most 6.5, so such a team chooses game A.
 
     Args:
-        cued: a first step shows only the first agent which of its actions will lead to game B, drawn anew in each
-            episode; later observations do not contain it. A team without a memory reaches 7.5, one with a
-            memory and additive values 7.
+        cued: Whether a first step shows only the first agent which of its actions will lead to game B, drawn anew in
+            each episode; later observations do not contain it. A team without a memory reaches 7.5, one with a memory
+            and additive values 7.
     """
 
     GAMES_AB = np.array([[[7.0, 7.0], [7.0, 7.0]], [[0.0, 1.0], [1.0, 8.0]]])

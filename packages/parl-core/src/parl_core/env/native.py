@@ -38,15 +38,15 @@ def make_native_vector_env(env: str, num_envs: int, engine: str, **options: Any)
     """Make `num_envs` environments of another library's vector environment.
 
     Args:
-        env: the library's name of the task: a game such as `"pong"` (or an id such as `"ALE/Pong-v5"`) for ALE, a task
+        env: The library's name of the task: a game such as `"pong"` (or an id such as `"ALE/Pong-v5"`) for ALE, a task
             id such as `"CartPole-v1"` or `"Pong-v5"` for EnvPool.
-        num_envs: the number of environments, at least 1.
+        num_envs: The number of environments, at least 1.
         engine: `"ale"` (needs ale-py) or `"envpool"`.
-        options: passed on; see `AleVectorEnv` and `EnvPoolVectorEnv`.
+        options: Further arguments of the engine's class; see `AleVectorEnv` and `EnvPoolVectorEnv`.
 
     Raises:
-        HyperparameterError: a number or name is not allowed.
-        ImportError: the library is not installed; the message has the command.
+        HyperparameterError: A number or name is not allowed.
+        ImportError: The library is not installed; the message has the command.
     """
     check_int("num_envs", num_envs)
     if engine == "ale":
@@ -117,9 +117,9 @@ class AleVectorEnv(NativeVectorEnv):
 
     Args:
         game: ALE's name of the ROM, such as `"space_invaders"`, or a Gymnasium id such as `"ALE/SpaceInvaders-v5"`.
-        num_envs: the number of environments.
+        num_envs: The number of environments.
         autoreset_mode: SAME_STEP or NEXT_STEP.
-        options: other arguments of `AtariVectorEnv`, such as `num_threads=2`, `episodic_life=False` or
+        options: Other arguments of `AtariVectorEnv`, such as `num_threads=2`, `episodic_life=False` or
             `reward_clipping=False`.
     """
 
@@ -145,7 +145,7 @@ class AleVectorEnv(NativeVectorEnv):
         """Begin an episode in every environment, or in some; as in `parl_core.env.vector`.
 
         Raises:
-            HyperparameterError: the number of seeds is wrong, ALE does not accept one, or the mask has another form.
+            HyperparameterError: The number of seeds is wrong, ALE does not accept one, or the mask has another form.
         """
         chosen = chosen_by((options or {}).get("reset_mask"), self.num_envs)
         seeds = np.array([_GOES_ON if one is None else one for one in seeds_of(seed, self.num_envs)])
@@ -159,7 +159,7 @@ class AleVectorEnv(NativeVectorEnv):
         """Step every environment once.
 
         Raises:
-            HyperparameterError: the actions have another shape or dtype, or one is not in the action space.
+            HyperparameterError: The actions have another shape or dtype, or one is not in the action space.
         """
         observations, rewards, terminated, truncated, infos = self._ale.step(self._checked(actions, self._dtype))
         rewards = rewards.astype(np.float64)
@@ -182,9 +182,9 @@ class EnvPoolVectorEnv(NativeVectorEnv):
 
     Args:
         task: EnvPool's task id.
-        num_envs: the number of environments.
+        num_envs: The number of environments.
         autoreset_mode: SAME_STEP or NEXT_STEP.
-        options: other arguments of `envpool.make_gymnasium`, such as `num_threads=2`.
+        options: Other arguments of `envpool.make_gymnasium`, such as `num_threads=2`.
     """
 
     def __init__(
@@ -212,11 +212,11 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         """Begin an episode in every environment, or in some.
 
         Args:
-            seed: makes a new pool; not together with a mask.
-            options: only `"reset_mask"`, bool `[num_envs]`: which of them to reset; the others continue.
+            seed: The seed of a new pool; not allowed together with a mask.
+            options: Only `"reset_mask"` is accepted, bool `[num_envs]`: the environments to reset; the others continue.
 
         Raises:
-            HyperparameterError: there are other options, which EnvPool does not accept, the mask has another form, or
+            HyperparameterError: There are other options, which EnvPool does not accept, the mask has another form, or
                 some environments are to be reset before all have been.
         """
         passed = dict(options or {})

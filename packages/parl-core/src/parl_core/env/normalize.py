@@ -46,16 +46,16 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
     their signs stay. A number that is NaN or infinite is passed on unchanged and is not counted.
 
     Args:
-        env: its observation space is a `Box`.
-        ob: whether to normalise observations.
-        ret: whether to normalise rewards.
-        clipob: observations are cut to [-clipob, clipob].
-        cliprew: rewards are cut to [-cliprew, cliprew].
-        gamma: discount of the sums whose spread scales the rewards.
-        epsilon: added to variances before the division.
+        env: An environment whose observation space is a `Box`.
+        ob: Whether to normalise observations.
+        ret: Whether to normalise rewards.
+        clipob: The bound of observations, which are cut to [-clipob, clipob].
+        cliprew: The bound of rewards, which are cut to [-cliprew, cliprew].
+        gamma: Discount of the sums whose spread scales the rewards.
+        epsilon: The number added to variances before the division.
 
     Raises:
-        HyperparameterError: the observation space is something else.
+        HyperparameterError: The observation space is something else.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
         """Restore a state that `state_dict` returned, like `set_state`.
 
         Raises:
-            CheckpointError: as in `set_state`.
+            CheckpointError: As in `set_state`.
         """
         self.set_state(state)
 
@@ -182,14 +182,14 @@ def wrap_rms(
     observations and, in training, rewards; both are cut to [-10, 10].
 
     Args:
-        env: its observation space is a `Box`.
-        gamma: discount for scaling rewards; not used when testing.
-        test: whether to leave rewards and statistics unchanged.
-        ob_rms: statistics of the environment that was trained on (`get_ob_rms`), for testing. Without them observations
+        env: An environment whose observation space is a `Box`.
+        gamma: Discount for scaling rewards; not used when testing.
+        test: Whether to leave rewards and statistics unchanged.
+        ob_rms: Statistics of the environment that was trained on (`get_ob_rms`), for testing. Without them observations
             are unchanged until some are restored: `restore(path)`, or `agent.restore(path, normalization=env)`.
 
     Raises:
-        HyperparameterError: the observation space is not a `Box`, or gamma is missing.
+        HyperparameterError: The observation space is not a `Box`, or gamma is missing.
     """
     env = MonitorEnv(TimeLimitMaskEnv(env))
     if not test:
@@ -214,28 +214,28 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
     the mask `infos["_episode"]`, taken from the environments or counted here.
 
     Args:
-        envs: a vector environment with `Box` observations, of any autoreset mode.
-        obs: whether to normalise observations.
-        reward: whether to scale rewards.
-        clip_obs: observations are cut to [-clip_obs, clip_obs].
-        clip_reward: rewards are cut to [-clip_reward, clip_reward].
-        gamma: discount of the sums whose spread scales the rewards, in [0, 1]: the algorithm's.
-        epsilon: added to variances before the division.
+        envs: A vector environment with `Box` observations, of any autoreset mode.
+        obs: Whether to normalise observations.
+        reward: Whether to scale rewards.
+        clip_obs: The bound of observations, which are cut to [-clip_obs, clip_obs].
+        clip_reward: The bound of rewards, which are cut to [-clip_reward, clip_reward].
+        gamma: Discount of the sums whose spread scales the rewards, in [0, 1]: the algorithm's.
+        epsilon: The number added to variances before the division.
 
     Replay memories hold unscaled values: `train_off_policy` stores `raw_obs`, `raw_reward` and `raw_final_obs`, and
     normalises a batch when it is drawn, with the statistics at that time.
 
     Attributes:
-        raw_obs: observations of the last step or reset, not normalised.
-        raw_reward: rewards of the last step, likewise.
-        raw_final_obs: last observations of the episodes that ended in it, in the form of `infos["final_obs"]`; else
+        raw_obs: Observations of the last step or reset, not normalised.
+        raw_reward: Rewards of the last step, likewise.
+        raw_final_obs: Last observations of the episodes that ended in it, in the form of `infos["final_obs"]`; else
             None.
-        ob_rms: statistics of observations; None if they are not normalised. Evaluation environments may share them.
-        ret_rms: statistics of the discounted sums; None if rewards are not scaled.
-        training: whether observations and rewards update the statistics.
+        ob_rms: Statistics of observations; None if they are not normalised. Evaluation environments may share them.
+        ret_rms: Statistics of the discounted sums; None if rewards are not scaled.
+        training: Whether observations and rewards update the statistics.
 
     Raises:
-        HyperparameterError: a number is out of its range, or the observations are not a `Box`.
+        HyperparameterError: A number is out of its range, or the observations are not a `Box`.
     """
 
     def __init__(
@@ -318,8 +318,8 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         """Return rewards in the scale that the agent learns from, by the present statistics, without counting them.
 
         Args:
-            rewards: of any shape.
-            steps: for rewards that are sums over several steps, the sum of the steps' weights, which widens the limits.
+            rewards: Rewards of any shape.
+            steps: The sum of the steps' weights, for rewards that are sums over several steps; it widens the limits.
         """
         if self.ret_rms is None:
             return rewards
@@ -360,7 +360,7 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         """Restore a state that `checkpoint_state` returned.
 
         Raises:
-            CheckpointError: as in `set_state`.
+            CheckpointError: As in `set_state`.
         """
         self.set_state(state)
         self._sums = np.array(state["sums"], np.float64)

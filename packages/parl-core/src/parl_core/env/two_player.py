@@ -58,11 +58,11 @@ class TurnGame:
 
     Attributes:
         possible_agents: `player_0`, which begins, and `player_1`.
-        agents: those that have not left; they leave one after the other when the game is over.
-        agent_selection: the player to move.
-        rewards: of the last step, by player.
-        terminations, truncations: whether the game is over, by player; games are never truncated.
-        infos: empty, by player.
+        agents: The players that have not left; they leave one after the other when the game is over.
+        agent_selection: The player to move.
+        rewards: The rewards of the last step, by player.
+        terminations, truncations: Whether the game is over, by player; games are never truncated.
+        infos: The infos, empty, by player.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "is_parallelizable": False}  # noqa: RUF012 - as PettingZoo has it
@@ -144,7 +144,7 @@ class TurnGame:
 
         Raises:
             ParlError: `reset` was never called, or all players have left.
-            ValueError: the action is not possible now, or the game is over.
+            ValueError: The action is not possible now, or the game is over.
         """
         if not self.agents:
             raise ParlError("call reset() before step(): no game is running")
@@ -257,10 +257,10 @@ class MatrixGame(TurnGame):
     Observations are a constant, float32 `[1]`. For self-play of one policy in both seats the matrix is skew-symmetric.
 
     Args:
-        payoff: of player 0, `[actions, actions]`; player 1 gets its negative.
+        payoff: The payoff of player 0, `[actions, actions]`; player 1 gets its negative.
 
     Raises:
-        HyperparameterError: the matrix is not square, or a number is not finite.
+        HyperparameterError: The matrix is not square, or a number is not finite.
     """
 
     metadata = {**TurnGame.metadata, "name": "matrix_game"}  # noqa: RUF012
@@ -299,16 +299,16 @@ def rock_paper_scissors(
     """Return the matrix of rock, paper and scissors with given prizes, and its only equilibrium.
 
     Args:
-        paper: the prize of paper over rock, above 0.
-        rock: the prize of rock over scissors, above 0.
-        scissors: the prize of scissors over paper, above 0.
+        paper: The prize of paper over rock, above 0.
+        rock: The prize of rock over scissors, above 0.
+        scissors: The prize of scissors over paper, above 0.
 
     Returns:
         payoff `[3, 3]`, and probabilities `[3]` in proportion to (scissors, rock, paper), against which each action is
         worth 0.
 
     Raises:
-        HyperparameterError: a prize is not above 0.
+        HyperparameterError: A prize is not above 0.
     """
     if min(paper, rock, scissors) <= 0.0:
         raise HyperparameterError(f"prizes must be above 0, got {paper=}, {rock=}, {scissors=}")
@@ -321,8 +321,8 @@ class ConnectFourBoards:
     """Positions of `n` games of connect four.
 
     Attributes:
-        own: stones of the player to move, uint64 `[n]`.
-        taken: stones of both, uint64 `[n]`.
+        own: Stones of the player to move, uint64 `[n]`.
+        taken: Stones of both, uint64 `[n]`.
     """
 
     own: Bits

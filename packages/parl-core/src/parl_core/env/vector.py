@@ -60,7 +60,7 @@ class _CallLink:
     """Steps by calls.
 
     Args:
-        group: an actor that holds an `EnvGroup`.
+        group: An actor that holds an `EnvGroup`.
     """
 
     def __init__(self, group: ActorHandle) -> None:
@@ -84,8 +84,8 @@ class _CallLink:
         """Wait for the answer of the call.
 
         Raises:
-            TimeoutError: it did not come in time.
-            Exception: one that the method raised, or the loss of the actor.
+            TimeoutError: It did not come in time.
+            Exception: One that the method raised, or the loss of the actor.
         """
         answer, self._answer = self._answer, None
         assert answer is not None, "finish follows begin"
@@ -119,8 +119,8 @@ class _SharedLink(_CallLink):
     """Steps by bytes, with the arrays in memory that both ends see. Whatever does not fit there goes by calls.
 
     Args:
-        group: an actor that holds an `EnvGroup` to which the memory is attached.
-        memory: this end of it.
+        group: An actor that holds an `EnvGroup` to which the memory is attached.
+        memory: This end of the shared memory.
     """
 
     def __init__(self, group: ActorHandle, memory: StepMemory) -> None:
@@ -255,22 +255,22 @@ def make_vector_env(
     """Make `num_envs` environments that are stepped together.
 
     Args:
-        env: a registered id such as `"CartPole-v1"`, a name of `make_joint_env` such as `"mpe2:simple_spread_v3"`, or
+        env: A registered id such as `"CartPole-v1"`, a name of `make_joint_env` such as `"mpe2:simple_spread_v3"`, or
             a function that returns an environment.
-        num_envs: the number of environments, at least 1.
-        actors: the system that runs them; None keeps them in this process. The caller closes it.
-        envs_per_actor: the number of environments that share an actor and one call per step; default: `num_envs` split
+        num_envs: The number of environments, at least 1.
+        actors: The system that runs them; None keeps them in this process. The caller closes it.
+        envs_per_actor: The number of environments that share an actor and one call per step; default: `num_envs` split
             evenly over the slots of `actors`.
-        env_kwargs: passed to `gymnasium.make` or to the function.
-        with_infos: whether `step` returns the infos of ordinary steps. Off by default, because one dictionary per
+        env_kwargs: Arguments of `gymnasium.make` or of the function.
+        with_infos: Whether `step` returns the infos of ordinary steps. Off by default, because one dictionary per
             environment and step costs more than a small environment's step. Infos of `reset` and of an episode's last
             step are always returned.
         autoreset_mode: Gymnasium's name for when an environment that ended is reset. The training loops need the
             default, and adapt other modes with `parl_core.env.autoreset`.
 
     Raises:
-        HyperparameterError: a number is out of its range, the mode is unknown, or the system's slots are unknown.
-        Exception: one that an environment's constructor raised.
+        HyperparameterError: A number is out of its range, the mode is unknown, or the system's slots are unknown.
+        Exception: One that an environment's constructor raised.
     """
     num_envs = check_int("num_envs", num_envs)
     if envs_per_actor is not None:
@@ -335,16 +335,17 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         """Begin a new episode in every environment, or in some.
 
         Args:
-            seed: environment i gets `seed + i`; or one seed per environment; None continues with their generators.
-            options: passed to every environment's `reset`, except `"reset_mask"`, bool `[num_envs]`: which of them to
-                reset; the others continue.
+            seed: The seed: environment i gets `seed + i`; or one seed per environment; None continues with their
+                generators.
+            options: The options for every environment's `reset`, except `"reset_mask"`, bool `[num_envs]`: the
+                environments to reset; the others continue.
 
         Returns:
             observations `[num_envs, *obs]`, the newest ones of those that continue, and infos.
 
         Raises:
-            HyperparameterError: the number of seeds is wrong, one is not a whole number, or the mask has another form.
-            ParlError: some environments are to be reset before all have been.
+            HyperparameterError: The number of seeds is wrong, one is not a whole number, or the mask has another form.
+            ParlError: Some environments are to be reset before all have been.
         """
         seeds = seeds_of(seed, self.num_envs)
         passed = dict(options or {})
@@ -374,9 +375,9 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
             observations `[num_envs, *obs]`, rewards, terminated, truncated (each `[num_envs]`), infos.
 
         Raises:
-            HyperparameterError: there are more or fewer actions than environments.
+            HyperparameterError: There are more or fewer actions than environments.
             ParlError: `reset` has to be called first, also after a step that raised.
-            Exception: one that an environment raised, or the loss of its actor; a note names the environments.
+            Exception: One that an environment raised, or the loss of its actor; a note names the environments.
         """
         if self._awaits_reset:
             raise ParlError("call reset() before step(): no episode is running, or the last step raised")
@@ -414,16 +415,16 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         """Call a method of every environment, as vectors of Gymnasium do; episodes go on.
 
         Args:
-            name: of a method of the environment or of one of its wrappers, or of an attribute, whose values are
-                returned.
-            args: for the method.
-            kwargs: for the method.
+            name: The name of a method of the environment or of one of its wrappers, or of an attribute, whose values
+                are returned.
+            args: The method's positional arguments.
+            kwargs: The method's keyword arguments.
 
         Returns:
             One result per environment.
 
         Raises:
-            Exception: one that an environment raised, AttributeError if it has no such name; `reset` has to follow.
+            Exception: One that an environment raised, AttributeError if it has no such name; `reset` has to follow.
         """
         found = self._in_all(
             lambda group, _start, _stop: group.begin("call", name, args, kwargs), lambda group: group.finish()
@@ -440,12 +441,12 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         Checkpoints of a loop do not contain it; a resumed run sets it again and begins new episodes.
 
         Args:
-            name: of the attribute.
-            values: a list or tuple with one value per environment, or one value for all.
+            name: The name of the attribute.
+            values: A list or tuple with one value per environment, or one value for all.
 
         Raises:
-            HyperparameterError: there are more or fewer values than environments.
-            Exception: one that an environment raised; `reset` has to follow.
+            HyperparameterError: There are more or fewer values than environments.
+            Exception: One that an environment raised; `reset` has to follow.
         """
         each = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(each) != self.num_envs:
@@ -463,7 +464,7 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         """Return the position of every environment in its episode; call `record_episodes` first.
 
         Raises:
-            CheckpointError: an environment cannot be saved.
+            CheckpointError: An environment cannot be saved.
         """
         found = self._in_all(lambda group, _start, _stop: group.begin("get_state"), lambda group: group.finish())
         return {"environments": list(itertools.chain.from_iterable(found)), "over": self._over.copy()}
@@ -472,7 +473,7 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         """Restore the saved position of every environment; they must have been reset, and may be in other actors.
 
         Raises:
-            CheckpointError: the number of environments differs, or one did not come to the same observation.
+            CheckpointError: The number of environments differs, or one did not come to the same observation.
         """
         saved = state["environments"]
         if len(saved) != self.num_envs:
@@ -493,7 +494,7 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         """Restore the result of `get_statistics`; it takes effect at the next reset, which has to follow.
 
         Raises:
-            CheckpointError: an environment has other wrappers.
+            CheckpointError: An environment has other wrappers.
         """
         self._in_all(
             lambda group, start, stop: group.begin("set_statistics", saved[start:stop]), lambda group: group.finish()

@@ -49,10 +49,10 @@ class ActionMappingWrapper(ApiWrapper):
     [-1, 1] by more than rounding, or not a number.
 
     Args:
-        env: its action space is a `Box` with finite bounds.
+        env: An environment whose action space is a `Box` with finite bounds.
 
     Raises:
-        HyperparameterError: the action space is something else.
+        HyperparameterError: The action space is something else.
     """
 
     def __init__(self, env: Any) -> None:
@@ -137,13 +137,13 @@ class VectorEnv:
     `parl_core.env.vector` has the one for training, with arrays, and environments in other processes.
 
     Args:
-        envs: at least one, all of the same API.
+        envs: The environments: at least one, all of the same API.
 
     Attributes:
-        api: of the environments, "gymnasium" or "gym": which form `reset` and `step` have.
+        api: The API of the environments, "gymnasium" or "gym", which determines the form of `reset` and `step`.
 
     Raises:
-        ValueError: there is none, or their APIs differ.
+        ValueError: There is none, or their APIs differ.
     """
 
     def __init__(self, envs: Sequence[Any]) -> None:
@@ -160,8 +160,9 @@ class VectorEnv:
         """Begin an episode in every environment.
 
         Args:
-            seed: for all of them; each gets a separate one derived from it. None lets their generators continue.
-            options: passed to each.
+            seed: The seed for all of them; each gets a separate one derived from it. None lets their generators
+                continue.
+            options: The options for each environment's `reset`.
 
         Returns:
             Observations and infos; in gym's API observations alone.
@@ -180,13 +181,13 @@ class VectorEnv:
         has the info of that step in `final_info`, too, beside that of the new episode.
 
         Args:
-            actions: one for each environment.
+            actions: One for each environment.
 
         Returns:
             Observations, rewards, terminated, truncated, infos; in gym's API observations, rewards, dones, infos.
 
         Raises:
-            ValueError: there are more or fewer actions than environments.
+            ValueError: There are more or fewer actions than environments.
         """
         if len(actions) != self.envs_num:
             raise ValueError(f"step got {len(actions)} actions for {self.envs_num} environments: pass one for each")
@@ -237,10 +238,10 @@ class PreviousStep(gymnasium.Wrapper[Any, Any, Any, Any]):
     Both are zeros in the first step of an episode.
 
     Args:
-        env: with actions that can be flattened to a vector.
+        env: An environment with actions that can be flattened to a vector.
 
     Raises:
-        HyperparameterError: actions have no fixed length, observations have goals (hindsight would have to change the
+        HyperparameterError: Actions have no fixed length, observations have goals (hindsight would have to change the
             added rewards as well), or an entry has the name of a new one.
     """
 

@@ -39,23 +39,23 @@ class FrameReplayMemory(SampledRing):
     change them.
 
     Args:
-        max_size: capacity in transitions. Where episodes are shorter than 100 steps on average, somewhat fewer fit.
-        obs_dim: shape of one observation, `(frame_stack, height, width)`, newest frame last; or with several channels
+        max_size: Capacity in transitions. Where episodes are shorter than 100 steps on average, somewhat fewer fit.
+        obs_dim: Shape of one observation, `(frame_stack, height, width)`, newest frame last; or with several channels
             `(frame_stack * channels, height, width)`.
-        act_dim: size or shape of one action; `0` for a single discrete one.
-        frame_stack: number of frames in an observation, at least 2; default `obs_dim[0]`.
-        obs_dtype: dtype of the frames.
-        act_dtype: dtype of actions; default float32, or int32 when `act_dim` is 0.
-        n_envs: number of environments that take turns, always in the same order.
-        n_step: sum rewards over so many steps when sampling (1: one-step transitions).
-        gamma: discount per step, in [0, 1]; needed when `n_step` is above 1.
+        act_dim: Size or shape of one action; `0` for a single discrete one.
+        frame_stack: Number of frames in an observation, at least 2; default `obs_dim[0]`.
+        obs_dtype: Dtype of the frames.
+        act_dtype: Dtype of actions; default float32, or int32 when `act_dim` is 0.
+        n_envs: Number of environments that take turns, always in the same order.
+        n_step: The number of steps whose rewards are summed when sampling (1: one-step transitions).
+        gamma: Discount per step, in [0, 1]; needed when `n_step` is above 1.
         sampling: `Prioritized(...)`, or None for uniform sampling.
-        seed: as in `ReplayMemory`.
-        directory: keep the arrays in memory-mapped files there, as with `ReplayMemory`.
+        seed: As in `ReplayMemory`.
+        directory: A directory whose memory-mapped files keep the arrays, as with `ReplayMemory`.
 
     Raises:
-        HyperparameterError: an argument is out of its range.
-        CheckpointError: the directory holds something else, or a memory that was not closed.
+        HyperparameterError: An argument is out of its range.
+        CheckpointError: The directory holds something else, or a memory that was not closed.
     """
 
     def __init__(
@@ -118,14 +118,14 @@ class FrameReplayMemory(SampledRing):
 
         Args:
             obs: `[*obs_dim]`, the observation that was acted on. It is used only at the start of an episode.
-            act: the action.
-            reward: the reward of the action.
+            act: The action.
+            reward: The reward of the action.
             next_obs: `[*obs_dim]`, the observation after it; at the end of an episode the final one.
-            terminal: the episode ended for good (Gymnasium's `terminated`).
-            truncated: the episode was cut short, by a time limit for instance.
+            terminal: Whether the episode ended for good (Gymnasium's `terminated`).
+            truncated: Whether the episode was cut short, by a time limit for instance.
 
         Raises:
-            ValueError: obs, next_obs or act does not have the memory's shape, or has numbers that the memory cannot
+            ValueError: Obs, next_obs or act does not have the memory's shape, or has numbers that the memory cannot
                 store, the reward is NaN or infinite, or, at the start of an episode, next_obs does not continue the
                 frames of obs. Nothing is stored, but a full memory may have lost its oldest transition.
         """
@@ -200,7 +200,7 @@ class FrameReplayMemory(SampledRing):
             truncated: `[n_envs]` bool; None means none was.
 
         Raises:
-            ValueError: the arrays do not have `n_envs` rows each, a shape does not fit, or a reward is NaN or infinite.
+            ValueError: The arrays do not have `n_envs` rows each, a shape does not fit, or a reward is NaN or infinite.
         """
         columns = [np.asarray(column) for column in (obs, act, reward, next_obs, terminal)]
         columns.append(np.zeros(self.n_envs, np.bool_) if truncated is None else np.asarray(truncated))
@@ -217,7 +217,7 @@ class FrameReplayMemory(SampledRing):
         """Write everything to one `.npz` file, under its name only when it is complete.
 
         Raises:
-            OSError: it cannot be written; an older file of that name is untouched.
+            OSError: It cannot be written; an older file of that name is untouched.
         """
         used = min(self._end, self.max_size)
         columns = {name: getattr(self, name)[:used] for name in ("action", "reward", "terminal")}
@@ -229,7 +229,7 @@ class FrameReplayMemory(SampledRing):
         """Replace the contents by those of a file that `save` wrote from a memory with the same arguments.
 
         Raises:
-            CheckpointError: the file is missing, damaged, or of a memory with other arguments.
+            CheckpointError: The file is missing, damaged, or of a memory with other arguments.
         """
         needed = {"action", "reward", "terminal", "frames", "newest", "written", "starts", "place"}
         data = read_snapshot(pathname, needed)
@@ -276,7 +276,7 @@ class FrameReplayMemory(SampledRing):
         """Write back the result of `rows_since`; call it for the oldest rows first, after `set_state`.
 
         Raises:
-            CheckpointError: the rows do not fit this memory's columns.
+            CheckpointError: The rows do not fit this memory's columns.
         """
         super().put_rows(rows)
         taken = 0
@@ -293,7 +293,7 @@ class FrameReplayMemory(SampledRing):
         """Continue from the result of `get_state`, of a memory with the same arguments.
 
         Raises:
-            CheckpointError: it had other arguments.
+            CheckpointError: It had other arguments.
         """
         super().set_state(state)
         self._written, self._starts = list(state["written"]), list(state["starts"])

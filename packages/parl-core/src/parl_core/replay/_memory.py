@@ -53,24 +53,24 @@ class ReplayMemory(SampledRing):
     samples, or the program holds a lock.
 
     Args:
-        max_size: capacity in transitions.
-        obs_dim: size or shape of one observation; `0` or `()` for a single number.
-        act_dim: size or shape of one action; `0` for a single discrete one.
-        obs_dtype: dtype in which observations are stored and returned, such as `numpy.uint8` for images.
-        act_dtype: dtype of actions; default float32, or int32 when `act_dim` is 0.
-        n_envs: number of environments that take turns: with n-step sampling, every `append_batch` has one transition of
+        max_size: Capacity in transitions.
+        obs_dim: Size or shape of one observation; `0` or `()` for a single number.
+        act_dim: Size or shape of one action; `0` for a single discrete one.
+        obs_dtype: Dtype in which observations are stored and returned, such as `numpy.uint8` for images.
+        act_dtype: Dtype of actions; default float32, or int32 when `act_dim` is 0.
+        n_envs: Number of environments that take turns: with n-step sampling, every `append_batch` has one transition of
             each, always in the same order.
-        n_step: sum rewards over so many steps when sampling (1: one-step transitions).
-        gamma: discount per step, in [0, 1]; needed when `n_step` is above 1.
+        n_step: The number of steps whose rewards are summed when sampling (1: one-step transitions).
+        gamma: Discount per step, in [0, 1]; needed when `n_step` is above 1.
         sampling: `Prioritized(...)`, or None for uniform sampling.
-        seed: of the draws; or a generator to share. None draws the seed from numpy's global generator, so that
+        seed: The seed of the draws; or a generator to share. None draws the seed from numpy's global generator, so that
             `np.random.seed` before this call fixes all draws.
-        directory: keep the arrays in memory-mapped files there instead of in memory. After `close()`, a later program
-            with the same arguments continues with the contents.
+        directory: A directory whose memory-mapped files keep the arrays, instead of memory. After `close()`, a later
+            program with the same arguments continues with the contents.
 
     Raises:
-        HyperparameterError: an argument is out of its range.
-        CheckpointError: the directory holds something else, or a memory that was not closed.
+        HyperparameterError: An argument is out of its range.
+        CheckpointError: The directory holds something else, or a memory that was not closed.
     """
 
     def __init__(
@@ -117,15 +117,15 @@ class ReplayMemory(SampledRing):
         """Store one transition.
 
         Args:
-            obs: the observation that was acted on.
-            act: the action.
-            reward: the reward of the action.
-            next_obs: the observation after it; at the end of an episode the final one, not that after the reset.
-            terminal: the episode ended for good (Gymnasium's `terminated`).
-            truncated: the episode was cut short, by a time limit for instance.
+            obs: The observation that was acted on.
+            act: The action.
+            reward: The reward of the action.
+            next_obs: The observation after it; at the end of an episode the final one, not that after the reset.
+            terminal: Whether the episode ended for good (Gymnasium's `terminated`).
+            truncated: Whether the episode was cut short, by a time limit for instance.
 
         Raises:
-            ValueError: obs, next_obs or act does not have the memory's shape, or has numbers that the memory cannot
+            ValueError: Obs, next_obs or act does not have the memory's shape, or has numbers that the memory cannot
                 store, or the reward is NaN or infinite. Nothing is stored, but a full memory may have lost its oldest
                 transition.
         """
@@ -174,7 +174,7 @@ class ReplayMemory(SampledRing):
             truncated: `[n]` bool; None means none was.
 
         Raises:
-            ValueError: the arrays have different lengths, `n_envs` does not divide the length, a shape does not fit,
+            ValueError: The arrays have different lengths, `n_envs` does not divide the length, a shape does not fit,
                 the memory cannot store a number, or a reward is NaN or infinite; nothing is stored. If an array holds
                 anything but numbers, a full memory may have lost its oldest transitions.
         """
@@ -195,13 +195,13 @@ class ReplayMemory(SampledRing):
         """Replace the contents by a dataset of D4RL's form.
 
         Args:
-            dataset: arrays `observations`, `next_observations`, `actions`, `rewards`, `terminals`, and optionally
+            dataset: Arrays `observations`, `next_observations`, `actions`, `rewards`, `terminals`, and optionally
                 `timeouts`, which become the truncation flags. They are copied; appending continues as usual.
 
         Raises:
-            HyperparameterError: the dataset has more rows than `max_size`.
-            KeyError: one of the arrays is missing.
-            ValueError: a shape does not fit, or a reward is NaN or infinite.
+            HyperparameterError: The dataset has more rows than `max_size`.
+            KeyError: One of the arrays is missing.
+            ValueError: A shape does not fit, or a reward is NaN or infinite.
 
         If the dataset is refused, the contents do not change.
         """
@@ -227,7 +227,7 @@ class ReplayMemory(SampledRing):
         and in addition to PARL's `truncated`, the random generator and the priorities.
 
         Raises:
-            OSError: it cannot be written; an older file of that name is untouched.
+            OSError: It cannot be written; an older file of that name is untouched.
         """
         used = min(self._end, self.max_size)
         columns = {name: getattr(self, name)[:used] for name in ("obs", "action", "reward", "terminal", "next_obs")}
@@ -241,7 +241,7 @@ class ReplayMemory(SampledRing):
         transitions.
 
         Raises:
-            CheckpointError: the file is missing, damaged, or has other shapes or dtypes; the contents do not change.
+            CheckpointError: The file is missing, damaged, or has other shapes or dtypes; the contents do not change.
         """
         data = read_snapshot(pathname, PARL_KEYS)
         check_same_rows(pathname, data, ("obs", "action", "reward", "terminal", "next_obs"))
@@ -272,15 +272,16 @@ class BootstrapMasks:
     """Weights of each transition for each head (Osband et al. 2016, section 3 and appendix on masks).
 
     Args:
-        max_size: slots of the memory.
-        heads: number of heads.
-        share: for `"bernoulli"` the probability that a head learns from a transition, in (0, 1]; for `"poisson"` the
-            mean number of times, above 0; 1 is the bootstrap (sampling with replacement) of a stream.
+        max_size: Slots of the memory.
+        heads: Number of heads.
+        share: The rate of each head's draws: for `"bernoulli"` the probability that a head learns from a transition, in
+            (0, 1]; for `"poisson"` the mean number of times, above 0; 1 is the bootstrap (sampling with replacement) of
+            a stream.
         distribution: `"bernoulli"` or `"poisson"`.
-        seed: of the draws; or a generator to share.
+        seed: The seed of the draws; or a generator to share.
 
     Raises:
-        HyperparameterError: an argument is out of its range.
+        HyperparameterError: An argument is out of its range.
     """
 
     def __init__(
@@ -313,7 +314,7 @@ class BootstrapMasks:
         """Return the masks `[n, heads]` of the slots `[n]`, such as `batch.index`.
 
         Raises:
-            IndexError: there is no such slot.
+            IndexError: There is no such slot.
         """
         slots = np.asarray(index, np.int64)
         if slots.size and slots.min() < 0:
@@ -335,7 +336,7 @@ def outcome_of(env: Any) -> Outcome:
     `info` is an empty dictionary. A method that does not take arrays of goals is called for each goal.
 
     Raises:
-        HyperparameterError: the environment has no `compute_reward`.
+        HyperparameterError: The environment has no `compute_reward`.
     """
     reward_of, terminated_of = _method(env, "compute_reward"), _method(env, "compute_terminated")
     if reward_of is None:
@@ -384,18 +385,18 @@ class HindsightReplayMemory(ReplayMemory):
     transition can have many; running episodes also supply goals.
 
     Args:
-        max_size: as in `ReplayMemory`, like `act_dim`, `n_envs` and `seed`.
+        max_size: As in `ReplayMemory`, like `act_dim`, `n_envs` and `seed`.
         obs_dim: `()`: observations are records.
-        act_dim: likewise.
-        obs_dtype: a record with the fields `observation`, `achieved_goal` and `desired_goal`, as
+        act_dim: As in `ReplayMemory`.
+        obs_dtype: A record with the fields `observation`, `achieved_goal` and `desired_goal`, as
             `parl_core.training.off_policy.storage_of` makes it of a space.
-        outcome: computes rewards for goals, as the environment does.
-        share: fraction of the drawn transitions that get another goal, in [0, 1]; default 0.8 (paper, k = 4 of 5).
-        n_envs: likewise.
-        seed: likewise.
+        outcome: The function that computes rewards for goals, as the environment does.
+        share: Fraction of the drawn transitions that get another goal, in [0, 1]; default 0.8 (paper, k = 4 of 5).
+        n_envs: As in `ReplayMemory`.
+        seed: As in `ReplayMemory`.
 
     Raises:
-        HyperparameterError: an argument is out of its range, or observations have no goals.
+        HyperparameterError: An argument is out of its range, or observations have no goals.
     """
 
     def __init__(

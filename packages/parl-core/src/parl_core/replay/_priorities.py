@@ -38,7 +38,7 @@ class SumTree:
     never adjusted by differences, so that rounding does not build up.
 
     Args:
-        capacity: number of leaves, at least 1. All start at 0.
+        capacity: Number of leaves, at least 1. All start at 0.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -110,13 +110,13 @@ class Prioritized:
     """Settings of prioritised sampling; the defaults are the paper's for the proportional variant.
 
     Attributes:
-        alpha: exponent of the priorities, in [0, 1]; 0 is uniform sampling.
-        beta: how far the importance-sampling weights correct for it, in [0, 1]. The paper raises it linearly to 1 at
-            the end of training: pass `beta=` to `sample` for that.
-        epsilon: added to each |TD error| so that every transition can be drawn again, above 0.
+        alpha: Exponent of the priorities, in [0, 1]; 0 is uniform sampling.
+        beta: The degree to which importance-sampling weights correct for the priorities, in [0, 1]. The paper raises it
+            linearly to 1 at the end of training: pass `beta=` to `sample` for that.
+        epsilon: The number added to each |TD error| so that every transition can be drawn again, above 0.
 
     Raises:
-        HyperparameterError: a value is out of its range.
+        HyperparameterError: A value is out of its range.
     """
 
     alpha: float = 0.6
@@ -136,8 +136,8 @@ class PrioritySampler:
     """The priorities of the slots of one ring. It learns lazily, before each draw, what was written and dropped.
 
     Args:
-        settings: alpha, beta and epsilon.
-        capacity: number of slots.
+        settings: Alpha, beta and epsilon.
+        capacity: Number of slots.
     """
 
     def __init__(self, settings: Prioritized, capacity: int) -> None:
@@ -184,8 +184,8 @@ class PrioritySampler:
         """Set the priorities of slots `[n]` from their new TD errors `[n]`.
 
         Raises:
-            IndexError: there is no such slot.
-            ValueError: an error is not finite, or the shapes differ.
+            IndexError: There is no such slot.
+            ValueError: An error is not finite, or the shapes differ.
         """
         if slots.view(np.uint64).max(initial=0) >= self._capacity:  # as an unsigned number -1 is a large one
             raise IndexError(

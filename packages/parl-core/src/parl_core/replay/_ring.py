@@ -35,7 +35,7 @@ def check_rewards(reward: NDArray[Any]) -> None:
     """Refuse a batch with rewards that would be stored as NaN or infinity.
 
     Raises:
-        ValueError: the message says how many there are, and where the first one is.
+        ValueError: The message says how many there are, and where the first one is.
     """
     if reward.ndim == 1 and reward.dot(reward) < 1e30:  # all below 1e15; a third of the time of looking at each
         return
@@ -140,7 +140,7 @@ class Ring:
         """Write back the result of `rows_since`; call it for the oldest rows first, after `set_state`.
 
         Raises:
-            CheckpointError: the rows do not fit this memory's columns.
+            CheckpointError: The rows do not fit this memory's columns.
         """
         first, stop = (int(number) for number in rows["span"])
         count = stop - first
@@ -165,7 +165,7 @@ class Ring:
         """Continue from the result of `get_state`, of a memory with the same arguments.
 
         Raises:
-            CheckpointError: it had other arguments.
+            CheckpointError: It had other arguments.
         """
         for name in ("max_size", "n_envs"):
             if state[name] != getattr(self, name):

@@ -57,10 +57,10 @@ def n_step_windows(
         reward: `[capacity]` one-step rewards of the ring.
         terminal: `[capacity]` flags of the ring.
         truncated: `[capacity]` flags of the ring.
-        steps: the n of n-step, at least 1.
-        gamma: discount per step.
-        stride: slots from one step of an environment to its next: the number of environments that take turns.
-        end: the number of transitions ever written; the newest is in slot `(end - 1) % capacity`.
+        steps: The n of n-step, at least 1.
+        gamma: Discount per step.
+        stride: Slots from one step of an environment to its next: the number of environments that take turns.
+        end: The number of transitions ever written; the newest is in slot `(end - 1) % capacity`.
     """
     capacity = len(reward)
     offsets = np.arange(steps) * stride
@@ -153,7 +153,7 @@ class SampledRing(Ring):
         """Draw slots `[batch_size]`, with replacement, for `sample_batch_by_index`.
 
         Raises:
-            ValueError: the memory is empty.
+            ValueError: The memory is empty.
         """
         start = self._start
         size = self._end - start
@@ -174,12 +174,12 @@ class SampledRing(Ring):
         you keep.
 
         Args:
-            batch_size: number of transitions, drawn with replacement.
-            beta: exponent of the importance-sampling weights for this call; default: that of the settings.
+            batch_size: Number of transitions, drawn with replacement.
+            beta: Exponent of the importance-sampling weights for this call; default: that of the settings.
 
         Raises:
-            HyperparameterError: the number is not a whole number of at least 0.
-            ValueError: the memory is empty.
+            HyperparameterError: The number is not a whole number of at least 0.
+            ValueError: The memory is empty.
         """
         buffers = self._buffers.get(batch_size)
         if buffers is None:
@@ -203,7 +203,7 @@ class SampledRing(Ring):
         """Return `(obs, action, reward, next_obs, terminal)` of given slots `[n]`, in new arrays.
 
         Raises:
-            IndexError: a slot holds no transition.
+            IndexError: A slot holds no transition.
         """
         index = np.asarray(batch_idx, np.int64).reshape(-1)
         age = (index - self._start) % self.max_size
@@ -223,9 +223,9 @@ class SampledRing(Ring):
             td_error: `[n]`, of any sign.
 
         Raises:
-            HyperparameterError: the memory samples uniformly.
-            IndexError: there is no such slot.
-            ValueError: an error is not finite, or the shapes differ.
+            HyperparameterError: The memory samples uniformly.
+            IndexError: There is no such slot.
+            ValueError: An error is not finite, or the shapes differ.
         """
         if self._sampler is None:
             raise HyperparameterError("this memory samples uniformly: create it with sampling=Prioritized()")
@@ -244,7 +244,7 @@ class SampledRing(Ring):
         """Continue from the result of `get_state`, of a memory with the same arguments.
 
         Raises:
-            CheckpointError: it had other arguments.
+            CheckpointError: It had other arguments.
         """
         if (self._sampler is None) is ("priority" in state):
             raise CheckpointError(

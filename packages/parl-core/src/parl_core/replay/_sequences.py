@@ -45,17 +45,17 @@ class _SequenceMemory(ReplayMemory):
         """Store a step of all environments: see `ReplayMemory.append_batch`.
 
         Args:
-            obs: likewise, like the others.
-            act: likewise.
-            reward: likewise.
-            next_obs: likewise.
-            terminal: likewise.
-            truncated: likewise.
-            state: before the observations, `[n, ...]` by name; None: all zeros. A memory of whole episodes, which begin
-                with zeros, does not keep it.
+            obs: As in `ReplayMemory.append_batch`.
+            act: As in `ReplayMemory.append_batch`.
+            reward: As in `ReplayMemory.append_batch`.
+            next_obs: As in `ReplayMemory.append_batch`.
+            terminal: As in `ReplayMemory.append_batch`.
+            truncated: As in `ReplayMemory.append_batch`.
+            state: The state before the observations, `[n, ...]` by name; None: all zeros. A memory of whole episodes,
+                which begin with zeros, does not keep it.
 
         Raises:
-            ValueError: likewise.
+            ValueError: As in `ReplayMemory.append_batch`.
         """
         kept: dict[str, ArrayLike] = {}
         for name in self._names:
@@ -72,21 +72,21 @@ class SequenceReplayMemory(_SequenceMemory):
     episodes.
 
     Args:
-        max_size: as in `ReplayMemory`, like `obs_dim`, `act_dim`, `obs_dtype`, `n_envs` and `seed`.
-        obs_dim: likewise.
-        act_dim: likewise.
-        state: shape of each array of the state of one environment, by name.
-        length: steps of a sequence that are learned from.
-        burn_in: steps before them, at least 0.
-        n_step: rewards that are summed before bootstrapping.
-        gamma: discount per step, in [0, 1].
-        obs_dtype: likewise.
-        act_dtype: likewise.
-        n_envs: environments that take turns; `append_batch` brings one transition of each.
-        seed: likewise.
+        max_size: As in `ReplayMemory`, like `obs_dim`, `act_dim`, `obs_dtype`, `n_envs` and `seed`.
+        obs_dim: As in `ReplayMemory`.
+        act_dim: As in `ReplayMemory`.
+        state: Shape of each array of the state of one environment, by name.
+        length: Steps of a sequence that are learned from.
+        burn_in: Steps before them, at least 0.
+        n_step: Rewards that are summed before bootstrapping.
+        gamma: Discount per step, in [0, 1].
+        obs_dtype: As in `ReplayMemory`.
+        act_dtype: As in `ReplayMemory`.
+        n_envs: The number of environments that take turns; `append_batch` brings one transition of each.
+        seed: As in `ReplayMemory`.
 
     Raises:
-        HyperparameterError: an argument is out of its range.
+        HyperparameterError: An argument is out of its range.
     """
 
     def __init__(
@@ -127,10 +127,10 @@ class SequenceReplayMemory(_SequenceMemory):
         Observations are as they are stored. A sequence has `length + n_step` rows.
 
         Args:
-            count: number of sequences, drawn with replacement.
+            count: Number of sequences, drawn with replacement.
 
         Raises:
-            ValueError: no environment has enough steps.
+            ValueError: No environment has enough steps.
         """
         n, burn_in, length, ahead = self.n_envs, self.burn_in, self.length, self._ahead
         possible, rows = self._possible(), length + ahead
@@ -199,21 +199,21 @@ class EpisodeReplayMemory(_SequenceMemory):
     last observation, from which a truncated episode is bootstrapped.
 
     Args:
-        max_size: as in `ReplayMemory`, like `obs_dim`, `act_dim`, `obs_dtype`, `act_dtype`, `n_envs` and `seed`.
-        obs_dim: likewise.
-        act_dim: likewise.
-        gamma: discount per step, in [0, 1].
-        state: shape of each array of the state of one environment, by name.
-        obs_dtype: likewise.
-        act_dtype: likewise.
-        n_envs: likewise.
-        seed: likewise.
+        max_size: As in `ReplayMemory`, like `obs_dim`, `act_dim`, `obs_dtype`, `act_dtype`, `n_envs` and `seed`.
+        obs_dim: As in `ReplayMemory`.
+        act_dim: As in `ReplayMemory`.
+        gamma: Discount per step, in [0, 1].
+        state: Shape of each array of the state of one environment, by name.
+        obs_dtype: As in `ReplayMemory`.
+        act_dtype: As in `ReplayMemory`.
+        n_envs: As in `ReplayMemory`.
+        seed: As in `ReplayMemory`.
 
     Attributes:
-        state_shapes: of the arrays of the state of one environment, by name.
+        state_shapes: The shapes of the arrays of the state of one environment, by name.
 
     Raises:
-        HyperparameterError: an argument is out of its range.
+        HyperparameterError: An argument is out of its range.
     """
 
     def __init__(
@@ -251,10 +251,10 @@ class EpisodeReplayMemory(_SequenceMemory):
         A sequence has one more row than the longest episode has steps. `weights` are 0 in rows that are not steps.
 
         Args:
-            count: number of episodes; all of them if there are fewer.
+            count: Number of episodes; all of them if there are fewer.
 
         Raises:
-            ValueError: no episode has ended.
+            ValueError: No episode has ended.
         """
         episodes, n = self._episodes(), self.n_envs
         if not episodes:

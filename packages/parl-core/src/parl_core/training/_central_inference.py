@@ -101,16 +101,16 @@ class CentralInference:
     """Fragments of `GroupActor`s, whose actions are chosen here.
 
     Args:
-        workers: the actors.
-        order: the order of fragments, and of those that make up a batch.
-        agent: chooses the actions.
-        experience: of the agent.
-        spaces: of one environment.
-        groups: the number of groups.
-        n_steps: steps of a fragment.
-        max_wait_s: the time that a pass waits for more environments once one is ready; None waits for all, which makes
+        workers: The actors.
+        order: The order of fragments, and of those that make up a batch.
+        agent: The agent that chooses the actions.
+        experience: The experience of the agent.
+        spaces: The spaces of one environment.
+        groups: The number of groups.
+        n_steps: Steps of a fragment.
+        max_wait_s: The time that a pass waits for more environments once one is ready; None waits for all, which makes
             it deterministic.
-        seed: of the actions.
+        seed: The seed of the actions.
     """
 
     def __init__(

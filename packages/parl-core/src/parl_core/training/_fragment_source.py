@@ -83,10 +83,11 @@ class EnvironmentWorkers(ClosingContext):
     """Workers with groups of environments each.
 
     Args:
-        spawn: makes the worker of this number; the second argument has its groups, and how many workers have held each.
-        groups_of: the groups of each worker.
-        timeout_s: longest time for one call; None has no limit.
-        max_failures: the number of times in a row that the calls of one group may fail before the last error is raised;
+        spawn: The function that makes the worker of a number; its second argument has the worker's groups, and how many
+            workers have held each.
+        groups_of: The groups of each worker.
+        timeout_s: Longest time for one call; None has no limit.
+        max_failures: The number of times in a row that the calls of one group may fail before the last error is raised;
             ten times as often where `LostActor.from_outside` says that the environments cannot be at fault.
     """
 
@@ -148,7 +149,7 @@ class EnvironmentWorkers(ClosingContext):
         """Make calls, each until it succeeds, and return their answers; nothing else may be in progress.
 
         Raises:
-            CheckpointError: a call raised it, which no second one would mend.
+            CheckpointError: A call raised it, which no second one would mend.
         """
         answers: list[Any] = [None] * len(calls)
         for index, call in enumerate(calls):
@@ -175,13 +176,13 @@ class EnvironmentWorkers(ClosingContext):
         """Wait for answers.
 
         Args:
-            timeout_s: the maximum time to wait; None for no limit.
+            timeout_s: The maximum time to wait; None for no limit.
 
         Returns:
             at least one, unless the time has passed or nothing is in progress.
 
         Raises:
-            Exception: what a call raised, if that group has failed too often in a row; a note says which it was.
+            Exception: What a call raised, if that group has failed too often in a row; a note says which it was.
         """
         answers = self._pool.gather(timeout_s)
         for work, error, failed in answers:
@@ -251,10 +252,10 @@ class ArrivalOrder:
     """First come, first learned.
 
     Args:
-        groups_of: the groups of each actor.
-        per_batch: fragments of one update.
-        max_lag: updates that a fragment's weights may lie behind, at least 0.
-        outstanding: fragments that one actor may owe: one that it works on, and others to continue with at once.
+        groups_of: The groups of each actor.
+        per_batch: Fragments of one update.
+        max_lag: Updates that a fragment's weights may lie behind, at least 0.
+        outstanding: Fragments that one actor may owe: one that it works on, and others to continue with at once.
     """
 
     def __init__(
@@ -309,9 +310,9 @@ class RoundOrder:
     """Always the same order.
 
     Args:
-        groups: the number of groups.
-        per_batch: fragments of one update.
-        max_lag: updates between acting and learning, at least 0; reached exactly, once so many were made.
+        groups: The number of groups.
+        per_batch: Fragments of one update.
+        max_lag: Updates between acting and learning, at least 0; reached exactly, once so many were made.
     """
 
     def __init__(self, groups: int, per_batch: int, max_lag: int) -> None:
@@ -378,10 +379,10 @@ class ActorFragmentSource:
     """Fragments of `CollectingActor`s.
 
     Args:
-        workers: the actors.
-        order: the order of fragments, and of those that make up a batch.
-        get_weights: gives those of the learner's agent.
-        store: returns what to pass instead of a value that many actors get: `ActorSystem.put`.
+        workers: The actors.
+        order: The order of fragments, and of those that make up a batch.
+        get_weights: The function that returns the weights of the learner's agent.
+        store: The function that returns a stand-in for a value that many actors get: `ActorSystem.put`.
     """
 
     def __init__(
@@ -445,8 +446,8 @@ class ActorEnvironments:
     """Groups of environments in actors, as if they were one vector of environments.
 
     Args:
-        groups: the number of groups.
-        size: environments of each.
+        groups: The number of groups.
+        size: The number of environments of each group.
     """
 
     def __init__(self, groups: int, size: int) -> None:
@@ -469,7 +470,7 @@ class ActorEnvironments:
         """Return the state of every group, once nothing is in progress.
 
         Raises:
-            CheckpointError: an environment cannot be saved.
+            CheckpointError: An environment cannot be saved.
         """
         self._source.settle()
         return {"groups": self._workers.call_all([Call(group, "get_state", (group,)) for group in range(self._groups)])}
@@ -478,7 +479,7 @@ class ActorEnvironments:
         """Bring every group to its saved state; it may have lived in another number of actors.
 
         Raises:
-            CheckpointError: there are other groups, or an environment did not come to the same observation.
+            CheckpointError: There are other groups, or an environment did not come to the same observation.
         """
         saved = state["groups"]
         sizes = [len(group["environments"]) for group in saved if group["environments"] is not None]
@@ -499,7 +500,7 @@ class ActorEnvironments:
         """Continue with the result of `get_statistics`, from the next reset on, which has to follow.
 
         Raises:
-            CheckpointError: an environment has other wrappers.
+            CheckpointError: An environment has other wrappers.
         """
         size = self.num_envs // self._groups
         each = enumerate(saved[start : start + size] for start in range(0, self.num_envs, size))
@@ -510,9 +511,9 @@ class DeterministicCollector:
     """The state of a deterministic run besides its environments.
 
     Args:
-        source: of the fragments.
-        workers: has the environments.
-        shape: the settings that decide which fragments there are, by name; a resumed run needs the same.
+        source: The source of the fragments.
+        workers: The workers that have the environments.
+        shape: The settings that decide which fragments there are, by name; a resumed run needs the same.
     """
 
     def __init__(self, source: FragmentSource, workers: EnvironmentWorkers, shape: Mapping[str, Any]) -> None:
@@ -527,7 +528,7 @@ class DeterministicCollector:
         """Continue from the result of `get_state`.
 
         Raises:
-            CheckpointError: the settings are others.
+            CheckpointError: The settings are others.
         """
         changed = {name: was for name, was in state["shape"].items() if self._shape[name] != was}
         if changed:
@@ -549,9 +550,9 @@ class AsynchronousCollector:
     """The state of a run whose fragments are learned from as they come.
 
     Args:
-        order: of the fragments.
-        workers: has the environments.
-        version: updates so far; restored before this is.
+        order: The order of the fragments.
+        workers: The workers that have the environments.
+        version: Updates so far; restored before this is.
     """
 
     def __init__(self, order: FragmentOrder, workers: EnvironmentWorkers, version: LoopCounter) -> None:

@@ -63,8 +63,8 @@ class Choice(NamedTuple):
 
     Attributes:
         action: `[n, *act]`, as the policy drew them.
-        policy: its other outputs by name, `[n, ...]`.
-        state: of a model with a memory, that after the step, `[n, ...]` by name; else empty.
+        policy: The policy's other outputs by name, `[n, ...]`.
+        state: The state of a model with a memory after the step, `[n, ...]` by name; else empty.
     """
 
     action: NDArray[Any]
@@ -106,7 +106,7 @@ class Experience(ActingExperience, Protocol):
         """Return the losses of an update by name.
 
         Raises:
-            DivergedError: one is not finite.
+            DivergedError: One is not finite.
         """
 
 
@@ -187,10 +187,10 @@ class RolloutExperience(_ActorExperience):
 
     Args:
         agent: `parl.Agent` around one of them.
-        gamma: discount of the next step, in [0, 1].
-        gae_lambda: the lambda of advantages, in [0, 1].
+        gamma: Discount of the next step, in [0, 1].
+        gae_lambda: The lambda of advantages, in [0, 1].
         passes: `epochs` and `minibatch_size` of its `learn_rollout`; None leaves each to the algorithm.
-        rng: draws the order of minibatches, of algorithms that have some.
+        rng: The generator that draws the order of minibatches, for algorithms that have some.
     """
 
     def __init__(
@@ -270,15 +270,15 @@ def experience_of(
     """Return the experience that fits the agent's algorithm.
 
     Args:
-        agent: acts, learns, or both.
-        n_steps: steps of a fragment.
-        gamma: see `RolloutExperience`; IMPALA has its own.
-        gae_lambda: see `RolloutExperience`.
-        passes: see `RolloutExperience`; IMPALA takes one.
-        rng: see `RolloutExperience`.
+        agent: The agent that acts, learns, or does both.
+        n_steps: Steps of a fragment.
+        gamma: See `RolloutExperience`; IMPALA has its own.
+        gae_lambda: See `RolloutExperience`.
+        passes: See `RolloutExperience`; IMPALA takes one.
+        rng: See `RolloutExperience`.
 
     Raises:
-        TypeError: it is neither kind of actor-critic.
+        TypeError: It is neither kind of actor-critic.
         HyperparameterError: IMPALA was made for fragments of another length, or is to learn from a batch in passes.
     """
     algorithm = getattr(agent, "alg", agent)
@@ -315,12 +315,12 @@ class GroupActor:
     """Groups of environments in one actor.
 
     Args:
-        env: makes each environment.
-        env_kwargs: for `make_env`.
-        lives: the groups, as they are numbered in the whole run, and how many actors have held each before.
-        size: environments of a group.
-        seed: of the whole run.
-        recorded: remember how each environment's episode came about, for `get_state`.
+        env: The function that makes each environment.
+        env_kwargs: The arguments of `make_env`.
+        lives: The groups, as they are numbered in the whole run, and how many actors have held each before.
+        size: The number of environments of a group.
+        seed: The seed of the whole run.
+        recorded: Whether the history of each environment's episode is remembered, for `get_state`.
     """
 
     def __init__(
@@ -349,8 +349,8 @@ class GroupActor:
         """Make the environments of a group, unless there are some, and reset them: `[size, *obs]`.
 
         Args:
-            group: the number of the group.
-            seeds: one per environment; default: those that belong to the group, its lives and its beginnings.
+            group: The number of the group.
+            seeds: One per environment; default: those that belong to the group, its lives and its beginnings.
         """
         environments = self._environments(group)
         try:
@@ -379,7 +379,7 @@ class GroupActor:
         """Return the state of a group, for `set_state` of another actor.
 
         Raises:
-            CheckpointError: an environment cannot be saved.
+            CheckpointError: An environment cannot be saved.
         """
         is_open = group in self._open and self._begun[group] > 0
         return {"begun": self._begun[group], "environments": self._open[group].get_state() if is_open else None}
@@ -388,7 +388,7 @@ class GroupActor:
         """Bring a group to the state of the saved one.
 
         Raises:
-            CheckpointError: an environment did not come to the same observation.
+            CheckpointError: An environment did not come to the same observation.
         """
         if state["environments"] is not None:
             self.begin(group)
@@ -435,11 +435,11 @@ class CollectingActor(GroupActor):
     """A group actor with an agent, which chooses the actions of whole fragments.
 
     Args:
-        make_agent: makes the agent; called here.
-        n_steps: steps of a fragment.
-        gamma: see `RolloutExperience`.
-        gae_lambda: see `RolloutExperience`.
-        groups_arguments: those of `GroupActor`.
+        make_agent: The function that makes the agent; it is called here.
+        n_steps: Steps of a fragment.
+        gamma: See `RolloutExperience`.
+        gae_lambda: See `RolloutExperience`.
+        groups_arguments: The arguments of `GroupActor`.
     """
 
     def __init__(
@@ -460,9 +460,9 @@ class CollectingActor(GroupActor):
         """Take `n_steps` steps in all environments of a group.
 
         Args:
-            task: the fragment to make.
-            version: of the weights.
-            weights: those of that version; None where they were given with an earlier call.
+            task: The fragment to make.
+            version: The version of the weights.
+            weights: The weights of that version; None where an earlier call had them.
         """
         began = time.perf_counter()
         idle = began - self._idle_since

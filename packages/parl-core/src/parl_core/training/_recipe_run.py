@@ -75,21 +75,21 @@ class RecipeRun:
     """The request for one run of a recipe.
 
     Attributes:
-        algorithm: name of its class.
-        env: registered id of the environment.
+        algorithm: Name of its class.
+        env: The registered id of the environment.
         backend: `torch` or `paddle`.
-        seed: of weights, environments and sampling.
-        steps: environment steps (with logged data: updates); None: the recipe's. No run takes fewer, and the last
+        seed: The seed of weights, environments and sampling.
+        steps: Environment steps (with logged data: updates); None: the recipe's. No run takes fewer, and the last
             rollout, or step of all environments, is completed. The recipe's rollouts are shortened if they have more
             steps, unless their size is given.
-        goal: stop when two evaluations in a row reach it; None: the recipe's.
-        checkpoint_every: steps between two checkpoints.
-        extended_to: the larger budget with which the run was resumed, in environment steps; None: `steps`.
-        given: settings that differ from the recipe's, by the names of `parl_core.training.settings`, as JSON.
-        module: a module that registers the environment; imported before the environment is made.
-        data: logged transitions to learn from, a `.npz` file or `minari:NAME`; empty: the recorded ones of the two
+        goal: The mean return that stops training when two evaluations in a row reach it; None: the recipe's.
+        checkpoint_every: Steps between two checkpoints.
+        extended_to: The larger budget with which the run was resumed, in environment steps; None: `steps`.
+        given: Settings that differ from the recipe's, by the names of `parl_core.training.settings`, as JSON.
+        module: A module that registers the environment; imported before the environment is made.
+        data: The logged transitions to learn from, a `.npz` file or `minari:NAME`; empty: the recorded ones of the two
             small tasks of `parl_core.training.results.logged`.
-        env_options: options of the environment.
+        env_options: Options of the environment.
     """
 
     FILE: ClassVar[str] = "run.json"
@@ -114,9 +114,9 @@ class RecipeRun:
         """The hyper-parameters, with the requested steps and settings.
 
         Raises:
-            HyperparameterError: there is no recipe, a setting is unknown, a value does not suit its setting, or logged
+            HyperparameterError: There is no recipe, a setting is unknown, a value does not suit its setting, or logged
                 data are given to an algorithm that learns in the environment.
-            ImportError: the module is missing.
+            ImportError: The module is missing.
         """
         recipe = preset(self.algorithm, self.env, self.module, self.env_options)
         if self.data and not isinstance(recipe.loop, OfflineSettings):
@@ -168,8 +168,8 @@ class RecipeRun:
         """Return the logged transitions to learn from.
 
         Raises:
-            HyperparameterError: none were given, and there are no recorded ones for the task.
-            DatasetError: the file cannot be read.
+            HyperparameterError: None were given, and there are no recorded ones for the task.
+            DatasetError: The file cannot be read.
         """
         if self.data.startswith("minari:"):
             return read_minari(self.data.removeprefix("minari:"), download=True)
@@ -186,8 +186,8 @@ class RecipeRun:
         """Return the description, a new agent, and the logged data if it learns from logged data; write nothing.
 
         Raises:
-            HyperparameterError: the settings do not suit, or there are fewer logged transitions than a batch has.
-            DatasetError: the logged data cannot be read, or are not of this environment.
+            HyperparameterError: The settings do not suit, or there are fewer logged transitions than a batch has.
+            DatasetError: The logged data cannot be read, or are not of this environment.
         """
         trained = self.trained()
         agent = trained.make_agent()
@@ -220,21 +220,21 @@ class RecipeRun:
         """Train in a run's folder, or continue where a resumed run stopped.
 
         Args:
-            run: a new one, or one of `Run.resume`.
-            actors: number of remote actors for the environments; 0: this process, also for the actors of IMPALA, A3C
+            run: A new one, or one of `Run.resume`.
+            actors: Number of remote actors for the environments; 0: this process, also for the actors of IMPALA, A3C
                 and ApeX. Default: none, for IMPALA, A3C and ApeX those of the settings. The place of the environments
                 does not change results.
-            cluster: address of a running cluster for them; empty: a private one of this machine.
-            max_steps: stop at this step for now.
-            videos: the number of evaluations from one video to the next; None: no videos.
-            fresh_episodes: see `Checkpoints`.
-            callbacks: called in addition to the standard ones.
-            progress: whether to show progress on standard error.
+            cluster: Address of a running cluster for them; empty: a private one of this machine.
+            max_steps: The step at which to stop for now.
+            videos: The number of evaluations from one video to the next; None: no videos.
+            fresh_episodes: See `Checkpoints`.
+            callbacks: The callbacks that are called in addition to the standard ones.
+            progress: Whether to show progress on standard error.
 
         Raises:
-            HyperparameterError: there is nothing left to do, or the settings do not suit.
-            DatasetError: the logged data cannot be learned from.
-            CheckpointError: the run cannot be resumed, or a checkpoint cannot be written.
+            HyperparameterError: There is nothing left to do, or the settings do not suit.
+            DatasetError: The logged data cannot be learned from.
+            CheckpointError: The run cannot be resumed, or a checkpoint cannot be written.
         """
         if run.resumed:
             self._check_what_is_left(run.path)
@@ -362,7 +362,7 @@ class RecipeRun:
         """Read the description from a run's folder.
 
         Raises:
-            CheckpointError: there is no description, the file is not one, a newer PARL wrote it, or the recipe has
+            CheckpointError: There is no description, the file is not one, a newer PARL wrote it, or the recipe has
                 changed since.
         """
         path = folder / cls.FILE
@@ -416,10 +416,10 @@ class _RecipeCheckpoints(Checkpoints):
     folder.
 
     Args:
-        run: of the checkpoints.
-        every: steps between two of them.
-        describe: writes the description into the run's folder.
-        options: as of `Checkpoints`.
+        run: The run of the checkpoints.
+        every: Steps between two of them.
+        describe: The function that writes the description into the run's folder.
+        options: The options of `Checkpoints`.
     """
 
     def __init__(self, run: Run, every: int, describe: Callable[[], None], **options: Any) -> None:
@@ -452,14 +452,14 @@ def preset(algorithm: str, env: str, module: str = "", options: Mapping[str, Any
     """Return the recipe from which the command starts: its network is that of the environment's spaces.
 
     Args:
-        algorithm: name of its class.
-        env: registered id.
-        module: imported first.
-        options: of the environment.
+        algorithm: Name of its class.
+        env: The registered id.
+        module: A module that is imported first.
+        options: The options of the environment.
 
     Raises:
-        HyperparameterError: there is no recipe.
-        ImportError: the module is missing.
+        HyperparameterError: There is no recipe.
+        ImportError: The module is missing.
     """
     if module:
         import_named(module)
@@ -502,17 +502,17 @@ def play(
     """Play episodes of a recipe's environment.
 
     Args:
-        agent: plays.
-        trained: the description of the agent.
-        episodes: the number of episodes.
-        seed: of the episodes.
-        max_steps: of one episode; see `evaluate`.
-        stochastic: with the actions of exploration, not the best ones.
-        seen_through: the `NormalizeVector` of training, whose statistics normalise the observations.
-        make_env: makes the environments; default: `trained.make_env`.
+        agent: The agent that plays.
+        trained: The description of the agent.
+        episodes: The number of episodes.
+        seed: The seed of the episodes.
+        max_steps: The largest number of steps of one episode; see `evaluate`.
+        stochastic: Whether actions are those of exploration, not the best ones.
+        seen_through: The `NormalizeVector` of training, whose statistics normalise the observations.
+        make_env: The function that makes the environments; default: `trained.make_env`.
 
     Raises:
-        HyperparameterError: a DecisionTransformer has no exploration.
+        HyperparameterError: A DecisionTransformer has no exploration.
     """
     made = make_env or trained.make_env
 
@@ -531,12 +531,12 @@ def check_rendering(trained: Trained, mode: str) -> None:
     """Make the environment and render it once, to detect missing packages before a long run begins.
 
     Args:
-        trained: the description of the agent; its environment is made.
+        trained: The description of the agent; its environment is made.
         mode: `"human"` for a window, `"rgb_array"` for videos.
 
     Raises:
-        ImportError: a package is missing; the message names the package to install.
-        HyperparameterError: the environment does not support the mode, or there is no display.
+        ImportError: A package is missing; the message names the package to install.
+        HyperparameterError: The environment does not support the mode, or there is no display.
     """
     if mode == "human" and sys.platform.startswith("linux"):
         if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.environ.get("SDL_VIDEODRIVER")):

@@ -57,7 +57,7 @@ def require_kinds(loop: str, agent: object, settings: object = None, kind: type[
     """Refuse objects that are no agents, and the settings of another loop.
 
     Raises:
-        HyperparameterError: the message says what was given and what is needed.
+        HyperparameterError: The message says what was given and what is needed.
     """
     if isinstance(agent, (type, Algorithm, Model)):
         given = agent.__name__ if isinstance(agent, type) else type(agent).__name__
@@ -74,7 +74,7 @@ def require_on_policy(agent: object) -> None:
     """Refuse an agent whose algorithm does not learn from whole rollouts.
 
     Raises:
-        HyperparameterError: it names the algorithm, and which loop suits it.
+        HyperparameterError: It names the algorithm, and which loop suits it.
     """
     if not isinstance(agent, Agent) or type(agent).learn_rollout is not Agent.learn_rollout:
         return
@@ -88,12 +88,12 @@ def require_off_policy(agent: object, exploration: Iterable[str] = (), rates: It
     """Refuse an agent whose algorithm does not learn from remembered transitions, and settings that it does not have.
 
     Args:
-        agent: of the loop.
-        exploration: names of options of its `sample`.
-        rates: names of learning rates of its `learn`.
+        agent: The agent of the loop.
+        exploration: Names of options of its `sample`.
+        rates: Names of learning rates of its `learn`.
 
     Raises:
-        HyperparameterError: it names the algorithm and what suits it, or the settings and those that there are.
+        HyperparameterError: It names the algorithm and what suits it, or the settings and those that there are.
     """
     if not isinstance(agent, Agent):
         return
@@ -114,11 +114,11 @@ def require_rates(agent: object, rates: Iterable[str]) -> None:
     """Refuse rates that an algorithm does not have when it learns from fragments of actors.
 
     Args:
-        agent: of the loop.
-        rates: names of arguments of its `learn` (IMPALA) or `learn_rollout`.
+        agent: The agent of the loop.
+        rates: Names of arguments of its `learn` (IMPALA) or `learn_rollout`.
 
     Raises:
-        HyperparameterError: it names them, and those that there are.
+        HyperparameterError: It names them, and those that there are.
     """
     if not isinstance(agent, Agent):
         return
@@ -134,7 +134,7 @@ def require_offline(agent: object) -> None:
     """Refuse an agent whose algorithm does not learn from logged data.
 
     Raises:
-        HyperparameterError: it names the algorithm, and which loop suits it.
+        HyperparameterError: It names the algorithm, and which loop suits it.
     """
     if not isinstance(agent, Agent) or type(agent).learn is not Agent.learn or hasattr(agent.alg, "draw_batch"):
         return
@@ -146,13 +146,13 @@ def require_log(agent: object, dataset: OfflineDataset, batch_size: int) -> None
     """Refuse logged data of which a row is none that the agent's algorithm learns from; all of them are looked at.
 
     Args:
-        agent: with a `learn` of its own it is trusted.
-        dataset: the dataset to learn from.
-        batch_size: rows of a batch, of which there are to be as many.
+        agent: The agent; one with a `learn` of its own is trusted.
+        dataset: The dataset to learn from.
+        batch_size: Rows of a batch, of which there are to be as many.
 
     Raises:
-        HyperparameterError: the batch is larger than the dataset.
-        DatasetError: an action is none of the algorithm's; the message says what the data have.
+        HyperparameterError: The batch is larger than the dataset.
+        DatasetError: An action is none of the algorithm's; the message says what the data have.
     """
     if len(dataset) < batch_size:
         raise HyperparameterError(
@@ -176,14 +176,14 @@ def require_agents(agent: Any, space: Any, *, learns: bool = True) -> int | None
     """Return the number of agents for which an algorithm for several acts, after trying it out; None for any other.
 
     Args:
-        agent: with an `explore` or `predict` of its own it is not tried out.
-        space: of an observation.
-        learns: it is to learn; else it only acts, by `predict`.
+        agent: The agent; one with an `explore` or `predict` of its own is not tried out.
+        space: The space of an observation.
+        learns: Whether the agent is to learn; otherwise it only acts, by `predict`.
 
     Raises:
-        HyperparameterError: an algorithm for several agents is to act for one, or one for one agent to learn from
+        HyperparameterError: An algorithm for several agents is to act for one, or one for one agent to learn from
             several that choose, or it was made for another number of agents or actions.
-        ModelContractError: its model does not act on joint observations.
+        ModelContractError: Its model does not act on joint observations.
     """
     algorithm: Any = getattr(agent, "alg", None)
     name, kind = type(algorithm).__name__, getattr(algorithm, "TEAM", None)
@@ -229,14 +229,14 @@ def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) ->
     An algorithm that was not told how many actions there are, such as DQN, learns it here.
 
     Args:
-        agent: with a `predict` of its own it is left alone, which need not take a batch.
+        agent: The agent; one with a `predict` of its own, which need not take a batch, is left alone.
         obs: `[n, ...]`, or a dictionary of such.
-        space: the environment's action space.
-        valid: the result of `into_space`.
+        space: The environment's action space.
+        valid: The result of `into_space`.
 
     Raises:
-        HyperparameterError: the agent's actions do not suit the environment's action space.
-        ModelContractError: the model has another number of outputs than the space has actions.
+        HyperparameterError: The agent's actions do not suit the environment's action space.
+        ModelContractError: The model has another number of outputs than the space has actions.
     """
     if not isinstance(agent, Agent) or type(agent).predict is not Agent.predict:
         return
@@ -252,8 +252,8 @@ def warn_of_missing_bounds(name: str, space: Any) -> None:
     """Warn where an algorithm that acts in [-1, 1] cannot reach all of an action space.
 
     Args:
-        name: of the algorithm.
-        space: the environment's action space; only numbers are looked at.
+        name: The name of the algorithm.
+        space: The environment's action space; only numbers are looked at.
     """
     flat = gymnasium.spaces.flatten_space(space)
     if isinstance(space, gymnasium.spaces.Discrete) or not isinstance(flat, gymnasium.spaces.Box):
@@ -273,12 +273,12 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
     """Refuse a policy with another number of outputs than a space has choices: it would never take some of them.
 
     Args:
-        agent: an agent that is not a `parl.Agent`, or has no model with a `policy`, is not checked.
+        agent: An agent that is not a `parl.Agent`, or has no model with a `policy`, is not checked.
         obs: `[n, ...]`, or a dictionary of such.
-        space: the environment's action space; only of those with choices the number of outputs follows.
+        space: The environment's action space; only of those with choices the number of outputs follows.
 
     Raises:
-        ModelContractError: it has both numbers, or what the policy returns are no Gaussians where actions are numbers.
+        ModelContractError: It has both numbers, or what the policy returns are no Gaussians where actions are numbers.
     """
     if not isinstance(agent, Agent):
         return
@@ -313,11 +313,11 @@ def refuse_uncarried_state(agent: object, obs: Any) -> None:
     A recurrent layer that runs over several steps within one observation, such as stacked frames, keeps no state.
 
     Args:
-        agent: an agent that is not a `parl.Agent`, or acts by methods of its own, is not checked.
+        agent: An agent that is not a `parl.Agent`, or acts by methods of its own, is not checked.
         obs: `[n, ...]`, or a dictionary of such.
 
     Raises:
-        HyperparameterError: it names the layer and what to do.
+        HyperparameterError: It names the layer and what to do.
     """
     own = isinstance(agent, Agent) and type(agent).predict is Agent.predict and type(agent).sample is Agent.sample
     if not isinstance(agent, Agent) or not own or agent.alg.NEEDS_HISTORY or agent.alg.remembers:
@@ -431,7 +431,8 @@ class RewardWatch:
     """Warns once where the team's reward is not made of its agents' own, from which the algorithm learns.
 
     Args:
-        agent: of the loop; None of its rewards is looked at unless its algorithm learns from those of each agent.
+        agent: The agent of the loop; None of its rewards is looked at unless its algorithm learns from those of each
+            agent.
     """
 
     def __init__(self, agent: Any) -> None:
@@ -463,8 +464,9 @@ class UpdateWatch:
     """Warns once where a loop comes to no update.
 
     Args:
-        memory: of the loop.
-        settings: of the loop, whose `total_steps`, `learning_starts` and `train_every` say when updates are due.
+        memory: The memory of the loop.
+        settings: The settings of the loop, whose `total_steps`, `learning_starts` and `train_every` say when updates
+            are due.
     """
 
     def __init__(self, memory: Any, settings: Any) -> None:
@@ -500,7 +502,7 @@ class TargetWatch:
     """Moves the target after each update where that is the loop's business, and warns once where it stays behind.
 
     Args:
-        agent: of the loop; only an algorithm with a `target_model` is looked at.
+        agent: The agent of the loop; only an algorithm with a `target_model` is looked at.
     """
 
     def __init__(self, agent: Any) -> None:

@@ -39,7 +39,7 @@ class _StopFileWatch(Callback):
     """Stops a run as soon as a file is there.
 
     Args:
-        path: of the file.
+        path: The path of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,9 +59,9 @@ class RunInActor:
         """Train a run, or continue it if its folder has a checkpoint, and return why it ended.
 
         Args:
-            asked: the fields of its `RecipeRun`.
-            folder: of the run.
-            how: arguments of `RecipeRun.train`, and under `track` the names of trackers.
+            asked: The fields of its `RecipeRun`.
+            folder: The folder of the run.
+            how: Arguments of `RecipeRun.train`, and under `track` the names of trackers.
         """
         request, options = RecipeRun(**asked), dict(how)
         backends.set_backend(request.backend)
@@ -81,9 +81,9 @@ class FollowedRuns:
     """Follows the logs of runs, and reports their sums to callbacks: steps, ended episodes, evaluations.
 
     Args:
-        folders: the folders of the runs; they need not exist yet.
-        total_steps: the steps of all runs together.
-        callbacks: the callbacks to call, such as `Progress`.
+        folders: The folders of the runs; they need not exist yet.
+        total_steps: The steps of all runs together.
+        callbacks: The callbacks to call, such as `Progress`.
     """
 
     def __init__(self, folders: Sequence[Path], total_steps: int, callbacks: Sequence[Callback]) -> None:
@@ -164,18 +164,18 @@ def train_seeds(
     """Train a request with several seeds, and draw the runs together.
 
     Args:
-        asked: the request; its own seed is ignored.
-        run: the run whose folder takes the runs.
-        seeds: one seed for each run.
-        jobs: number of runs at the same time; default: the cores of this machine, or the number of seeds on a cluster.
-        cluster: address of a running cluster for the runs; empty: processes of this machine.
-        track: trackers of every run.
-        watcher: called for all runs together; default: progress on standard error.
-        how: arguments of `RecipeRun.train`.
+        asked: The request; its own seed is ignored.
+        run: The run whose folder takes the runs.
+        seeds: One seed for each run.
+        jobs: Number of runs at the same time; default: the cores of this machine, or the number of seeds on a cluster.
+        cluster: Address of a running cluster for the runs; empty: processes of this machine.
+        track: Trackers of every run.
+        watcher: The callback that is called for all runs together; default: progress on standard error.
+        how: Arguments of `RecipeRun.train`.
 
     Raises:
-        ParlError: a run failed; the message names its seed, and the other runs have continued.
-        KeyboardInterrupt: after the runs had time to end with checkpoints, which `run` has noted.
+        ParlError: A run failed; the message names its seed, and the other runs have continued.
+        KeyboardInterrupt: After the runs had time to end with checkpoints, which `run` has noted.
     """
     asked.write(run.path)
     write_json(run.path / SEEDS_FILE, list(seeds))
@@ -257,7 +257,7 @@ def summary_of(found: Comparison) -> dict[str, Any]:
     """Return a comparison of one group in a form for JSON.
 
     Raises:
-        CheckpointError: the comparison has no group.
+        CheckpointError: The comparison has no group.
     """
     if not found.groups:
         raise CheckpointError("there are no runs to sum up")

@@ -129,11 +129,11 @@ class Acting:
     (`parl_core.recurrent`) they pass the state, keep the state after the step, and return the other results.
 
     Args:
-        agent: acts.
-        rows: number of environments; None: one, whose observations and states have no dimension of rows.
+        agent: The agent that acts.
+        rows: Number of environments; None: one, whose observations and states have no dimension of rows.
 
     Attributes:
-        state: before the next observations, `[rows, ...]` by name; empty without a memory.
+        state: The state before the next observations, `[rows, ...]` by name; empty without a memory.
     """
 
     predict: Callable[..., Any]
@@ -167,8 +167,8 @@ class Acting:
         """Return observations in the form for `value`, with the state before them if there is one.
 
         Args:
-            obs: observations of all environments `[rows, ...]`, or of one.
-            row: index of the environment; None: all.
+            obs: Observations of all environments `[rows, ...]`, or of one.
+            row: Index of the environment; None: all.
         """
         return paired(obs, self.state if row is None else {name: array[row] for name, array in self.state.items()})
 
@@ -194,13 +194,13 @@ def into_space(space: Any, *, unit_box: bool = False, one_by_one: bool = False) 
     another number, it is added. Agents learn from the actions as drawn.
 
     Args:
-        space: the environment's action space.
-        unit_box: the policy's actions lie in [-1, 1] (see `acts_in_unit_box`) and are mapped linearly to the bounds of
+        space: The environment's action space.
+        unit_box: The policy's actions lie in [-1, 1] (see `acts_in_unit_box`) and are mapped linearly to the bounds of
             a box; in a dimension without bounds they stay unchanged.
-        one_by_one: for a space in several parts, return a list with one action per environment.
+        one_by_one: Whether actions of a space in several parts are returned as a list with one action per environment.
 
     Raises:
-        HyperparameterError: the space has several parts, and no policy supports one of them.
+        HyperparameterError: The space has several parts, and no policy supports one of them.
 
     The function raises HyperparameterError if whole numbers are given for a box of other numbers or the other way
     round, and if an action does not have the space's shape, or is not one of its choices. It raises
@@ -252,12 +252,12 @@ def tensors_into_space(space: Any, algorithm: Any, *, unit_box: bool = False) ->
     """Return the counterpart of `into_space` for environments that take and return tensors of a framework.
 
     Args:
-        space: the environment's action space.
-        algorithm: the algorithm that the tensors come from.
-        unit_box: see `into_space`.
+        space: The environment's action space.
+        algorithm: The algorithm that the tensors come from.
+        unit_box: See `into_space`.
 
     Raises:
-        HyperparameterError: the space is neither a box nor of choices counted from 0.
+        HyperparameterError: The space is neither a box nor of choices counted from 0.
     """
     if isinstance(space, gymnasium.spaces.Box):
         scale, shift, is_mapped = _line_into(space, unit_box)
@@ -366,9 +366,9 @@ def warn_of_unseen_masks(space: Any, metadata: Mapping[str, Any], infos: Mapping
     """Warn if environments mark the possible actions in a way that the loops ignore.
 
     Args:
-        space: the space of one observation; a mask in it is used.
-        metadata: the environments' metadata, with `action_masks` if they have a method of that name.
-        infos: the infos of a reset.
+        space: The space of one observation; a mask in it is used.
+        metadata: The environments' metadata, with `action_masks` if they have a method of that name.
+        infos: The infos of a reset.
     """
     has_method = "action_masks" in metadata
     has_mask = isinstance(space, gymnasium.spaces.Dict) and "action_mask" in space.spaces
@@ -412,10 +412,10 @@ def check_rewards(reward: NDArray[Any], when: str) -> None:
 
     Args:
         reward: `[N]`, or `[T, N]` over T steps.
-        when: ends the first part of the message.
+        when: The words that end the first part of the message.
 
     Raises:
-        DivergedError: the message names the environment, the reward and the step.
+        DivergedError: The message names the environment, the reward and the step.
     """
     if (at := first_not_finite(reward)) is not None:
         raise DivergedError(
@@ -430,13 +430,13 @@ def check_observations(
     """Refuse observations of N environments that are not finite; networks may hide them while their weights degrade.
 
     Args:
-        obs: arrays `[N, ...]`, or `[T, N, ...]` over T steps with `leading=2`, or a dictionary of such.
-        when: ends the first part of the message.
-        leading: number of dimensions before those of an observation.
-        environments: those that observed the rows; None: all, in order.
+        obs: Arrays `[N, ...]`, or `[T, N, ...]` over T steps with `leading=2`, or a dictionary of such.
+        when: The words that end the first part of the message.
+        leading: Number of dimensions before those of an observation.
+        environments: The environments that observed the rows; None: all, in order.
 
     Raises:
-        DivergedError: the message names the environment, the number and the step.
+        DivergedError: The message names the environment, the number and the step.
     """
     for name, array in leaves("obs", obs).items():
         if array.dtype.kind == "f" and (at := first_not_finite(array)) is not None:
@@ -451,12 +451,12 @@ def check_masks(obs: Observations, goes_on: NDArray[np.bool_], when: str) -> Non
     """Refuse observations of N environments whose `action_mask` allows no action, except after a termination.
 
     Args:
-        obs: the observations after a step, dictionaries that may have a mask `[N, act_dim]`.
+        obs: The observations after a step, dictionaries that may have a mask `[N, act_dim]`.
         goes_on: bool `[N]`: whether the next action is chosen from the observation, or its value is used.
-        when: ends the first part of the message.
+        when: The words that end the first part of the message.
 
     Raises:
-        EnvironmentContractError: the message names the environment.
+        EnvironmentContractError: The message names the environment.
     """
     mask = mask_of(obs)
     if mask is None:

@@ -84,8 +84,8 @@ class LearnerMetrics:
     """Sums of metrics between two reports.
 
     Args:
-        max_lag: the setting.
-        clock: returns seconds from an arbitrary zero.
+        max_lag: The setting.
+        clock: The function that returns seconds from an arbitrary zero.
     """
 
     def __init__(self, max_lag: int, clock: Callable[[], float]) -> None:
@@ -153,31 +153,31 @@ class ActorLearnerSettings:
     `deterministic=True` gives the same bits for any number of actors.
 
     Attributes:
-        total_steps: steps that are learned from, over all environments; the last batch is always completed.
-        n_actors: number of actors, each with `groups / n_actors` groups.
-        groups: number of groups of environments; default: one per actor.
-        envs_per_group: environments of one group.
-        n_steps: steps of every environment in one fragment; for IMPALA its `sample_batch_steps`.
-        batch_fragments: fragments (`envs_per_group * n_steps` steps each) of one update; default: one of every group.
-        max_lag: updates by which the weights that acted may be older than those that learn. 0 makes rounds, in which
+        total_steps: Steps that are learned from, over all environments; the last batch is always completed.
+        n_actors: Number of actors, each with `groups / n_actors` groups.
+        groups: Number of groups of environments; default: one per actor.
+        envs_per_group: The number of environments of one group.
+        n_steps: Steps of every environment in one fragment; for IMPALA its `sample_batch_steps`.
+        batch_fragments: Fragments (`envs_per_group * n_steps` steps each) of one update; default: one of every group.
+        max_lag: Updates by which the weights that acted may be older than those that learn. 0 makes rounds, in which
             actors and learner take turns, as on-policy algorithms need. At most `(max_lag + 1) * batch_fragments`
             fragments are in progress or wait.
-        deterministic: learn from fragments in the order of their numbers and not of their arrival.
+        deterministic: Whether fragments are learned from in the order of their numbers and not of their arrival.
         inference: `"actors"`: each has a copy of the agent; `"learner"`: it chooses all actions (GA3C).
-        max_wait_s: with inference on the learner, seconds that one pass waits for more environments once one is ready.
+        max_wait_s: The seconds that one pass of inference on the learner waits for more environments once one is ready.
             With `deterministic`, passes wait for all.
-        gamma: discount of the next step, in [0, 1]; for advantages (A2C, PPO), IMPALA has its own.
-        gae_lambda: lambda of the advantages, in [0, 1]; with 1, as in A2C, they reach to the end of the fragment.
-        epochs: passes over each batch, of PPO (10 by default); the others always take one.
-        minibatch_size: samples of one gradient step, of PPO (64 by default).
-        rates: numbers, or schedules of the steps learned from, such as `{"lr": linear(1e-3, 0.0, 1e6)}`. A2C, A3C and
+        gamma: Discount of the next step, in [0, 1]; for advantages (A2C, PPO), IMPALA has its own.
+        gae_lambda: The lambda of the advantages, in [0, 1]; with 1, as in A2C, they reach to the end of the fragment.
+        epochs: The passes over each batch for PPO, 10 by default; the other algorithms always take one.
+        minibatch_size: Samples of one gradient step, of PPO (64 by default).
+        rates: Numbers, or schedules of the steps learned from, such as `{"lr": linear(1e-3, 0.0, 1e6)}`. A2C, A3C and
             PPO have `lr` and `entropy_coef` (PPO `clip` and `target_kl`, too); IMPALA has `learning_rate` and
             `entropy_coeff`, which is negative for a bonus.
-        report_every: steps between two reports to the callbacks, which get mean losses.
-        timeout_s: longest time for one answer of an actor, its start included: a whole fragment, or a step with
+        report_every: Steps between two reports to the callbacks, which get mean losses.
+        timeout_s: Longest time for one answer of an actor, its start included: a whole fragment, or a step with
             inference on the learner. A slower actor is replaced. None: no limit. (In this process no actor can be
             ended.)
-        max_failures: the number of times in a row that the environments of a group may raise, hang, or lose their
+        max_failures: The number of times in a row that the environments of a group may raise, hang, or lose their
             actor, before the run ends with the last error; ten times as often if its host was lost or it was stopped
             from outside.
     """
@@ -280,32 +280,32 @@ def train_actor_learner(
             ended = training.train_actor_learner(agent, make_agent, "CartPole-v1", settings, actors=actors, seed=0)
 
     Args:
-        agent: learns; `parl.Agent` around IMPALA, A2C, A3C or PPO.
-        make_agent: makes an agent of the same kind in each actor; its weights are replaced by the learner's. With
-            inference on the learner it is not needed.
-        env: the id of a registered environment, or a function that returns one.
-        settings: hyper-parameters of the loop.
-        actors: the system that makes the actors, such as `open_actors("remote")`; the caller closes it. Default: this
+        agent: The agent that learns; `parl.Agent` around IMPALA, A2C, A3C or PPO.
+        make_agent: The function that makes an agent of the same kind in each actor; its weights are replaced by the
+            learner's. With inference on the learner it is not needed.
+        env: The id of a registered environment, or a function that returns one.
+        settings: Hyper-parameters of the loop.
+        actors: The system that makes the actors, such as `open_actors("remote")`; the caller closes it. Default: this
             process.
-        env_kwargs: passed to `gymnasium.make` or to the function.
-        evaluator: plays episodes with the present agent; None: no evaluations.
-        evaluate_every: steps between evaluations, rounded up to whole updates.
-        callbacks: called for every report and evaluation, and once at the end, however the loop ends.
-        checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither. Where
-            `settings.resumes_exactly` does not hold, a resumed run begins new episodes.
-        seed: of the environments and of the actions that are drawn in actors.
-        clock: returns seconds from an arbitrary zero.
+        env_kwargs: Arguments of `gymnasium.make` or of the function.
+        evaluator: The function that plays episodes with the present agent; None: no evaluations.
+        evaluate_every: Steps between evaluations, rounded up to whole updates.
+        callbacks: The callbacks, called for every report and evaluation, and once at the end, however the loop ends.
+        checkpoints: The object that writes checkpoints, and lets a resumed run continue from its newest one; None for
+            neither. Where `settings.resumes_exactly` does not hold, a resumed run begins new episodes.
+        seed: The seed of the environments and of the actions that are drawn in actors.
+        clock: The function that returns seconds from an arbitrary zero.
 
     Returns:
         how the loop ended.
 
     Raises:
-        HyperparameterError: the settings do not suit the algorithm, the environment or the checkpoints.
-        CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
-        DivergedError: a loss or a reward is not finite; callbacks that save have not saved since.
-        LostActor: actors ended, or hung, more often in a row than `max_failures` allows.
+        HyperparameterError: The settings do not suit the algorithm, the environment or the checkpoints.
+        CheckpointError: A checkpoint cannot be written, or the run's cannot be used.
+        DivergedError: A loss or a reward is not finite; callbacks that save have not saved since.
+        LostActor: Actors ended, or hung, more often in a row than `max_failures` allows.
         KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
-        Exception: one that an environment raised more often than that, or that the agent or a callback raised.
+        Exception: One that an environment raised more often than that, or that the agent or a callback raised.
     """
     require_kinds("train_actor_learner", agent, settings, ActorLearnerSettings)
     if actors is None:

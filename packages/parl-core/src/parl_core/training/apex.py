@@ -65,29 +65,30 @@ class ApexSettings:
     """Hyper-parameters of the loop; a step is one step of one environment.
 
     Attributes:
-        total_steps: over all environments; the last round is completed.
-        n_actors: actors, each with `groups / n_actors` groups.
-        groups: of environments that one actor steps together; default: one per actor.
-        envs_per_group: environments of one group.
-        n_steps: steps of every environment in one fragment, after which an actor takes the newest weights.
-        max_lag: rounds (one fragment of every group) by which the actors may be ahead of the learner, in addition to
+        total_steps: The environment steps of the run, over all environments; the last round is completed.
+        n_actors: Actors, each with `groups / n_actors` groups.
+        groups: The number of groups of environments, each of which one actor steps together; default: one per actor.
+        envs_per_group: The number of environments of one group.
+        n_steps: Steps of every environment in one fragment, after which an actor takes the newest weights.
+        max_lag: Rounds (one fragment of every group) by which the actors may be ahead of the learner, in addition to
             the round that they make while it learns.
-        deterministic: store fragments in the order of their groups and not of their arrival. This gives the same bits
-            for any number of actors, and a resumed run that equals one that was never stopped.
-        learning_starts: steps before the first update.
-        train_every: steps between two phases of learning.
-        gradient_steps: updates of one phase.
-        batch_size: transitions of one update; default 512 (paper).
-        memory_size: number of transitions in the replay memory.
-        n_step: rewards that are summed before bootstrapping, with the algorithm's gamma; default 3 (paper).
-        prioritized: settings of the prioritised draws; default alpha 0.6 and beta 0.4 (paper).
-        epsilon: probability of random actions of the first environment, in (0, 1); default 0.4 (paper).
-        epsilon_power: that of the last environment is `epsilon ** (1 + epsilon_power)`, at least 0; default 7 (paper).
-        rates: learning rates by the names of the arguments of the algorithm's `learn`: numbers, or schedules of the
+        deterministic: Whether fragments are stored in the order of their groups and not of their arrival. This gives
+            the same bits for any number of actors, and a resumed run that equals one that was never stopped.
+        learning_starts: Steps before the first update.
+        train_every: Steps between two phases of learning.
+        gradient_steps: Updates of one phase.
+        batch_size: Transitions of one update; default 512 (paper).
+        memory_size: Number of transitions in the replay memory.
+        n_step: Rewards that are summed before bootstrapping, with the algorithm's gamma; default 3 (paper).
+        prioritized: Settings of the prioritised draws; default alpha 0.6 and beta 0.4 (paper).
+        epsilon: Probability of random actions of the first environment, in (0, 1); default 0.4 (paper).
+        epsilon_power: The power that spreads exploration: the last environment's epsilon is
+            `epsilon ** (1 + epsilon_power)`, at least 0; default 7 (paper).
+        rates: Learning rates by the names of the arguments of the algorithm's `learn`: numbers, or schedules of the
             steps taken.
-        report_every: steps between two reports to the callbacks, which get mean losses.
-        timeout_s: as in `ActorLearnerSettings`.
-        max_failures: as in `ActorLearnerSettings`.
+        report_every: Steps between two reports to the callbacks, which get mean losses.
+        timeout_s: As in `ActorLearnerSettings`.
+        max_failures: As in `ActorLearnerSettings`.
     """
 
     total_steps: int = 1_000_000
@@ -171,8 +172,8 @@ def first_errors(
         chosen: `[n, T]`, Q of the chosen actions.
         next_best: `[n, T]`, the largest Q of the observation after the step; if the episode was truncated, of its last
             observation.
-        steps: the n of n-step.
-        gamma: discount of a step.
+        steps: The n of n-step.
+        gamma: Discount of a step.
     """
     bootstrapped = reward + gamma * np.where(terminated, 0.0, next_best)
     goes_on = ~(terminated | truncated)
@@ -189,8 +190,8 @@ class _Explorer:
 
     Args:
         agent: `parl.Agent` around DQN or one of its kin.
-        n_step: of the returns.
-        epsilon: of all environments of the run, `[N]`.
+        n_step: The n of the n-step returns.
+        epsilon: The epsilons of all environments of the run, `[N]`.
     """
 
     def __init__(self, agent: Any, n_step: int, epsilon: NDArray[np.float64]) -> None:
@@ -262,11 +263,11 @@ class ApexActor(CollectingActor):
     """A collecting actor that explores by epsilons and computes the first priority of each step.
 
     Args:
-        make_agent: makes the agent; called here.
-        n_steps: steps of a fragment.
-        n_step: of the returns.
-        epsilon: of all environments of the run.
-        groups_arguments: those of `GroupActor`.
+        make_agent: The function that makes the agent; it is called here.
+        n_steps: Steps of a fragment.
+        n_step: The n of the n-step returns.
+        epsilon: The epsilons of all environments of the run.
+        groups_arguments: The arguments of `GroupActor`.
     """
 
     def __init__(
@@ -321,33 +322,34 @@ def train_apex(
     """Train an agent from the prioritised experience of many actors.
 
     Args:
-        agent: learns; `parl.Agent` around ApeX, DQN, QRDQN, C51 or Rainbow (with noisy layers and the smallest
-            epsilons: `epsilon=1e-3`).
-        make_agent: makes an agent of the same kind in each actor; its weights are replaced by the learner's.
-        env: the id of a registered environment, or a function that returns one.
-        settings: hyper-parameters of the loop.
-        actors: the system that makes the actors, such as `open_actors("remote")`; the caller closes it. Default: this
+        agent: The agent that learns; `parl.Agent` around ApeX, DQN, QRDQN, C51 or Rainbow (with noisy layers and the
+            smallest epsilons: `epsilon=1e-3`).
+        make_agent: The function that makes an agent of the same kind in each actor; its weights are replaced by the
+            learner's.
+        env: The id of a registered environment, or a function that returns one.
+        settings: Hyper-parameters of the loop.
+        actors: The system that makes the actors, such as `open_actors("remote")`; the caller closes it. Default: this
             process.
-        env_kwargs: passed to `gymnasium.make` or to the function.
-        memory: prioritised, for `envs_per_group` environments that take turns; default: what `make_memory` returns.
-        evaluator: plays episodes with the present agent; None: no evaluations.
-        evaluate_every: steps between evaluations, rounded up to whole rounds.
-        callbacks: called for every report and evaluation, and once at the end, however the loop ends.
-        checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither. Where
-            `settings.deterministic` does not hold, a resumed run begins new episodes.
-        seed: of the environments, the actions that are drawn in actors, and the batches.
-        clock: returns seconds from an arbitrary zero.
+        env_kwargs: Arguments of `gymnasium.make` or of the function.
+        memory: Prioritised, for `envs_per_group` environments that take turns; default: what `make_memory` returns.
+        evaluator: The function that plays episodes with the present agent; None: no evaluations.
+        evaluate_every: Steps between evaluations, rounded up to whole rounds.
+        callbacks: The callbacks, called for every report and evaluation, and once at the end, however the loop ends.
+        checkpoints: The object that writes checkpoints, and lets a resumed run continue from its newest one; None for
+            neither. Where `settings.deterministic` does not hold, a resumed run begins new episodes.
+        seed: The seed of the environments, the actions that are drawn in actors, and the batches.
+        clock: The function that returns seconds from an arbitrary zero.
 
     Returns:
         how the loop ended.
 
     Raises:
-        HyperparameterError: the settings do not suit the algorithm, the environment or the checkpoints.
-        CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
-        DivergedError: a loss or a reward is not finite; callbacks that save have not saved since.
-        LostActor: actors ended, or hung, more often in a row than `max_failures` allows.
+        HyperparameterError: The settings do not suit the algorithm, the environment or the checkpoints.
+        CheckpointError: A checkpoint cannot be written, or the run's cannot be used.
+        DivergedError: A loss or a reward is not finite; callbacks that save have not saved since.
+        LostActor: Actors ended, or hung, more often in a row than `max_failures` allows.
         KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
-        Exception: one that an environment raised more often than that, or that the agent or a callback raised.
+        Exception: One that an environment raised more often than that, or that the agent or a callback raised.
     """
     require_kinds("train_apex", agent, settings, ApexSettings)
     _require_values(agent)

@@ -39,11 +39,11 @@ class ConfirmedReturn(Callback):
     """Stops when several evaluations in a row reach a mean return, because a single one may be luck.
 
     Args:
-        threshold: mean return that counts as solved.
-        times: evaluations in a row, at least 1.
+        threshold: Mean return that counts as solved.
+        times: Evaluations in a row, at least 1.
 
     Raises:
-        HyperparameterError: a number is out of its range, or NaN.
+        HyperparameterError: A number is out of its range, or NaN.
     """
 
     needs_evaluations = True
@@ -76,8 +76,8 @@ class NoImprovement(Callback):
     """Stops when the best evaluation is too long ago, because learning has finished or stalled.
 
     Args:
-        evaluations: number of evaluations in a row that may bring no improvement, at least 1.
-        by: an improvement is a mean return that exceeds the best by more than this; at least 0.
+        evaluations: Number of evaluations in a row that may bring no improvement, at least 1.
+        by: An improvement is a mean return that exceeds the best by more than this; at least 0.
     """
 
     needs_evaluations = True
@@ -152,11 +152,11 @@ class KeepBest(Callback):
     or Ctrl-C ends the loop, the agent in memory does not change; the file is complete and has the best agent so far.
 
     Args:
-        agent: the agent to keep.
-        run: the run in whose folder `name` is saved after every improvement, with the optimizer; None keeps the weights
+        agent: The agent to keep.
+        run: The run in whose folder `name` is saved after every improvement, with the optimizer; None keeps the weights
             in memory only.
-        name: name of the file in the run's folder.
-        normalization: the environment whose running statistics belong to the agent; they are kept and restored with it.
+        name: Name of the file in the run's folder.
+        normalization: The environment whose running statistics belong to the agent; they are kept and restored with it.
     """
 
     needs_evaluations = True
@@ -221,10 +221,10 @@ class KeepLatest(Callback):
     this callback before `KeepBest`, which restores the best weights at the end. After an error the agent is not saved.
 
     Args:
-        agent: the agent to save.
-        run: the run whose folder takes the file.
-        name: name of the file.
-        normalization: the environment whose running statistics belong to the agent.
+        agent: The agent to save.
+        run: The run whose folder takes the file.
+        name: Name of the file.
+        normalization: The environment whose running statistics belong to the agent.
     """
 
     def __init__(self, agent: SavableAgent, run: Run, name: str = "last.ckpt", *, normalization: Any = None) -> None:
@@ -247,9 +247,9 @@ class Progress(Callback):
     """Shows steps, the mean return of the latest training episodes, the latest evaluation, the speed and the time left.
 
     Args:
-        out: the stream to write to; default: standard error.
-        window: number of training episodes whose returns are averaged.
-        clock: returns seconds from an arbitrary zero.
+        out: The stream to write to; default: standard error.
+        window: Number of training episodes whose returns are averaged.
+        clock: The function that returns seconds from an arbitrary zero.
     """
 
     def __init__(
@@ -395,17 +395,19 @@ def standard_callbacks(
             training.train_on_policy(agent, envs, settings, callbacks=callbacks, seed=0)
 
     Args:
-        run: the run whose folder takes all files.
-        agent: its best weights are kept in `best.ckpt` and restored at the end; the latest are in `last.ckpt`.
-        title: title of the learning curve.
-        goal: mean return of an evaluation that counts as solved; None trains until the budget is used up.
-        confirmations: number of evaluations in a row that have to reach the goal.
-        max_seconds: time budget in seconds; None for none.
-        max_steps: stop at this step, before the end of the loop's own budget, for a run in portions; None for no limit.
-        patience: stop after this number of evaluations without improvement; None for never.
-        steps: the unit of the loop's steps, for the learning curve, such as `"gradient steps"` of an offline loop.
-        normalization: the environment whose running statistics belong to the agent (`NormalizeVector`): saved with it.
-        progress: whether to show progress on standard error.
+        run: The run whose folder takes all files.
+        agent: The agent, whose best weights are kept in `best.ckpt` and restored at the end; the latest are in
+            `last.ckpt`.
+        title: Title of the learning curve.
+        goal: Mean return of an evaluation that counts as solved; None trains until the budget is used up.
+        confirmations: Number of evaluations in a row that have to reach the goal.
+        max_seconds: Time budget in seconds; None for none.
+        max_steps: The step at which to stop, before the end of the loop's own budget, for a run in portions; None for
+            no limit.
+        patience: The number of evaluations without improvement after which to stop; None never stops.
+        steps: The unit of the loop's steps, for the learning curve, such as `"gradient steps"` of an offline loop.
+        normalization: The environment whose running statistics belong to the agent (`NormalizeVector`): saved with it.
+        progress: Whether to show progress on standard error.
     """
     callbacks: list[Callback] = [
         _InterruptionNotice(run),

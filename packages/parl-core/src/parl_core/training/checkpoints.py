@@ -84,10 +84,10 @@ class LoopParts:
     """The parts of a loop that a checkpoint holds.
 
     Attributes:
-        agent: the agent that learns.
-        collector: steps the environments; None if there are none.
-        memory: a replay memory; None if there is none.
-        others: other parts by name: generators, and objects with `get_state` and `set_state`.
+        agent: The agent that learns.
+        collector: Steps the environments; None if there are none.
+        memory: A replay memory; None if there is none.
+        others: Other parts by name: generators, and objects with `get_state` and `set_state`.
     """
 
     agent: SavedAgent
@@ -100,14 +100,14 @@ class Checkpoints:
     """Decides when a loop writes a checkpoint, and restores a resumed run from its newest one.
 
     Args:
-        run: the run; its folder has the checkpoints in `checkpoints/`, and `Run.resume(...)` continues it.
-        every: steps (in an offline loop: updates) between two checkpoints; another one is written at the end.
-        keep: number of checkpoints that are kept.
+        run: The run; its folder has the checkpoints in `checkpoints/`, and `Run.resume(...)` continues it.
+        every: Steps (in an offline loop: updates) between two checkpoints; another one is written at the end.
+        keep: Number of checkpoints that are kept.
         environments: `"exact"`, `"reset"`, or `"auto"`: see `parl_core.training.checkpoints`.
-        fresh_episodes: resume with new episodes if the old ones cannot be continued.
+        fresh_episodes: Whether a run is resumed with new episodes if the old ones cannot be continued.
 
     Raises:
-        HyperparameterError: a number is out of its range.
+        HyperparameterError: A number is out of its range.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Checkpoints:
         """Record the episodes of a vector of environments from its first reset on, if that is possible.
 
         Raises:
-            HyperparameterError: the environments cannot be saved in the required way.
+            HyperparameterError: The environments cannot be saved in the required way.
         """
         self._environments = SavedEnvironments(envs, self._rule, seed)
 
@@ -141,7 +141,7 @@ class Checkpoints:
         """Record that a resumed loop starts new episodes, and the reason.
 
         Raises:
-            HyperparameterError: the rule is `"exact"`.
+            HyperparameterError: The rule is `"exact"`.
         """
         if self._rule == "exact":
             raise HyperparameterError(f'environments="exact" is not possible here: {why}')
@@ -153,7 +153,7 @@ class Checkpoints:
             The loop's own state that was passed to `save`; None in a new run.
 
         Raises:
-            CheckpointError: a part cannot be saved, or the checkpoint cannot be used.
+            CheckpointError: A part cannot be saved, or the checkpoint cannot be used.
         """
         self._parts = parts
         self._first_values = _agent_values(parts.agent)
@@ -178,7 +178,7 @@ class Checkpoints:
         """Use another agent for the next checkpoints, if a program makes a new agent in the middle of its run.
 
         Raises:
-            CheckpointError: no parts were registered; call `keep` first.
+            CheckpointError: No parts were registered; call `keep` first.
         """
         if self._parts is None:
             raise CheckpointError("there are no parts whose agent could be replaced: call keep(LoopParts(...)) first")
@@ -207,11 +207,11 @@ class Checkpoints:
         """Write a checkpoint, unless the one of this step exists.
 
         Args:
-            step: steps taken so far.
-            loop: returns the loop's own state, which `keep` returns in the resumed run.
+            step: Steps taken so far.
+            loop: The function that returns the loop's own state, which `keep` returns in the resumed run.
 
         Raises:
-            CheckpointError: it cannot be written; the message names the newest existing one and a remedy.
+            CheckpointError: It cannot be written; the message names the newest existing one and a remedy.
         """
         parts = self._parts
         if parts is None or step == self._written:
@@ -377,12 +377,12 @@ class SavedEnvironments:
     """Saves and restores one vector of environments. Make it before the first reset, because it records from then on.
 
     Args:
-        envs: a vector environment, with any wrappers.
+        envs: A vector environment, with any wrappers.
         rule: `"exact"`, `"reset"`, or `"auto"`: exact if possible.
-        seed: seed of the run; the seeds of resets follow from it.
+        seed: Seed of the run; the seeds of resets follow from it.
 
     Raises:
-        HyperparameterError: the rule is unknown, or it is `"exact"` and the environments do not give their state.
+        HyperparameterError: The rule is unknown, or it is `"exact"` and the environments do not give their state.
     """
 
     def __init__(self, envs: Any, rule: EnvironmentRule, seed: int | None) -> None:
@@ -428,14 +428,14 @@ class SavedEnvironments:
         """Bring new environments to the position of the saved ones.
 
         Args:
-            state: of `get_state`.
-            fresh_episodes: do not restore the episodes, only the state of wrappers that outlasts them.
+            state: The result of `get_state`.
+            fresh_episodes: Whether the episodes are not restored, only the state of wrappers that outlasts them.
 
         Returns:
             Whether the environments are in the middle of the saved episodes; else they have to be reset.
 
         Raises:
-            CheckpointError: an environment did not reach its saved position.
+            CheckpointError: An environment did not reach its saved position.
         """
         self._root = int(state["root"])
         exact = bool(state["exact"]) and self.exact and not fresh_episodes
@@ -461,7 +461,7 @@ def get_random_state(backend: str = "") -> dict[str, Any]:
     if they continue as well.
 
     Args:
-        backend: the backend whose framework's generators belong to it; empty for none.
+        backend: The backend whose framework's generators belong to it; empty for none.
     """
     version, words, gauss = random.getstate()
     state: dict[str, Any] = {

@@ -39,16 +39,16 @@ class Course:
     """One run of a loop.
 
     Args:
-        total_steps: the budget.
-        callbacks: called for every update and evaluation, and once at the end.
-        evaluator: plays episodes with the present agent; None: no evaluations.
-        evaluate_every: steps between evaluations.
-        clock: returns seconds from an arbitrary zero.
-        unit: the unit of the steps, for messages.
-        checkpoints: writes checkpoints, and restores a resumed run; None for neither.
+        total_steps: The budget.
+        callbacks: The callbacks, called for every update and evaluation, and once at the end.
+        evaluator: The function that plays episodes with the present agent; None: no evaluations.
+        evaluate_every: Steps between evaluations.
+        clock: The function that returns seconds from an arbitrary zero.
+        unit: The unit of the steps, for messages.
+        checkpoints: The object that writes checkpoints, and restores a resumed run; None for neither.
 
     Raises:
-        HyperparameterError: the callbacks are not a sequence of callbacks, or the evaluator is not a function.
+        HyperparameterError: The callbacks are not a sequence of callbacks, or the evaluator is not a function.
     """
 
     ended: Ended
@@ -87,7 +87,7 @@ class Course:
         """Register the environments that the loop steps, before their first reset.
 
         Raises:
-            HyperparameterError: they cannot be saved in the way that the checkpoints require.
+            HyperparameterError: They cannot be saved in the way that the checkpoints require.
         """
         if self._checkpoints is not None:
             self._checkpoints.watch(envs, seed)
@@ -98,7 +98,7 @@ class Course:
         A `parl.Agent` enters training mode, here and after each evaluation.
 
         Raises:
-            CheckpointError: a part cannot be saved, or the checkpoint cannot be used.
+            CheckpointError: A part cannot be saved, or the checkpoint cannot be used.
         """
         self._agent = parts.agent
         if self._checkpoints is None:
@@ -144,13 +144,13 @@ class Course:
         """Report an update to the callbacks, with the named figures of the algorithm's losses.
 
         Args:
-            losses: the losses of the update, by name.
-            episodes: the episodes that ended since the last report.
-            schedules: the scheduled values that were used, by name.
-            metrics: further numbers, by their full names.
+            losses: The losses of the update, by name.
+            episodes: The episodes that ended since the last report.
+            schedules: The scheduled values that were used, by name.
+            metrics: Further numbers, by their full names.
 
         Raises:
-            DivergedError: a loss is not finite.
+            DivergedError: A loss is not finite.
         """
         algorithm = getattr(self._agent, "alg", None)
         if isinstance(algorithm, Algorithm):
@@ -185,7 +185,7 @@ class Course:
         """Write a checkpoint, if `every` steps were taken since the last time; call it where a round of the loop ends.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: It cannot be written.
             KeyboardInterrupt: Ctrl-C was pressed in this round; a checkpoint was written.
         """
         if self._checkpoints is None:
@@ -205,7 +205,7 @@ class Course:
         then differ from one that was not stopped.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: It cannot be written.
         """
         if self._checkpoints is not None and self._checkpoints.exact:
             self._checkpoints.save(self.step, self._state)
@@ -293,7 +293,7 @@ def _checked(callbacks: Any) -> Sequence[Callback]:
     """Return callbacks, each of which has every method that a course calls.
 
     Raises:
-        HyperparameterError: they are no sequence, or one is something else.
+        HyperparameterError: They are no sequence, or one is something else.
     """
     if not isinstance(callbacks, Sequence):
         raise HyperparameterError(f"callbacks are a list, got {callbacks!r}: pass callbacks=[...]")

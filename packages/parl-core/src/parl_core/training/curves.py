@@ -45,15 +45,16 @@ class RunCurve:
     """The evaluations of one run.
 
     Attributes:
-        path: of its folder.
-        steps: of training, at each evaluation; of a run without evaluations, at each report of ended episodes.
-        returns: mean return there.
-        returns_of: origin of the returns: `evaluations`, or `training`, whose episodes explore; empty without returns.
-        seconds: duration of the whole run, as far as it is logged.
-        ended: the reason for its end; empty if it has not ended, or was killed.
-        stop: the kind of end, a name of `Stop` in small letters.
-        asked: the content of `run.json` or `settings.json`; empty if neither exists.
-        taken: steps of training, as far as they are logged.
+        path: The path of its folder.
+        steps: The steps of training at each evaluation; of a run without evaluations, at each report of ended episodes.
+        returns: Mean return there.
+        returns_of: The origin of the returns: `evaluations`, or `training`, whose episodes explore; empty without
+            returns.
+        seconds: Duration of the whole run, as far as it is logged.
+        ended: The reason for its end; empty if it has not ended, or was killed.
+        stop: The kind of end, a name of `Stop` in small letters.
+        asked: The content of `run.json` or `settings.json`; empty if neither exists.
+        taken: Steps of training, as far as they are logged.
     """
 
     path: Path
@@ -81,7 +82,7 @@ def read_run(folder: Path) -> RunCurve:
     """Read a run's curve.
 
     Raises:
-        CheckpointError: the folder does not belong to a run, or its log is damaged.
+        CheckpointError: The folder does not belong to a run, or its log is damaged.
     """
     path = folder / JsonLines.NAME
     found: dict[str, list[tuple[float, float]]] = {"evaluation/return": [], "train/return": []}
@@ -136,8 +137,8 @@ class RunGroup:
     """Runs that differ only by their seeds.
 
     Attributes:
-        name: in legends and tables.
-        runs: at least one.
+        name: The name in legends and tables.
+        runs: The runs, at least one.
     """
 
     name: str
@@ -147,7 +148,7 @@ class RunGroup:
         """Return the course of the group, over the steps that all of its runs have.
 
         Args:
-            points: largest number of points.
+            points: Largest number of points.
         """
         drawn = [run for run in self.runs if len(run.steps)]
         if not drawn:
@@ -188,11 +189,12 @@ class Comparison:
         """Read runs and groups.
 
         Args:
-            folders: of runs, or of folders that hold several; those are a group if they differ by their seed alone.
-            by_settings: single runs that differ by their seed alone become one group.
+            folders: The folders of runs, or of folders that hold several; those are a group if they differ by their
+                seed alone.
+            by_settings: Whether single runs that differ by their seed alone become one group.
 
         Raises:
-            CheckpointError: a folder is neither.
+            CheckpointError: A folder is neither.
         """
         groups: dict[str, tuple[RunCurve, ...]] = {}  # by settings where these make them, else by name
         names: dict[str, str] = {}
@@ -313,10 +315,10 @@ def draw_comparison(comparison: Comparison, path: Path, title: str = "", goal: f
     """Draw all groups as a picture; matplotlib needs no display for it.
 
     Args:
-        comparison: the runs.
-        path: of the picture; its suffix is the format.
-        title: above it.
-        goal: drawn as a line if given.
+        comparison: The runs.
+        path: The path of the picture; its suffix is the format.
+        title: The title above the charts.
+        goal: The mean return that is drawn as a line; None draws none.
 
     Raises:
         HyperparameterError: matplotlib does not write files with this suffix.
@@ -346,10 +348,10 @@ def write_page(comparison: Comparison, path: Path, title: str = "", goal: float 
     """Write all groups as one HTML file, which needs no network: values at the pointer, zoom, groups on and off.
 
     Args:
-        comparison: the runs.
-        path: of the file.
-        title: above it.
-        goal: drawn as a line if given.
+        comparison: The runs.
+        path: The path of the file.
+        title: The title above the charts.
+        goal: The mean return that is drawn as a line; None draws none.
 
     Raises:
         ImportError: plotly is not installed.
@@ -402,11 +404,11 @@ class LearningCurve(Callback):
     """Draws returns over steps when training is over, but not when it was interrupted.
 
     Args:
-        run: the picture is saved in its folder.
-        title: of the picture.
-        goal: mean return that is drawn as a line; None draws none.
-        name: file name of the picture; its suffix is the format.
-        steps: the unit of the loop's steps, such as `"gradient steps"` of an offline loop.
+        run: The run whose folder gets the picture.
+        title: The title of the picture.
+        goal: Mean return that is drawn as a line; None draws none.
+        name: File name of the picture; its suffix is the format.
+        steps: The unit of the loop's steps, such as `"gradient steps"` of an offline loop.
     """
 
     def __init__(
@@ -456,15 +458,15 @@ def draw_curve(
     """Draw training episodes (dots, and their mean over `window`) and evaluations (mean and standard deviation).
 
     Args:
-        path: of the picture; its suffix is the format.
-        title: above the picture.
-        steps: environment steps at which each training episode was over.
-        returns: one per training episode.
-        evaluations: in order.
-        goal: drawn as a line if given.
-        window: training episodes that are averaged.
-        xlabel: the unit of `steps`.
-        label: the meaning of the dots.
+        path: The path of the picture; its suffix is the format.
+        title: The title above the picture.
+        steps: Environment steps at which each training episode was over.
+        returns: One per training episode.
+        evaluations: The evaluations, in order.
+        goal: The mean return that is drawn as a line; None draws none.
+        window: Training episodes that are averaged.
+        xlabel: The unit of `steps`.
+        label: The meaning of the dots.
     """
     from matplotlib.figure import Figure
 

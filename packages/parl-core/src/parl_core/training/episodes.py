@@ -61,11 +61,11 @@ def run_episode(
     """Play one episode to its end.
 
     Args:
-        env: a Gymnasium environment.
-        act: chooses an action for an observation: `agent.sample` or `agent.predict`.
-        seed: of the environment's reset; None continues with its generator.
-        valid: makes actions `[n, *act]` valid in the action space, such as the result of `into_space`; by default the
-            environment gets the chosen actions unchanged.
+        env: A Gymnasium environment.
+        act: The function that chooses an action for an observation: `agent.sample` or `agent.predict`.
+        seed: The seed of the environment's reset; None continues with its generator.
+        valid: The function that makes actions `[n, *act]` valid in the action space, such as the result of
+            `into_space`; by default the environment gets the chosen actions unchanged.
     """
     env = with_named_parts(env)
     obs, _ = env.reset(seed=seed)
@@ -94,20 +94,20 @@ def train_by_episodes(
     """Train with the Monte-Carlo returns of one episode at a time (REINFORCE).
 
     Args:
-        agent: acts and learns.
-        env: a Gymnasium environment.
-        episodes: number of episodes to learn from.
-        gamma: discount of the next step.
-        log_every: episodes between log lines.
-        test_every: episodes between test episodes, played with `predict`.
-        seed: of the environment's first reset.
+        agent: The agent that acts and learns.
+        env: A Gymnasium environment.
+        episodes: Number of episodes to learn from.
+        gamma: Discount of the next step.
+        log_every: Episodes between log lines.
+        test_every: Episodes between test episodes, played with `predict`.
+        seed: The seed of the environment's first reset.
 
     Returns:
         the returns of the test episodes.
 
     Raises:
-        HyperparameterError: a number is out of its range.
-        DivergedError: the environment returned a reward or an observation that is NaN or infinite.
+        HyperparameterError: A number is out of its range.
+        DivergedError: The environment returned a reward or an observation that is NaN or infinite.
     """
     for name, number in (("episodes", episodes), ("log_every", log_every), ("test_every", test_every)):
         check_int(name, number)

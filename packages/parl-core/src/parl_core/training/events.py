@@ -40,9 +40,9 @@ class Episode:
     """One finished episode.
 
     Attributes:
-        episode_return: the undiscounted sum of its rewards; for a team, of the team's rewards.
-        length: number of its steps.
-        agent_returns: for an evaluated team, the sum of each agent's rewards, in the order of `JointEnv.agents`.
+        episode_return: The undiscounted sum of its rewards; for a team, of the team's rewards.
+        length: Number of its steps.
+        agent_returns: The sum of each agent's rewards, for an evaluated team, in the order of `JointEnv.agents`.
     """
 
     episode_return: float
@@ -55,13 +55,13 @@ class Update:
     """A report of an update, and of the time since the previous update.
 
     Attributes:
-        step: environment steps so far, over all environments.
-        total_steps: the loop's budget of environment steps.
-        seconds: since the loop began, evaluations included.
-        episodes: the episodes that ended since the previous update.
-        losses: the losses that the agent's update returned, by name.
-        schedules: scheduled values that were used, by name, such as `lr`.
-        metrics: further numbers by their full names (`group/name`), such as `lag/mean`.
+        step: Environment steps so far, over all environments.
+        total_steps: The loop's budget of environment steps.
+        seconds: The seconds since the loop began, evaluations included.
+        episodes: The episodes that ended since the previous update.
+        losses: The losses that the agent's update returned, by name.
+        schedules: The scheduled values that were used, by name, such as `lr`.
+        metrics: Further numbers by their full names (`group/name`), such as `lag/mean`.
     """
 
     step: int
@@ -78,9 +78,9 @@ class Evaluation:
     """Episodes played without exploration and without learning.
 
     Attributes:
-        episodes: one for each evaluated episode, in the order of their seeds.
-        step: environment steps that training had taken by then.
-        seconds: since the loop began.
+        episodes: One for each evaluated episode, in the order of their seeds.
+        step: Environment steps that training had taken by then.
+        seconds: The seconds since the loop began.
     """
 
     episodes: Sequence[Episode]
@@ -135,11 +135,11 @@ class Ended:
     """The end of a loop.
 
     Attributes:
-        stop: the kind of end.
-        reason: the same in words, with the values.
-        step: environment steps that were taken.
-        seconds: since the loop began.
-        evaluations: all of them, in order.
+        stop: The kind of end.
+        reason: The reason in words, with the values.
+        step: Environment steps that were taken.
+        seconds: The seconds since the loop began.
+        evaluations: All of them, in order.
     """
 
     stop: Stop
@@ -164,8 +164,8 @@ class Callback:
         """Handle new steps; called whenever the loop has counted some, so it should be cheap.
 
         Args:
-            step: environment steps so far (gradient steps of `train_offline`).
-            seconds: since the loop began.
+            step: Environment steps so far (gradient steps of `train_offline`).
+            seconds: The seconds since the loop began.
         """
 
     def on_update(self, update: Update) -> str | None:
@@ -207,10 +207,10 @@ class MetricMeans:
     """The means of the named scalars that an algorithm's `learn` returns.
 
     Args:
-        names: names of the parts of the result, in order: the algorithm's `FIGURES`.
-        read: turns results that are still on the device into floats, and refuses numbers that are not finite. It is
-            called for all results at once, after 100 updates at most, so that no update waits. None: results are
-            floats.
+        names: Names of the parts of the result, in order: the algorithm's `FIGURES`.
+        read: The function that turns results that are still on the device into floats, and refuses numbers that are not
+            finite. It is called for all results at once, after 100 updates at most, so that no update waits. None:
+            results are floats.
     """
 
     UNREAD = 100
@@ -235,7 +235,7 @@ class MetricMeans:
         """Read all results.
 
         Raises:
-            DivergedError: a loss is not finite.
+            DivergedError: A loss is not finite.
         """
         unread, self._unread = self._unread, []
         for result in unread:
@@ -268,8 +268,9 @@ class LossMeans:
     """The means of losses by name.
 
     Args:
-        read: turns the result of an update into its losses by name, and refuses numbers that are not finite. It is
-            called for all results at once, after 100 updates at most, so that no update waits for a device.
+        read: The function that turns the result of an update into its losses by name, and refuses numbers that are not
+            finite. It is called for all results at once, after 100 updates at most, so that no update waits for a
+            device.
     """
 
     def __init__(self, read: Callable[[Any], Mapping[str, float]]) -> None:
@@ -288,7 +289,7 @@ class LossMeans:
         """Read all results.
 
         Raises:
-            DivergedError: a loss is not finite.
+            DivergedError: A loss is not finite.
         """
         unread, self._unread = self._unread, []
         for result in unread:
@@ -356,7 +357,7 @@ class RunningEpisodes:
     """Returns and lengths so far, one of each per environment.
 
     Args:
-        num_envs: environments of the vector.
+        num_envs: Environments of the vector.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -367,11 +368,11 @@ class RunningEpisodes:
 
         Args:
             reward: `[num_envs]`.
-            ended: indices of the environments whose episodes ended with this step.
-            infos: of the step. If they or their `final_info` have Gymnasium's `episode`, and its length is the one
-                counted here, its return is used, because a wrapper may have scaled rewards. Statistics of another
-                length count other steps: those inside of a frame skip, or those of Gymnasium's vector wrapper, which
-                starts again in all environments whenever `reset_mask` resets one.
+            ended: Indices of the environments whose episodes ended with this step.
+            infos: The infos of the step. If they or their `final_info` have Gymnasium's `episode`, and its length is
+                the one counted here, its return is used, because a wrapper may have scaled rewards. Statistics of
+                another length count other steps: those inside of a frame skip, or those of Gymnasium's vector wrapper,
+                which starts again in all environments whenever `reset_mask` resets one.
 
         Returns:
             the episodes that ended.

@@ -34,9 +34,9 @@ class ActorSeconds(NamedTuple):
     """Seconds that an actor spent, by activity.
 
     Attributes:
-        env: in the environments' own code.
-        policy: in choosing actions and recording steps.
-        idle: between fragments: sending one, taking weights, waiting for the next call.
+        env: The seconds spent in the environments' own code.
+        policy: The seconds spent choosing actions and recording steps.
+        idle: The seconds between fragments: sending one, taking weights, waiting for the next call.
     """
 
     env: float = 0.0
@@ -49,23 +49,23 @@ class FragmentSteps:
     """`T` steps of the `n` environments of a group.
 
     Attributes:
-        task: the task of the fragment.
-        version: number of updates of the weights that chose the actions; with several versions, the oldest.
+        task: The task of the fragment.
+        version: Number of updates of the weights that chose the actions; with several versions, the oldest.
         obs: `[n, T, *obs]`, or a dictionary of such: the observations that the actions were chosen from.
         action: `[n, T, *act]`, as the policy drew it, before it was made valid in the action space.
         reward: `[n, T]`.
         terminated: `[n, T]`.
         truncated: `[n, T]`.
-        policy: the policy's other outputs for each step, by name, `[n, T, ...]`.
+        policy: The policy's other outputs for each step, by name, `[n, T, ...]`.
         last_obs: `[n, *obs]`, the observations after the last step; None if learning does not need them.
         final_rows: int64 `[k]`, `i * T + t` of the steps whose episodes were truncated and did not terminate.
         final_obs: `[k, *obs]`, the last observations of these episodes; None if there are none.
-        episodes: the episodes that ended.
-        seconds: the actor's time by activity.
-        state: the state of a model with a memory before the first step, `[n, ...]` by name. This and the following are
+        episodes: The episodes that ended.
+        seconds: The actor's time by activity.
+        state: The state of a model with a memory before the first step, `[n, ...]` by name. This and the following are
             empty without a memory.
-        last_state: the state before `last_obs`.
-        final_state: the state before `final_obs`, `[k, ...]`.
+        last_state: The state before `last_obs`.
+        final_state: The state before `final_obs`, `[k, ...]`.
     """
 
     task: Task
@@ -105,8 +105,8 @@ class FragmentWriter:
     """Records the steps of a group one after another.
 
     Args:
-        task: the task of the fragment.
-        n_steps: its length T.
+        task: The task of the fragment.
+        n_steps: The length T of the fragment.
     """
 
     def __init__(self, task: Task, n_steps: int) -> None:
@@ -140,13 +140,13 @@ class FragmentWriter:
         """Record one step of all environments.
 
         Args:
-            version: the version of the weights that chose the actions.
+            version: The version of the weights that chose the actions.
             obs: `[n, *obs]`, the observations that the actions were chosen from.
             action: `[n, *act]`.
-            policy: the policy's other outputs, `[n, ...]` each.
-            step: the result of the environments' step.
-            before: the state of a model with a memory before the step, `[n, ...]` by name; else empty.
-            after: the state after the step, also where an episode ended.
+            policy: The policy's other outputs, `[n, ...]` each.
+            step: The result of the environments' step.
+            before: The state of a model with a memory before the step, `[n, ...]` by name; else empty.
+            after: The state after the step, also where an episode ended.
         """
         t = self.length
         if not t:
@@ -175,7 +175,7 @@ class FragmentWriter:
 
         Args:
             last_obs: `[n, *obs]`, the observations after the last step.
-            last_state: the state of a model with a memory before `last_obs`; else empty.
+            last_state: The state of a model with a memory before `last_obs`; else empty.
         """
         assert self.is_full, "a fragment is finished when it is full"
         assert self.version is not None
@@ -259,8 +259,8 @@ class FragmentBatch:
         final_rows: int64 `[k]`, rows of truncated steps.
         final_obs: `[k, *obs]`, or None.
         versions: int64 `[fragments]`, versions of the weights that acted.
-        episodes: the episodes that ended.
-        state: as in `FragmentSteps`, `[N, ...]` by name, like the following.
+        episodes: The episodes that ended.
+        state: As in `FragmentSteps`, `[N, ...]` by name, like the following.
         last_state: `[N, ...]`.
         final_state: `[k, ...]`.
     """
@@ -296,7 +296,7 @@ class BatchMemory:
         """Return the fragments as one batch, in the order given.
 
         Raises:
-            DivergedError: a reward or an observation is infinite or NaN.
+            DivergedError: A reward or an observation is infinite or NaN.
         """
         self._used = 0
         first = fragments[0]

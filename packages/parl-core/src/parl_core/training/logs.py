@@ -61,7 +61,7 @@ def figures(event: Update | Evaluation) -> dict[str, float]:
     """Return the numbers of an event, named as in TensorBoard (`group/name`).
 
     Args:
-        event: an update has `train/return` and `train/length` (means of the episodes that ended; absent if none did),
+        event: An update has `train/return` and `train/length` (means of the episodes that ended; absent if none did),
             `loss/*`, `schedule/*`, `speed/steps_per_second` and the metrics of the loop; an evaluation has
             `evaluation/return`, `evaluation/deviation` and `evaluation/length`.
     """
@@ -89,7 +89,7 @@ class TensorBoard(Callback):
     A resumed run begins a new event file, which hides the later steps in the previous one.
 
     Args:
-        run: the event files go to `tensorboard/` in its folder.
+        run: The run whose folder gets the event files, in `tensorboard/`.
     """
 
     def __init__(self, run: Run) -> None:
@@ -137,7 +137,7 @@ class CsvTables(Callback):
     cells above.
 
     Args:
-        run: the tables go to its folder.
+        run: The run whose folder gets the tables.
     """
 
     NAMES = ("updates.csv", "evaluations.csv")
@@ -206,7 +206,7 @@ class JsonLines(Callback):
     `"event": "end"` and the reason.
 
     Args:
-        run: the file goes to its folder.
+        run: The run whose folder gets the file.
     """
 
     NAME = "metrics.jsonl"
@@ -252,7 +252,7 @@ class JsonOutput(Callback):
     """Prints the lines of `JsonLines` to a stream, for programs that start a run and read its output.
 
     Args:
-        out: the stream.
+        out: The stream.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -308,12 +308,12 @@ def tracker(name: str, run: Run, asked: Any) -> Callback:
     """Return the logger of a tracker for a run of `parl train`.
 
     Args:
-        name: one of `TRACKERS`.
-        run: the run; its folder takes the record.
-        asked: the `RecipeRun`.
+        name: One of `TRACKERS`.
+        run: The run; its folder takes the record.
+        asked: The `RecipeRun`.
 
     Raises:
-        ImportError: its package is not installed.
+        ImportError: Its package is not installed.
     """
     title = f"{asked.algorithm} on {asked.env}"
     config = {"algorithm": asked.algorithm, "env": asked.env, "seed": asked.seed, **asked.settings()}
@@ -328,14 +328,14 @@ class WandB(Callback):
     """Logs a run to Weights & Biases; its files are in `wandb/` in the run's folder.
 
     Args:
-        run: the run; its folder takes the files, its name is the record's.
-        project: the project of the record.
-        config: settings, shown with the record.
-        options: further arguments of `wandb.init`, such as `group`, `tags` or `mode="offline"`.
+        run: The run; its folder takes the files, its name is the record's.
+        project: The project of the record.
+        config: Settings, shown with the record.
+        options: Further arguments of `wandb.init`, such as `group`, `tags` or `mode="offline"`.
 
     Raises:
         ImportError: wandb is not installed.
-        HyperparameterError: the record is to be sent, but no account is configured.
+        HyperparameterError: The record is to be sent, but no account is configured.
     """
 
     def __init__(
@@ -396,10 +396,10 @@ class MLflow(Callback):
     """Logs a run to MLflow; without `MLFLOW_TRACKING_URI` to the default store of its client.
 
     Args:
-        run: the run; its name is the record's.
-        experiment: the experiment of the record.
-        config: settings, which become its parameters.
-        tracking_uri: address of the store; default: that of `MLFLOW_TRACKING_URI`.
+        run: The run; its name is the record's.
+        experiment: The experiment of the record.
+        config: Settings, which become its parameters.
+        tracking_uri: Address of the store; default: that of `MLFLOW_TRACKING_URI`.
 
     Raises:
         ImportError: mlflow is not installed.

@@ -97,7 +97,7 @@ def storage_of(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and dtype in which observations of a space are stored; floating-point numbers as float32.
 
     Raises:
-        HyperparameterError: they are neither an array nor a dictionary of arrays, or the name of a part is empty.
+        HyperparameterError: They are neither an array nor a dictionary of arrays, or the name of a part is empty.
     """
     if isinstance(space, gymnasium.spaces.Dict) and space.spaces:
         if "" in space.spaces:  # numpy names the field of a record by itself then
@@ -122,7 +122,7 @@ def to_records(obs: Observations, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return observations `[n, ...]` in the form that a memory stores: arrays unchanged, dictionaries as `[n]` records.
 
     Raises:
-        KeyError: a field is not among the observations.
+        KeyError: A field is not among the observations.
     """
     if dtype.names is None or not isinstance(obs, Mapping):
         return np.asarray(obs)
@@ -144,16 +144,16 @@ class TransitionCollector:
     """Steps a vector environment with an agent, and keeps its position between calls.
 
     Args:
-        agent: chooses the actions.
-        envs: a vector environment; it is reset here.
-        memory: the replay memory for the transitions.
-        rng: the generator of random actions.
-        seed: the environments' seeds are derived from it; None takes them from the system.
+        agent: The agent that chooses the actions.
+        envs: A vector environment; it is reset here.
+        memory: The replay memory for the transitions.
+        rng: The generator of random actions.
+        seed: The seed that the environments' seeds are derived from; None takes it from the system.
 
     Raises:
-        HyperparameterError: the agent's actions do not suit the environment's action space, or the environments give
+        HyperparameterError: The agent's actions do not suit the environment's action space, or the environments give
             tensors.
-        ModelContractError: the agent's model has another number of outputs than the space has actions.
+        ModelContractError: The agent's model has another number of outputs than the space has actions.
     """
 
     def __init__(
@@ -184,15 +184,15 @@ class TransitionCollector:
         """Take one step in every environment.
 
         Args:
-            at_random: choose uniformly among all actions, without the agent.
-            exploration: options of the agent's `sample`.
+            at_random: Whether actions are drawn uniformly from all, without the agent.
+            exploration: Options of the agent's `sample`.
 
         Returns:
             The number of steps.
 
         Raises:
-            DivergedError: a reward or an observation is infinite or NaN; the message names its environment.
-            EnvironmentContractError: a mask allows no action; the message names its environment.
+            DivergedError: A reward or an observation is infinite or NaN; the message names its environment.
+            EnvironmentContractError: A mask allows no action; the message names its environment.
         """
         obs, before = self._obs, self._acting.state
         raw = self._raw  # a copy is kept: the vector may continue in the same arrays
@@ -272,7 +272,7 @@ def _normalizer_of(envs: Any) -> NormalizeVector | None:
     """Return the `NormalizeVector` of a vector, whose memory holds raw observations.
 
     Raises:
-        HyperparameterError: something around it changes observations or rewards once more, or Gymnasium's wrappers or
+        HyperparameterError: Something around it changes observations or rewards once more, or Gymnasium's wrappers or
             `wrap_rms` normalise them, in the vector or around it: then the memory would hold numbers of statistics that
             are no longer true.
     """
@@ -306,13 +306,13 @@ def random_actions(space: Any, obs: Any, rng: np.random.Generator, *, unit_box: 
     """Return uniform actions as a policy counts them, one for each row of `obs`.
 
     Args:
-        space: the environment's action space.
+        space: The environment's action space.
         obs: `[n, ...]`, or a dictionary of such; its `action_mask` is respected.
-        rng: draws them.
-        unit_box: a box is [-1, 1] for the policy.
+        rng: The generator that draws them.
+        unit_box: Whether a box is [-1, 1] for the policy.
 
     Raises:
-        HyperparameterError: there are no uniform actions in this space.
+        HyperparameterError: There are no uniform actions in this space.
     """
     n = rows_of(obs)
     if isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:  # one choice per agent
@@ -344,26 +344,26 @@ class OffPolicySettings:
     """Hyper-parameters of the loop; a step is one step of one environment.
 
     Attributes:
-        total_steps: number of steps over all environments.
-        learning_starts: steps with random actions before the first update.
-        train_every: steps between two phases of learning.
-        gradient_steps: updates of one phase; there are `gradient_steps / train_every` updates per step for any number
+        total_steps: Number of steps over all environments.
+        learning_starts: Steps with random actions before the first update.
+        train_every: Steps between two phases of learning.
+        gradient_steps: Updates of one phase; there are `gradient_steps / train_every` updates per step for any number
             of environments.
-        batch_size: transitions of one update; episodes for algorithms that learn from whole episodes (QMIX, VDN).
-        memory_size: number of transitions in the replay memory.
-        n_step: rewards that are summed before bootstrapping, with the algorithm's gamma.
-        sequence_length: for models with a memory, steps of a sequence that are learned from; default 20. An update
-            learns from sequences with at most `batch_size` such steps in all, and at least from one. Without this
-            setting, QMIX learns from whole episodes.
-        burn_in: for models with a memory, steps before each sequence that bring its state up to date; default 10.
-        prioritized: draw transitions by their TD errors; its beta goes linearly to 1 over `total_steps`.
-        hindsight: for environments with goals (Gymnasium's GoalEnv), the share of drawn transitions whose goal is
-            replaced by one that was reached later, in [0, 1]; None for none. 0.8 is usual.
-        exploration: options of the agent's `sample`, such as `{"epsilon": linear(1.0, 0.05, 10_000)}` or
+        batch_size: Transitions of one update; episodes for algorithms that learn from whole episodes (QMIX, VDN).
+        memory_size: Number of transitions in the replay memory.
+        n_step: Rewards that are summed before bootstrapping, with the algorithm's gamma.
+        sequence_length: The steps of a sequence that a model with a memory learns from; default 20. An update learns
+            from sequences with at most `batch_size` such steps in all, and at least from one. Without this setting,
+            QMIX learns from whole episodes.
+        burn_in: The steps before each sequence that bring the state of a model with a memory up to date; default 10.
+        prioritized: The settings of draws by TD errors; its beta goes linearly to 1 over `total_steps`.
+        hindsight: The share of drawn transitions whose goal is replaced by one that was reached later, for environments
+            with goals (Gymnasium's GoalEnv), in [0, 1]; None for none. 0.8 is usual.
+        exploration: Options of the agent's `sample`, such as `{"epsilon": linear(1.0, 0.05, 10_000)}` or
             `{"noise": 0.1}`; numbers, or schedules of the steps taken.
-        rates: learning rates by the names of the arguments of the algorithm's `learn`, such as
+        rates: Learning rates by the names of the arguments of the algorithm's `learn`, such as
             `{"learning_rate": linear(1e-3, 0.0, 50_000)}`; default: the rates of its constructor.
-        report_every: steps between two reports to the callbacks, which get mean losses.
+        report_every: Steps between two reports to the callbacks, which get mean losses.
     """
 
     total_steps: int = 1_000_000
@@ -443,28 +443,29 @@ def train_off_policy(
             ended = training.train_off_policy(agent, envs, settings, seed=0)
 
     Args:
-        agent: acts and learns; `parl.Agent` around DQN, DDPG, TD3, SAC or OAC is one.
-        envs: a vector environment, such as that of `make_vector_env`; the caller closes it.
-        settings: hyper-parameters of the loop.
-        memory: the replay memory; its existing transitions are also learned from. Default: the result of `make_memory`.
-        evaluator: plays episodes with the present agent; None: no evaluations.
-        evaluate_every: environment steps between evaluations.
-        callbacks: called for every report and evaluation, and once at the end, however the loop ends.
-        checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither.
-        seed: of the environments, random actions and batches. (The agent's own sampling has its own.)
-        clock: returns seconds from an arbitrary zero.
+        agent: The agent that acts and learns; `parl.Agent` around DQN, DDPG, TD3, SAC or OAC is one.
+        envs: A vector environment, such as that of `make_vector_env`; the caller closes it.
+        settings: Hyper-parameters of the loop.
+        memory: The replay memory; its existing transitions are also learned from. Default: the result of `make_memory`.
+        evaluator: The function that plays episodes with the present agent; None: no evaluations.
+        evaluate_every: Environment steps between evaluations.
+        callbacks: The callbacks, called for every report and evaluation, and once at the end, however the loop ends.
+        checkpoints: The object that writes checkpoints, and lets a resumed run continue from its newest one; None for
+            neither.
+        seed: The seed of the environments, random actions and batches. (The agent's own sampling has its own.)
+        clock: The function that returns seconds from an arbitrary zero.
 
     Returns:
         how the loop ended.
 
     Raises:
-        HyperparameterError: the spaces of the environments do not suit the agent, the algorithm does not learn
+        HyperparameterError: The spaces of the environments do not suit the agent, the algorithm does not learn
             off-policy or lacks the given exploration or rates, or the memory was made for another number of
             environments.
-        CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
-        DivergedError: a loss is not finite; callbacks that save have not saved since.
+        CheckpointError: A checkpoint cannot be written, or the run's cannot be used.
+        DivergedError: A loss is not finite; callbacks that save have not saved since.
         KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
-        Exception: one of an environment, the agent or a callback, raised after the callbacks were called.
+        Exception: One of an environment, the agent or a callback, raised after the callbacks were called.
     """
     require_kinds("train_off_policy", agent, settings, OffPolicySettings)
     require_vector(envs)
@@ -519,13 +520,13 @@ def make_memory(
     """Return a replay memory for the spaces of `envs`.
 
     Args:
-        agent: the agent; its gamma discounts n-step returns.
-        envs: the vector environment.
-        settings: the memory's size and way of drawing.
-        rng: the generator that draws from it.
+        agent: The agent; its gamma discounts n-step returns.
+        envs: The vector environment.
+        settings: The memory's size and way of drawing.
+        rng: The generator that draws from it.
 
     Raises:
-        HyperparameterError: a memory cannot hold such observations or actions.
+        HyperparameterError: A memory cannot hold such observations or actions.
     """
     normalized = _normalizer_of(envs)
     observed = envs.single_observation_space if normalized is None else normalized.raw_observation_space
@@ -622,7 +623,7 @@ def _outcome_in(envs: Any) -> Outcome:
     """Return a function that computes rewards of goals as the environments of a vector do.
 
     Raises:
-        HyperparameterError: the vector gives no environment that could be asked, or one without `compute_reward`.
+        HyperparameterError: The vector gives no environment that could be asked, or one without `compute_reward`.
     """
     while isinstance(envs, gymnasium.vector.VectorWrapper):
         envs = envs.env
@@ -651,11 +652,11 @@ def _action_shape(space: Any, *, teams: bool = False) -> int | tuple[int, ...]:
     """Return the shape in which actions are remembered; 0 for a choice.
 
     Args:
-        space: of actions.
-        teams: there may be one choice per agent.
+        space: The space of actions.
+        teams: Whether there may be one choice per agent.
 
     Raises:
-        HyperparameterError: off-policy algorithms do not act in such a space.
+        HyperparameterError: Off-policy algorithms do not act in such a space.
     """
     if isinstance(space, gymnasium.spaces.Discrete):
         return 0
@@ -735,13 +736,13 @@ def learn_from(
     """Draw a batch, take one step, and return its result, with the figures that are not read yet, and the batch.
 
     Args:
-        agent: the agent that learns.
-        memory: the memory that the batch is drawn from.
-        normalized: the vector environment that normalises the batch.
-        batch_size: number of transitions.
-        beta: beta of prioritised replay.
-        rates: learning rates.
-        whole: whether the agent takes the batch as one object.
+        agent: The agent that learns.
+        memory: The memory that the batch is drawn from.
+        normalized: The vector environment that normalises the batch.
+        batch_size: Number of transitions.
+        beta: Beta of prioritised replay.
+        rates: Learning rates.
+        whole: Whether the agent takes the batch as one object.
     """
     if isinstance(memory, (EpisodeReplayMemory, SequenceReplayMemory)):
         return _learn_sequences(agent, memory, batch_size, rates)

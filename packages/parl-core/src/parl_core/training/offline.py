@@ -63,9 +63,9 @@ class OfflineSettings:
     """Hyper-parameters of the loop.
 
     Attributes:
-        updates: gradient steps.
-        batch_size: rows (or windows) of a batch.
-        report_every: gradient steps between two reports to the callbacks, which get mean figures.
+        updates: Gradient steps.
+        batch_size: Rows (or windows) of a batch.
+        report_every: Gradient steps between two reports to the callbacks, which get mean figures.
     """
 
     updates: int = 100_000
@@ -92,25 +92,26 @@ def train_offline(
     """Train an agent on logged data until the budget is used up or a callback stops it.
 
     Args:
-        agent: the agent that learns.
-        dataset: the data that it learns from.
-        settings: hyper-parameters of the loop.
-        evaluator: plays episodes with the present agent; None: no evaluations.
-        evaluate_every: gradient steps between evaluations.
-        callbacks: called for reports and evaluations, and once at the end, however the loop ends.
-        checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither.
-        seed: of the batches. (The algorithm's own draws are the backend's.)
-        clock: returns seconds from an arbitrary zero.
+        agent: The agent that learns.
+        dataset: The data that it learns from.
+        settings: Hyper-parameters of the loop.
+        evaluator: The function that plays episodes with the present agent; None: no evaluations.
+        evaluate_every: Gradient steps between evaluations.
+        callbacks: The callbacks, called for reports and evaluations, and once at the end, however the loop ends.
+        checkpoints: The object that writes checkpoints, and lets a resumed run continue from its newest one; None for
+            neither.
+        seed: The seed of the batches. (The algorithm's own draws are the backend's.)
+        clock: The function that returns seconds from an arbitrary zero.
 
     Returns:
         how the loop ended.
 
     Raises:
-        HyperparameterError: the batch is larger than the dataset, or the algorithm does not learn from logged data.
-        DatasetError: a logged action does not suit the algorithm: its kind or width differs, or it is out of range.
-        CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
-        DivergedError: a figure is not finite; callbacks that save have not saved since.
-        Exception: one of the agent or a callback, raised after the callbacks were called.
+        HyperparameterError: The batch is larger than the dataset, or the algorithm does not learn from logged data.
+        DatasetError: A logged action does not suit the algorithm: its kind or width differs, or it is out of range.
+        CheckpointError: A checkpoint cannot be written, or the run's cannot be used.
+        DivergedError: A figure is not finite; callbacks that save have not saved since.
+        Exception: One of the agent or a callback, raised after the callbacks were called.
     """
     require_kinds("train_offline", agent, settings, OfflineSettings)
     require_offline(agent)
@@ -160,23 +161,23 @@ def evaluate_with_target_return(
 
     Args:
         agent: `parl.Agent` around a `DecisionTransformer`; its previous mode is restored.
-        env: a registered id, or a function that returns an environment. In a `Box` of actions, the agent's actions in
+        env: A registered id, or a function that returns an environment. In a `Box` of actions, the agent's actions in
             [-1, 1] are mapped to the bounds. In a `Discrete` space, the action with the largest number is taken, and
             given to the model as a one-hot row, as in training.
-        target_return: the return to reach, in the environment's units.
-        episodes: the number of episodes, at least 1.
-        seed: the episodes' seeds are derived from it.
-        env_kwargs: passed to `gymnasium.make` or to the function.
-        max_steps: as in `evaluate`.
+        target_return: The return to reach, in the environment's units.
+        episodes: The number of episodes, at least 1.
+        seed: The seed that the episodes' seeds are derived from.
+        env_kwargs: Arguments of `gymnasium.make` or of the function.
+        max_steps: As in `evaluate`.
 
     Returns:
         the episodes, in the order of their seeds.
 
     Raises:
-        HyperparameterError: a number is out of its range, the algorithm is not a `DecisionTransformer`, its model
+        HyperparameterError: A number is out of its range, the algorithm is not a `DecisionTransformer`, its model
             predicts actions that the environment does not have, or an episode is longer than the model's
             `max_timestep`.
-        DivergedError: an environment returned a reward that is NaN or infinite.
+        DivergedError: An environment returned a reward that is NaN or infinite.
     """
     check_int("episodes", episodes)
     check_int("max_steps", max_steps)
@@ -270,20 +271,20 @@ def record_episodes(
     Every episode has its own seed and generator, so the first episodes do not change when `episodes` grows.
 
     Args:
-        env: a registered id, or a function that returns an environment; observations are arrays.
-        behaviour: called with a generator when an episode begins; returns a function from observation `[*obs]` to
-            action: an int or an array `[*act]`, or for a space in parts the row of numbers that policies choose. A
-            policy that does not vary returns the same function every time.
-        episodes: the number of episodes, at least 1.
-        seed: all other seeds follow from it.
-        unit_box: continuous actions are given and logged in [-1, 1], as the agents choose them, and mapped to the
+        env: A registered id, or a function that returns an environment; observations are arrays.
+        behaviour: The function that is called with a generator when an episode begins and returns a function from
+            observation `[*obs]` to action: an int or an array `[*act]`, or for a space in parts the row of numbers that
+            policies choose. A policy that does not vary returns the same function every time.
+        episodes: The number of episodes, at least 1.
+        seed: The seed that all other seeds follow from.
+        unit_box: Continuous actions are given and logged in [-1, 1], as the agents choose them, and mapped to the
             environment's bounds; else they are given and logged as the environment takes them.
-        max_steps: largest number of steps of an episode, after which it is truncated.
-        env_kwargs: passed to `gymnasium.make` or to the function.
+        max_steps: Largest number of steps of an episode, after which it is truncated.
+        env_kwargs: Arguments of `gymnasium.make` or of the function.
 
     Raises:
-        HyperparameterError: a number is out of its range, or an action is invalid in the environment.
-        DatasetError: an observation, action or reward is not finite.
+        HyperparameterError: A number is out of its range, or an action is invalid in the environment.
+        DatasetError: An observation, action or reward is not finite.
     """
     check_int("episodes", episodes)
     check_int("max_steps", max_steps)

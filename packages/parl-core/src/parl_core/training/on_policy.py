@@ -83,10 +83,10 @@ class RolloutSteps:
         next_value: `[T, N]`, of the observation that the step led to.
         terminated: `[T, N]`: the episode ended by itself.
         truncated: `[T, N]`: the episode was cut short, by a time limit for instance; `next_value` stands for the rest.
-        episodes: the episodes that ended within the rollout.
-        state: the state of a model with a memory before the first step of each sequence, `[sequences of one
+        episodes: The episodes that ended within the rollout.
+        state: The state of a model with a memory before the first step of each sequence, `[sequences of one
             environment, N, ...]` by name; empty without a memory.
-        active: with several agents, whether each of them acted; else None.
+        active: Whether each of several agents acted; None with one agent.
     """
 
     obs: Observations
@@ -106,17 +106,17 @@ class RolloutCollector:
     """Steps a vector environment with an agent, and keeps its position between calls.
 
     Args:
-        agent: chooses the actions.
-        envs: a vector environment, such as that of `make_vector_env`; any autoreset mode is accepted.
-        n_steps: steps of every environment in one rollout.
-        seed: the environments' seeds are derived from it; None takes them from the system.
-        sequence_length: steps of the sequences that a model with a memory learns from; None: a whole rollout.
+        agent: The agent that chooses the actions.
+        envs: A vector environment, such as that of `make_vector_env`; any autoreset mode is accepted.
+        n_steps: Steps of every environment in one rollout.
+        seed: The seed that the environments' seeds are derived from; None takes it from the system.
+        sequence_length: Steps of the sequences that a model with a memory learns from; None: a whole rollout.
 
     Raises:
-        TypeError: the agent has no `explore`.
-        HyperparameterError: the environments do not state their autoreset mode, their observations are neither arrays
+        TypeError: The agent has no `explore`.
+        HyperparameterError: The environments do not state their autoreset mode, their observations are neither arrays
             nor dictionaries of arrays, or they have one agent where the algorithm is for several.
-        ModelContractError: the agent's policy has another number of outputs than the action space has choices.
+        ModelContractError: The agent's policy has another number of outputs than the action space has choices.
     """
 
     def __init__(
@@ -161,8 +161,8 @@ class RolloutCollector:
         """Take `n_steps` steps in every environment.
 
         Raises:
-            DivergedError: a reward or an observation is infinite or NaN; the message names its environment.
-            ModelContractError: there is not one value for each observation.
+            DivergedError: A reward or an observation is infinite or NaN; the message names its environment.
+            ModelContractError: There is not one value for each observation.
         """
         if self._alg is not None:
             return self._collect_tensors()
@@ -256,7 +256,7 @@ class RolloutCollector:
         """Prepare for environments that give tensors.
 
         Raises:
-            HyperparameterError: they do not reset in the step that ends an episode, the model has a memory, or the
+            HyperparameterError: They do not reset in the step that ends an episode, the model has a memory, or the
                 action space is none that tensors are made for.
         """
         if isinstance(self._envs, SameStep):
@@ -346,7 +346,7 @@ def _check_one_each(values: Any, log_probs: Any, shape: tuple[int, ...]) -> None
     """Refuse values or log-probabilities that are not one for each observation; numpy would repeat a single one.
 
     Raises:
-        ModelContractError: it names both shapes, and what usually leads to them.
+        ModelContractError: It names both shapes, and what usually leads to them.
     """
     for name, found in (("values", values), ("log-probabilities", log_probs)):
         if np.shape(found) not in ((), shape):
@@ -372,8 +372,8 @@ def _of_agents(active: Bools, after: Mapping[str, Any], over: Bools, cut: Bools)
     does not, because the episode goes on for it.
 
     Args:
-        active: a mask of the steps in which agents acted.
-        after: alive, rewards and terminated of what the step led to.
+        active: A mask of the steps in which agents acted.
+        after: The arrays `alive`, `rewards` and `terminated` after the step.
         over: `[N]`, environments that terminated.
         cut: `[N]`, those that were truncated.
     """
@@ -397,24 +397,24 @@ class OnPolicySettings:
     may be schedules here: functions of the environment steps taken, such as `parl_core.schedules.linear(3e-4, 0, 1e6)`.
 
     Attributes:
-        total_steps: environment steps, over all environments; the last rollout is always completed.
-        n_steps: steps of every environment in one rollout.
-        epochs: passes over each rollout, by default 10 for PPO; A2C, PolicyGradient and COMA always take one.
-        minibatch_size: samples of one gradient step, by default 64 for PPO, the whole rollout for MAPPO and IPPO; it
+        total_steps: Environment steps, over all environments; the last rollout is always completed.
+        n_steps: Steps of every environment in one rollout.
+        epochs: The passes over each rollout, by default 10 for PPO; A2C, PolicyGradient and COMA always take one.
+        minibatch_size: Samples of one gradient step, by default 64 for PPO, the whole rollout for MAPPO and IPPO; it
             need not divide the rollout.
-        gamma: discount of the next step, in [0, 1].
-        gae_lambda: lambda of the advantages, in [0, 1]; 0 looks one step ahead, 1 to the end of the rollout. Default:
-            for COMA its `td_lambda`, else 0.95 (Schulman et al. 2017, table 3).
-        lr: learning rate, or its initial value.
-        clip: clip range of PPO, or its initial value.
-        decay: whether learning rate and clip range go linearly to 0 over `total_steps`; schedules are not changed.
-        entropy_coef: weight of the entropy bonus, at least 0.
-        target_kl: for PPO, the KL divergence at which passes over a rollout end early; None for no limit.
-        sequence_length: for models with a memory, steps of the sequences that are learned from, each from the state
-            that acted; it divides `n_steps`. Default: a whole rollout.
-        bootstrap_truncated: if a time limit ended an episode, the value of its last observation stands for the rest, as
-            for tasks that continue (Pardo et al. 2018, arXiv:1712.00378). False: the limit is a termination, as for
-            tasks of which it is a part.
+        gamma: Discount of the next step, in [0, 1].
+        gae_lambda: The lambda of the advantages, in [0, 1]; 0 looks one step ahead, 1 to the end of the rollout.
+            Default: for COMA its `td_lambda`, else 0.95 (Schulman et al. 2017, table 3).
+        lr: Learning rate, or its initial value.
+        clip: Clip range of PPO, or its initial value.
+        decay: Whether learning rate and clip range go linearly to 0 over `total_steps`; schedules are not changed.
+        entropy_coef: Weight of the entropy bonus, at least 0.
+        target_kl: The KL divergence at which PPO's passes over a rollout end early; None for no limit.
+        sequence_length: The steps of the sequences that a model with a memory learns from, each from the state that
+            acted; it divides `n_steps`. Default: a whole rollout.
+        bootstrap_truncated: Whether the value of the last observation stands for the rest of an episode that a time
+            limit ended, as for tasks that continue (Pardo et al. 2018, arXiv:1712.00378). False: the limit is a
+            termination, as for tasks of which it is a part.
     """
 
     total_steps: int = 1_000_000
@@ -462,7 +462,7 @@ class OnPolicySettings:
         """Return the given ones of learning rate, clip range and entropy coefficient after `step` environment steps.
 
         Raises:
-            HyperparameterError: a schedule does not return a number of at least 0.
+            HyperparameterError: A schedule does not return a number of at least 0.
         """
         left = max(0.0, 1.0 - step / self.total_steps) if self.decay else 1.0
         values = {"lr": (self.lr, left), "clip": (self.clip, left), "entropy_coef": (self.entropy_coef, 1.0)}
@@ -494,27 +494,28 @@ def train_on_policy(
             ended = training.train_on_policy(agent, envs, settings, seed=0)
 
     Args:
-        agent: acts and learns; `parl.Agent` around PPO, A2C or PolicyGradient is one.
-        envs: a vector environment, such as that of `make_vector_env`; the caller closes it.
-        settings: hyper-parameters of the loop.
-        evaluator: plays episodes with the present agent; None: no evaluations.
-        evaluate_every: environment steps between evaluations, rounded up to whole rollouts.
-        callbacks: called for every update and evaluation, and once at the end, however the loop ends.
-        checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither.
-        seed: of the environments and of the order of minibatches. (The agent's own sampling is the backend's.)
-        novelty: a second reward, for observations that are new.
-        clock: returns seconds from an arbitrary zero.
+        agent: The agent that acts and learns; `parl.Agent` around PPO, A2C or PolicyGradient is one.
+        envs: A vector environment, such as that of `make_vector_env`; the caller closes it.
+        settings: Hyper-parameters of the loop.
+        evaluator: The function that plays episodes with the present agent; None: no evaluations.
+        evaluate_every: Environment steps between evaluations, rounded up to whole rollouts.
+        callbacks: The callbacks, called for every update and evaluation, and once at the end, however the loop ends.
+        checkpoints: The object that writes checkpoints, and lets a resumed run continue from its newest one; None for
+            neither.
+        seed: The seed of the environments and of the order of minibatches. (The agent's own sampling is the backend's.)
+        novelty: A second reward, for observations that are new.
+        clock: The function that returns seconds from an arbitrary zero.
 
     Returns:
         how the loop ended.
 
     Raises:
-        HyperparameterError: the algorithm does not learn on-policy, its targets differ from those of the settings, or a
+        HyperparameterError: The algorithm does not learn on-policy, its targets differ from those of the settings, or a
             schedule leaves its range.
-        CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
-        DivergedError: a loss or a weight is not finite; callbacks that save have not saved since.
+        CheckpointError: A checkpoint cannot be written, or the run's cannot be used.
+        DivergedError: A loss or a weight is not finite; callbacks that save have not saved since.
         KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
-        Exception: one of an environment, the agent or a callback, raised after the callbacks were called.
+        Exception: One of an environment, the agent or a callback, raised after the callbacks were called.
     """
     require_kinds("train_on_policy", agent, settings, OnPolicySettings)
     require_vector(envs)
@@ -550,7 +551,7 @@ def _with_targets(agent: Any, settings: OnPolicySettings) -> OnPolicySettings:
     """Return the settings with the lambda of an algorithm that has one, by which targets are estimated here.
 
     Raises:
-        HyperparameterError: targets would be others than the algorithm was made with; it names both.
+        HyperparameterError: Targets would be others than the algorithm was made with; it names both.
     """
     algorithm = getattr(agent, "alg", None)
     own_lambda = getattr(algorithm, "td_lambda", None)

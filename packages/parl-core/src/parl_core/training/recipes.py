@@ -84,7 +84,7 @@ class EpisodeSettings:
     """The settings of `train_by_episodes`, whose steps are episodes.
 
     Attributes:
-        total_steps: episodes of a run.
+        total_steps: Episodes of a run.
     """
 
     total_steps: int
@@ -99,8 +99,8 @@ class SelfPlaySettings:
     """The settings of fictitious self-play: each generation learns from fresh weights against all before it.
 
     Attributes:
-        generations: how many, at least 1.
-        loop: of one generation.
+        generations: The number of generations, at least 1.
+        loop: The settings of one generation's loop.
 
     Raises:
         HyperparameterError: `generations` is not such a number.
@@ -143,24 +143,24 @@ class Recipe:
     """The settings of a run, apart from environment and seed.
 
     Attributes:
-        loop: settings of the loop, with the steps of a run.
-        algorithm: arguments of the algorithm's constructor.
-        sizes: arguments of the network: `hidden`, the sizes of the hidden layers, and others of its class.
-        network: a class of `parl.networks`, or `module:function`, called with the number of actions and `sizes`; empty:
+        loop: Settings of the loop, with the steps of a run.
+        algorithm: Arguments of the algorithm's constructor.
+        sizes: Arguments of the network: `hidden`, the sizes of the hidden layers, and others of its class.
+        network: A class of `parl.networks`, or `module:function`, called with the number of actions and `sizes`; empty:
             that of `NETWORKS`.
         environment: `module:function` that makes the environment from its id; empty: `gymnasium.make`, or of a team
             `make_joint_env`.
-        num_envs: environments that are stepped together.
-        normalize: observations and rewards are normalised by running statistics; with images and dictionaries, rewards
-            alone.
-        novelty: for on-policy loops, options of a reward for novelty (`parl_core.training.novelty.make_novelty`);
+        num_envs: Environments that are stepped together.
+        normalize: Whether observations and rewards are normalised by running statistics; with images and dictionaries,
+            rewards alone.
+        novelty: The options of a reward for novelty in on-policy loops (`parl_core.training.novelty.make_novelty`);
             without them there is none.
-        log: the logged data of `parl_core.training.results.logged` that are learned from.
-        reward_scale: factor of the rewards of logged data.
-        goal: mean return of an evaluation that counts as solved; None if there is no agreed one.
-        evaluate_every: steps between two evaluations; None: the loop's default.
-        source: source of the numbers.
-        deviations: of the recipe from its source or from the paper.
+        log: The logged data of `parl_core.training.results.logged` that are learned from.
+        reward_scale: Factor of the rewards of logged data.
+        goal: Mean return of an evaluation that counts as solved; None if there is no agreed one.
+        evaluate_every: Steps between two evaluations; None: the loop's default.
+        source: Source of the numbers.
+        deviations: The deviations of the recipe from its source or from the paper.
     """
 
     loop: Any
@@ -212,7 +212,7 @@ class Recipe:
         """Return the recipe that `as_json` described.
 
         Raises:
-            HyperparameterError: it is not a recipe, or has a setting that this version does not have.
+            HyperparameterError: It is not a recipe, or has a setting that this version does not have.
         """
         try:
             read = {name: read_plain(value) for name, value in values.items()}
@@ -225,7 +225,7 @@ def plain(value: Any) -> Any:
     """Return a setting in a form for JSON: schedules as their stages, settings of loops by name.
 
     Raises:
-        HyperparameterError: it is a function that is not a schedule of `parl_core.schedules`.
+        HyperparameterError: It is a function that is not a schedule of `parl_core.schedules`.
     """
     if callable(value):
         return stages_of(value)
@@ -262,12 +262,12 @@ def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "dis
     """Return the recipe of an algorithm for an environment, or that for environments without one.
 
     Args:
-        algorithm: name of its class.
-        env: registered id; an id without a version, as in Gymnasium, means the version that has a recipe.
-        kind: returns the kind of the environment; called only if the recipe depends on it.
+        algorithm: Name of its class.
+        env: The registered id; an id without a version, as in Gymnasium, means the version that has a recipe.
+        kind: The function that returns the kind of the environment; called only if the recipe depends on it.
 
     Raises:
-        HyperparameterError: there is no recipe for this algorithm, or for this kind of environment.
+        HyperparameterError: There is no recipe for this algorithm, or for this kind of environment.
     """
     of_a_version = (key for name, key in RECIPES if name == algorithm and key.rpartition("-v")[0] == env)
     for key in (env, *of_a_version, "*"):

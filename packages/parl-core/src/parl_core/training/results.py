@@ -88,9 +88,9 @@ class Measured:
     """The measurements of a run.
 
     Attributes:
-        curve: evaluations while training, `[(step, mean return)]`.
-        returns: the returns of the episodes after training.
-        steps: the steps taken.
+        curve: Evaluations while training, `[(step, mean return)]`.
+        returns: The returns of the episodes after training.
+        steps: The steps taken.
     """
 
     curve: list[tuple[int, float]]
@@ -110,12 +110,12 @@ def measure(
     """Train one agent on the current backend and evaluate it.
 
     Args:
-        algorithm: name of its class.
-        env: registered id, or a name of `make_joint_env`; for self-play any name: the recipe makes the game.
-        recipe: its numbers, with the steps of the run.
-        seed: of weights, environments and sampling.
-        episodes: of the evaluation after training.
-        progress: called at each evaluation with the share of the steps that is over.
+        algorithm: Name of its class.
+        env: The registered id, or a name of `make_joint_env`; for self-play any name: the recipe makes the game.
+        recipe: The recipe with the numbers to use, with the steps of the run.
+        seed: The seed of weights, environments and sampling.
+        episodes: The number of episodes of the evaluation after training.
+        progress: The function that is called at each evaluation with the share of the steps that is over.
     """
     steps = recipe.steps
     seed_everything(seed)
@@ -224,7 +224,7 @@ def read_result(path: Path) -> dict[str, Any]:
     """Return the result of a run.
 
     Raises:
-        ValueError: the file is empty or broken, or not a result; the message names it.
+        ValueError: The file is empty or broken, or not a result; the message names it.
     """
     try:
         result = json.loads(path.read_text())
@@ -243,12 +243,12 @@ class Verification:
     """A result and its repetition.
 
     Attributes:
-        recorded: the recorded figure: a run's mean return, or the interquartile mean over the runs of a row.
-        repeated: the same figure of the repetition.
-        interval: the interval in which the repetition should lie: for a run the range of all runs of its row, for a row
+        recorded: The recorded figure: a run's mean return, or the interquartile mean over the runs of a row.
+        repeated: The figure of the repetition.
+        interval: The interval in which the repetition should lie: for a run the range of all runs of its row, for a row
             the 95 % bootstrap interval of its interquartile mean.
-        same: whether all returns are equal.
-        differences: the differences from the record: versions, processor, commit.
+        same: Whether all returns are equal.
+        differences: The differences from the record: versions, processor, commit.
     """
 
     recorded: float
@@ -275,12 +275,12 @@ def verify(path: Path, *, progress: Callable[[str, float], None] = lambda _, __:
     """Repeat a result from its own record, on the backend that it names, and compare.
 
     Args:
-        path: of one run's result, or `<folder of a row>/<backend>` for all runs of the row.
-        progress: called for each run with its name and the share of it that is over.
+        path: The path of one run's result, or `<folder of a row>/<backend>` for all runs of the row.
+        progress: The function that is called for each run with its name and the share of it that is over.
 
     Raises:
-        CheckpointError: there is no such result, or its record is too old to be repeated.
-        HyperparameterError: its settings do not suit this version, or its environment or network is not available.
+        CheckpointError: There is no such result, or its record is too old to be repeated.
+        HyperparameterError: Its settings do not suit this version, or its environment or network is not available.
     """
     one = path.suffix == ".json"
     backend = path.name.partition("-")[0]
@@ -414,7 +414,7 @@ def logged(env_id: str, log: str = "scripted") -> OfflineDataset:
         log: `"scripted"`: 200 episodes of that policy, every fifth at random. `"random"`: 1,000 episodes at random.
 
     Raises:
-        HyperparameterError: there are no such data.
+        HyperparameterError: There are no such data.
     """
     if log not in _EPISODES or env_id not in _SCRIPTS:
         raise HyperparameterError(

@@ -136,7 +136,7 @@ class RunLock:
         """Lock the folder.
 
         Raises:
-            RunInUseError: another program has locked it.
+            RunInUseError: Another program has locked it.
         """
         try:
             import fcntl
@@ -174,10 +174,10 @@ class Run:
     into a folder, no other program can continue the run.
 
     Args:
-        name: first part of the folder's name; no path separators.
-        root: folder of all runs; `~` is the user's home.
-        started: date and time in the name; default: now.
-        out: stream for messages; default: standard error.
+        name: First part of the folder's name; no path separators.
+        root: Folder of all runs; `~` is the user's home.
+        started: Date and time in the name; default: now.
+        out: Stream for messages; default: standard error.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Run:
         """Return a new run in exactly this folder.
 
         Raises:
-            RunExistsError: the folder exists already.
+            RunExistsError: The folder exists already.
         """
         path = Path(folder).expanduser()
         run = cls(path.name, path.parent, out=out)
@@ -221,8 +221,8 @@ class Run:
         """Return a run that continues in the folder of an earlier one: `Checkpoints` restores it, tables are continued.
 
         Raises:
-            CheckpointError: there is no such folder.
-            RunInUseError: another program is writing there.
+            CheckpointError: There is no such folder.
+            RunInUseError: Another program is writing there.
         """
         path = Path(folder).expanduser()
         if not path.is_dir():
@@ -244,8 +244,9 @@ class Run:
         """Record that a file is complete, for the message after an interruption.
 
         Args:
-            path: the file or folder.
-            what: its content, such as `"agent with evaluated return 497.3"`; it replaces an earlier record of the path.
+            path: The file or folder.
+            what: The content of the file or folder, such as `"agent with evaluated return 497.3"`; it replaces an
+                earlier record of the path.
         """
         self._saved[path] = what
 
@@ -255,10 +256,10 @@ class Run:
         """Save an agent in the folder, record the file, and return its path.
 
         Args:
-            agent: has `save(path)`.
-            name: of the file.
-            what: see `saved`.
-            normalization: as in `parl.Agent.save`.
+            agent: The agent, or another object with a method `save(path)`.
+            name: The name of the file.
+            what: See `saved`.
+            normalization: As in `parl.Agent.save`.
         """
         path = self.path / name
         agent.save(path, **({} if normalization is None else {"normalization": normalization}))
@@ -363,14 +364,14 @@ def open_run(name: str, settings: Any, *, out: TextIO | None = None) -> Run:
     which every run gets a new one (default `"runs"`), and `resume`, the folder of the run to continue (empty: none).
 
     Args:
-        name: name of the program: first part of the new folder's name.
-        settings: numbers, texts and flags.
-        out: stream for messages; default: standard error.
+        name: Name of the program: first part of the new folder's name.
+        settings: Numbers, texts and flags.
+        out: Stream for messages; default: standard error.
 
     Raises:
-        CheckpointError: there is no run of this program to resume.
-        RunInUseError: another program is writing there.
-        HyperparameterError: the name is not a part of a path, or `settings` is not a dataclass.
+        CheckpointError: There is no run of this program to resume.
+        RunInUseError: Another program is writing there.
+        HyperparameterError: The name is not a part of a path, or `settings` is not a dataclass.
     """
     if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
         raise HyperparameterError(f"the settings of a run must be a dataclass, got {settings!r}")
@@ -388,7 +389,7 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
     """Return the settings of a run that `open_run` made, by name, without `resume`.
 
     Raises:
-        CheckpointError: the folder does not belong to such a run.
+        CheckpointError: The folder does not belong to such a run.
     """
     return _read(Path(folder).expanduser())[1]
 
@@ -445,10 +446,10 @@ def parse_settings(
     """Build a settings object from the command line.
 
     Args:
-        settings: a dataclass whose fields all have defaults and are annotated `Annotated[type, "help"]`, with type
+        settings: A dataclass whose fields all have defaults and are annotated `Annotated[type, "help"]`, with type
             `int`, `float`, `str` or `bool`. A flag that is off by default is `--name`, one that is on `--no-name`.
-        arguments: default: those of the program. `--env_num` is read as `--env-num`.
-        description: shown by `--help`; default: the class's docstring.
+        arguments: The arguments to parse; default: those of the program. `--env_num` is read as `--env-num`.
+        description: The description shown by `--help`; default: the class's docstring.
 
     Raises:
         SystemExit: `--help` was given, or an argument is wrong; argparse has printed the reason.
@@ -507,10 +508,10 @@ def run_again(*arguments: str | os.PathLike[str]) -> str:
     Its standard error is shown. Ctrl-C ends both programs, and only this one reports it.
 
     Args:
-        arguments: appended to the arguments of this program, such as `"--restore", path`.
+        arguments: Arguments appended to those of this program, such as `"--restore", path`.
 
     Raises:
-        subprocess.CalledProcessError: it failed.
+        subprocess.CalledProcessError: It failed.
     """
     spec = getattr(sys.modules["__main__"], "__spec__", None)  # `python -m module` has one, `python file` has none
     program = [sys.argv[0]] if spec is None else ["-m", spec.name]

@@ -91,13 +91,13 @@ class Setting:
     """One setting of a run: a number, a text or a flag.
 
     Attributes:
-        name: the name for `--set`.
-        value: the recipe's value; None if the recipe leaves it to the algorithm or the network.
-        kinds: types of its values: `bool`, `int`, `float`, `str`, `NoneType`, `list` (sizes) and `"schedule"`.
-        choices: the texts that it accepts; empty: any text, if `str` is among the kinds.
-        text: its meaning.
-        paths: its places in a recipe.
-        default: the algorithm's own value, which holds if `value` is None; None if it follows from something else.
+        name: The name for `--set`.
+        value: The recipe's value; None if the recipe leaves it to the algorithm or the network.
+        kinds: Types of its values: `bool`, `int`, `float`, `str`, `NoneType`, `list` (sizes) and `"schedule"`.
+        choices: The texts that it accepts; empty: any text, if `str` is among the kinds.
+        text: The meaning of the setting.
+        paths: The places of the setting in a recipe.
+        default: The algorithm's own value, which holds if `value` is None; None if it follows from something else.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Setting:
         """Return a value in the recipe's form.
 
         Raises:
-            HyperparameterError: it is of another type.
+            HyperparameterError: It is of another type.
         """
         kinds = self.kinds
         if isinstance(value, Mapping) and "schedule" in value:
@@ -163,7 +163,7 @@ def contract_of(algorithm: str) -> type[Algorithm]:
     """Return the contract of an algorithm, which both backends' classes derive from.
 
     Raises:
-        HyperparameterError: no algorithm has this name.
+        HyperparameterError: No algorithm has this name.
     """
     if algorithm not in _contracts():
         raise HyperparameterError(f"there is no algorithm {algorithm!r}")
@@ -174,12 +174,12 @@ def algorithm_named(name: str, known: Sequence[str], offered: Sequence[str] | No
     """Return the name of an algorithm from a user's spelling: case, `-` and `_` do not count.
 
     Args:
-        name: the spelling.
-        known: all names that have a meaning.
-        offered: those that a message proposes; default: all.
+        name: The spelling.
+        known: All names that have a meaning.
+        offered: The names that a message proposes; default: all.
 
     Raises:
-        HyperparameterError: there is no such algorithm; the message has the nearest names.
+        HyperparameterError: There is no such algorithm; the message has the nearest names.
     """
 
     def folded(one: str) -> str:
@@ -200,11 +200,11 @@ def settings_of(algorithm: str, recipe: Recipe) -> dict[str, Setting]:
     """Return all settings of a run of an algorithm, by name, with the recipe's values.
 
     Args:
-        algorithm: name of its class.
-        recipe: the recipe with the values.
+        algorithm: Name of its class.
+        recipe: The recipe with the values.
 
     Raises:
-        HyperparameterError: there is no such algorithm.
+        HyperparameterError: There is no such algorithm.
     """
     contract = contract_of(algorithm)
     arguments = dict(_arguments(contract, recipe))
@@ -236,14 +236,14 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
     """Return a recipe with other values.
 
     Args:
-        algorithm: name of its class.
-        recipe: the recipe to start from.
-        values: new values by the names of `settings_of`, or by the last parts of these names if they are unambiguous;
+        algorithm: Name of its class.
+        recipe: The recipe to start from.
+        values: New values by the names of `settings_of`, or by the last parts of these names if they are unambiguous;
             texts are read by `read_setting`. `network.width` and `network.depth` change the hidden layers' size and
             number. A setting of `prioritized` or `novelty` turns these on.
 
     Raises:
-        HyperparameterError: there is no such setting (the message has the nearest), or a value does not suit it.
+        HyperparameterError: There is no such setting (the message has the nearest), or a value does not suit it.
     """
     recipe, values = _switched(algorithm, recipe, values)
     known = settings_of(algorithm, recipe)
@@ -285,7 +285,7 @@ def _refuse_idle_sizes(algorithm: str, asked: Sequence[str], memory: str | None)
     """Refuse sizes of layers that the network does not have.
 
     Raises:
-        HyperparameterError: it names the setting, and what to set instead.
+        HyperparameterError: It names the setting, and what to set instead.
     """
     if "network.memory_size" in asked and memory is None:
         raise HyperparameterError(
@@ -302,7 +302,7 @@ def _switched(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> tupl
     """Return a recipe with the parts turned on or off that values name, and the remaining values.
 
     Raises:
-        HyperparameterError: a part is turned off and has settings, or the algorithm has no such part.
+        HyperparameterError: A part is turned off and has settings, or the algorithm has no such part.
     """
     for name, usual in (("prioritized", Prioritized()), ("novelty", {})):
         inside = [one for one in values if one.startswith(f"{name}.")]
@@ -349,7 +349,7 @@ def read_setting(text: str) -> Any:
     over the whole run; `piecewise([(0, 1e-3), (5000, 1e-4)])`.
 
     Raises:
-        HyperparameterError: the text begins like a schedule but is not one.
+        HyperparameterError: The text begins like a schedule but is not one.
     """
     text = text.strip()
     if text.lower() in ("true", "yes", "on", "false", "no", "off"):
@@ -573,7 +573,7 @@ def _memory_options(recipe: Recipe) -> Iterator[Setting]:
         if parameter.kind is parameter.KEYWORD_ONLY:
             kinds, _ = _kinds(parameter.annotation)
             value = given.get(name, parameter.default) if chosen else None
-            text = f"of the transformer: {texts[name]}"
+            text = f"For a transformer: {texts[name]}"
             yield Setting(
                 f"network.memory_options.{name}", value, kinds, (), text, (("sizes", "memory_options", name),)
             )

@@ -92,15 +92,15 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
     Observations of another space (`Discrete`, `Tuple`, `Dict`, ...) are flattened: one-hot and put side by side.
 
     Args:
-        env_id: of a registered environment; a package before its `:` may be in the working directory.
-        render_mode: as in `gymnasium.make`.
-        options: of the environment; with `previous_step=True` observations have the previous action and reward as well
-            (`PreviousStep`).
+        env_id: The id of a registered environment; a package before its `:` may be in the working directory.
+        render_mode: As in `gymnasium.make`.
+        options: The options of the environment; with `previous_step=True` observations have the previous action and
+            reward as well (`PreviousStep`).
 
     Raises:
-        HyperparameterError: a part of the observations is not an array of a fixed shape, such as a text, or an option
+        HyperparameterError: A part of the observations is not an array of a fixed shape, such as a text, or an option
             is unknown.
-        ImportError: the package of the environment is missing.
+        ImportError: The package of the environment is missing.
     """
     options, previous_step = _without_previous_step(options)
     options |= {"render_mode": render_mode} if render_mode else {}
@@ -142,7 +142,7 @@ def import_named(module: str) -> None:
     """Import a user's module, such as one that registers environments; the working directory is searched, too.
 
     Raises:
-        ImportError: there is no module of this name, or it cannot be imported.
+        ImportError: There is no module of this name, or it cannot be imported.
     """
     _search_here()
     import_module(module)
@@ -164,15 +164,16 @@ def make_standard_env(
     """Make an environment with the preprocessing of `parl train`; the function can be called in actors.
 
     Args:
-        env_id: of a registered environment; an Atari game gets the usual preprocessing.
-        module: imported first.
-        render_mode: as in `gymnasium.make`.
-        training: in an Atari game a life is an episode, and rewards are -1, 0 or 1.
-        options: of the environment, and `previous_step` as in `make_flat_env`.
+        env_id: The id of a registered environment; an Atari game gets the usual preprocessing.
+        module: A module that is imported first.
+        render_mode: As in `gymnasium.make`.
+        training: Whether the environment is for training: in an Atari game, a life is then an episode, and rewards are
+            -1, 0 or 1.
+        options: The options of the environment, and `previous_step` as in `make_flat_env`.
 
     Raises:
-        HyperparameterError: an observation has a part without features, or an option is unknown.
-        ImportError: the module, or a package of the environment, is missing.
+        HyperparameterError: An observation has a part without features, or an option is unknown.
+        ImportError: The module, or a package of the environment, is missing.
     """
     if module:
         import_named(module)
@@ -205,9 +206,9 @@ class _Family(NamedTuple):
     """A package of environments, which registers their ids with Gymnasium when one of them is used.
 
     Attributes:
-        module: imported to register them.
-        function: of the module, which registers them; empty: importing does.
-        extra: of parl-core, which installs it.
+        module: The module that registers them.
+        function: The function of the module that registers them; empty if importing does.
+        extra: The extra of parl-core that installs the package.
     """
 
     module: str
@@ -230,7 +231,7 @@ def _register_family(env_id: str) -> None:
     """Register the environments of the package to which an id belongs; other ids have no effect.
 
     Raises:
-        ImportError: the package is not installed; the message is the `pip install` line.
+        ImportError: The package is not installed; the message is the `pip install` line.
     """
     family = next((found for prefix, found in _FAMILIES.items() if env_id.startswith(prefix)), None)
     if family is None or env_id in gymnasium.registry:
@@ -276,18 +277,18 @@ class Trained:
     """The description of an agent of a recipe, from which it can be made again.
 
     Attributes:
-        algorithm: name of its class.
-        env: registered id of the environment.
+        algorithm: Name of its class.
+        env: The registered id of the environment.
         backend: `torch` or `paddle`; the weights fit both.
-        hidden: sizes of the hidden layers of each network; None: those that suit the environment.
-        arguments: of the algorithm's constructor.
-        seed: of the first weights and of sampling.
-        network: further options of `parl.networks.for_spaces`; for several agents, all options of `for_team`; for a
+        hidden: Sizes of the hidden layers of each network; None: those that suit the environment.
+        arguments: The arguments of the algorithm's constructor.
+        seed: The seed of the first weights and of sampling.
+        network: Further options of `parl.networks.for_spaces`; for several agents, all options of `for_team`; for a
             DecisionTransformer, those of its network.
-        module: imported before the environment is made, because it registers it.
-        normalized: observations are normalised by statistics that are saved with the weights.
-        target_return: the target return of a DecisionTransformer.
-        env_options: options of the environment.
+        module: The module that registers the environment, imported before it is made.
+        normalized: Whether observations are normalised by statistics that are saved with the weights.
+        target_return: The target return of a DecisionTransformer.
+        env_options: Options of the environment.
     """
 
     FILE: ClassVar[str] = "best.ckpt"
@@ -314,7 +315,7 @@ class Trained:
         """Make the agent on the current backend, with fresh weights; its model is that of `parl.networks.for_spaces`.
 
         Raises:
-            HyperparameterError: the algorithm cannot choose the environment's actions, or the backend does not have the
+            HyperparameterError: The algorithm cannot choose the environment's actions, or the backend does not have the
                 algorithm.
         """
         backend = backends.current()
@@ -340,7 +341,7 @@ class Trained:
         """Refuse a run whose file of weights is missing.
 
         Raises:
-            CheckpointError: the file is missing; the message explains when it is written.
+            CheckpointError: The file is missing; the message explains when it is written.
         """
         if not path.exists():
             raise CheckpointError(f"{path} does not exist yet: it is written at the first evaluation, or at the end")
@@ -349,11 +350,11 @@ class Trained:
         """Return the trained agent, and a function that makes environments with its preprocessing.
 
         Args:
-            path: path of its weights.
-            render_mode: render mode of the environments, as in `gymnasium.make`.
+            path: Path of its weights.
+            render_mode: The render mode of the environments, as in `gymnasium.make`.
 
         Raises:
-            CheckpointError: the weights are missing, or belong to another agent.
+            CheckpointError: The weights are missing, or belong to another agent.
         """
         agent = self.make_agent()
         self.require_weights(path)
@@ -407,7 +408,7 @@ class Trained:
         """Read the description from a run's folder.
 
         Raises:
-            CheckpointError: there is none, or it is not one.
+            CheckpointError: There is none, or it is not one.
         """
         path = folder / cls.DESCRIPTION
         try:
@@ -437,7 +438,7 @@ class StandardEnv:
 
     Attributes:
         env_id: `CartPole-v1`, `HalfCheetah-v5`, `ALE/Pong-v5`, …
-        options: its options.
+        options: The options of the environment.
     """
 
     env_id: str
@@ -448,7 +449,7 @@ class StandardEnv:
         """Return the kind of the environment.
 
         Raises:
-            HyperparameterError: observations or actions are not of one of these kinds.
+            HyperparameterError: Observations or actions are not of one of these kinds.
         """
         if self._is_atari:
             return EnvKind.ATARI
@@ -469,7 +470,7 @@ class StandardEnv:
         """Return the kind according to actions only, for networks that `for_spaces` makes.
 
         Raises:
-            HyperparameterError: no policy supports its action space.
+            HyperparameterError: No policy supports its action space.
         """
         if self._is_atari:
             return EnvKind.ATARI
@@ -504,7 +505,7 @@ class StandardEnv:
         """Return the recipe of an algorithm (`"DQN"`) for this environment, or for those of its kind.
 
         Raises:
-            HyperparameterError: there is none.
+            HyperparameterError: There is none.
         """
         return find_recipe(algorithm, self.env_id, lambda: self.kind)
 
@@ -512,7 +513,7 @@ class StandardEnv:
         """Return a table's entry for this kind.
 
         Raises:
-            HyperparameterError: there is none.
+            HyperparameterError: There is none.
         """
         if self.kind not in table:
             known = ", ".join(sorted(table))

@@ -40,11 +40,11 @@ class Range:
     """The values of a setting in a search: numbers between two bounds, or a list.
 
     Attributes:
-        low: smallest number.
-        high: largest number.
-        log: whether numbers are drawn evenly on a logarithmic scale.
-        whole: whether numbers are whole.
-        choices: a list of values that replaces the bounds.
+        low: Smallest number.
+        high: Largest number.
+        log: Whether numbers are drawn evenly on a logarithmic scale.
+        whole: Whether numbers are whole.
+        choices: A list of values that replaces the bounds.
     """
 
     low: float = 0.0
@@ -60,7 +60,7 @@ def read_range(text: str) -> Range:
     Numbers are drawn on a logarithmic scale where both bounds are above 0 and a factor of ten or more apart.
 
     Raises:
-        HyperparameterError: it does not describe a range.
+        HyperparameterError: It does not describe a range.
     """
     if "|" in text:
         return Range(choices=tuple(read_setting(one) for one in text.split("|")))
@@ -79,8 +79,8 @@ def default_ranges(algorithm: str, asked: RecipeRun) -> dict[str, Range]:
     """Return the default search: learning rates, discount, sizes of batches and rollouts.
 
     Args:
-        algorithm: name of its class.
-        asked: the request; its settings are the middle of the ranges.
+        algorithm: Name of its class.
+        asked: The request; its settings are the middle of the ranges.
     """
     found: dict[str, Range] = {}
     known = settings_of(algorithm, asked.recipe)
@@ -106,8 +106,8 @@ class TrialInActor:
         """Train a trial from its beginning and return why it ended.
 
         Args:
-            asked: the fields of its `RecipeRun`.
-            folder: of the run.
+            asked: The fields of its `RecipeRun`.
+            folder: The folder of the run.
         """
         request, path = RecipeRun(**asked), Path(folder)
         backends.set_backend(request.backend)
@@ -140,12 +140,12 @@ class Tuned:
     """The end of a search.
 
     Attributes:
-        trials: number of ended trials, including those of earlier calls and excluding interrupted ones.
-        pruned: number of trials that were stopped early.
-        failed: number of trials that raised.
-        best: settings of the best trial.
-        value: its score: the mean of its last three evaluations.
-        file: the TOML file with these settings.
+        trials: Number of ended trials, including those of earlier calls and excluding interrupted ones.
+        pruned: Number of trials that were stopped early.
+        failed: Number of trials that raised.
+        best: Settings of the best trial.
+        value: The score of the best trial: the mean of its last three evaluations.
+        file: The TOML file with these settings.
     """
 
     trials: int
@@ -175,20 +175,20 @@ def tune(
     """Search for settings, or continue a search.
 
     Args:
-        asked: algorithm, environment, budget of a trial, and fixed settings.
-        folder: folder of the search; an existing search is continued.
-        ranges: ranges to search, by the names of settings.
-        trials: number of further trials.
-        workers: trials at the same time; default: the cores of this machine, on a cluster the number of trials.
-        cluster: address of a running cluster for the trials; all its hosts must have access to `folder`.
-        prune: stop trials that are worse than the median of the others.
-        told: called with a line for each trial.
+        asked: Algorithm, environment, budget of a trial, and fixed settings.
+        folder: Folder of the search; an existing search is continued.
+        ranges: Ranges to search, by the names of settings.
+        trials: Number of further trials.
+        workers: Trials at the same time; default: the cores of this machine, on a cluster the number of trials.
+        cluster: Address of a running cluster for the trials; all its hosts must have access to `folder`.
+        prune: Whether trials that are worse than the median of the others are stopped.
+        told: The function that is called with a line for each trial.
 
     Raises:
         ImportError: optuna is not installed.
-        HyperparameterError: a setting is unknown, there is nothing to search, or the folder has the search of another
+        HyperparameterError: A setting is unknown, there is nothing to search, or the folder has the search of another
             request.
-        ParlError: every trial failed.
+        ParlError: Every trial failed.
         KeyboardInterrupt: Ctrl-C was pressed; a note has the best settings so far, and the way to continue.
     """
     try:
@@ -283,7 +283,7 @@ def _require_same(study: Any, asked: RecipeRun, ranges: Mapping[str, Range], fol
     """Refuse to continue a search whose scores do not apply to this request, or whose choices were others.
 
     Raises:
-        HyperparameterError: it names what differs.
+        HyperparameterError: It names what differs.
     """
     settings = {name: one for name, one in asked.settings().items() if name not in ("source", "deviations")}
     request = {**settings, "arguments": settings["algorithm"], "algorithm": asked.algorithm, "env": asked.env}
@@ -347,9 +347,9 @@ def toml_of(asked: RecipeRun, found: Mapping[str, Any], remark: str) -> str:
     """Return a file for `parl train --config`: the request with the settings that were found.
 
     Args:
-        asked: the request.
-        found: settings that override its own.
-        remark: a comment for the top of the file.
+        asked: The request.
+        found: Settings that override its own.
+        remark: A comment for the top of the file.
     """
     lines = [f"# {remark}", f"algorithm = {json.dumps(asked.algorithm)}", f"env = {json.dumps(asked.env)}"]
     lines += [] if asked.steps is None else [f"steps = {asked.steps}"]

@@ -13,7 +13,7 @@ def same_shape(**tensors: Tensor) -> None:
     While a program is built, an unknown size (-1) matches every size.
 
     Raises:
-        ValueError: two shapes differ; the message lists all shapes.
+        ValueError: Two shapes differ; the message lists all shapes.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     first, *rest = shapes.values()

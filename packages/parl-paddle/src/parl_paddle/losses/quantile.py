@@ -16,10 +16,10 @@ def quantile_huber(theta_tm1: Tensor, target: Tensor, kappa: float, weights: Ten
     arXiv:1710.10044, equation 10; tau_i = (2 i - 1) / (2 N), L the Huber loss.
 
     Args:
-        theta_tm1: quantiles of the returns, `[batch, N]`.
-        target: samples of the target returns, `[batch, M]`; no gradient flows into them.
-        kappa: absolute error above which L is linear, above 0.
-        weights: weight of each row, `[batch]`; default 1.
+        theta_tm1: Quantiles of the returns, `[batch, N]`.
+        target: Samples of the target returns, `[batch, M]`; no gradient flows into them.
+        kappa: Absolute error above which L is linear, above 0.
+        weights: Weight of each row, `[batch]`; default 1.
     """
     count = theta_tm1.shape[1]
     tau = (paddle.arange(count).astype(theta_tm1.dtype) + 0.5) / count

@@ -16,11 +16,11 @@ def q_learning(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_
     Watkins & Dayan 1992. The target carries no gradient.
 
     Args:
-        q_tm1: action values before the step, `[batch, act_dim]`.
-        a_tm1: actions, int64 `[batch]`.
-        r_t: rewards, `[batch]`.
-        discount_t: discounts, `[batch]`; 0 where the episode terminated.
-        q_t: action values of the target network after the step, `[batch, act_dim]`.
+        q_tm1: Action values before the step, `[batch, act_dim]`.
+        a_tm1: Actions, int64 `[batch]`.
+        r_t: Rewards, `[batch]`.
+        discount_t: Discounts, `[batch]`; 0 where the episode terminated.
+        q_t: Action values of the target network after the step, `[batch, act_dim]`.
 
     Returns:
         The temporal differences, `[batch]`.
@@ -36,12 +36,12 @@ def double_q_learning(
     van Hasselt, Guez & Silver 2016, equation 4.
 
     Args:
-        q_tm1: action values before the step, `[batch, act_dim]`.
-        a_tm1: actions, int64 `[batch]`.
-        r_t: rewards, `[batch]`.
-        discount_t: discounts, `[batch]`; 0 where the episode terminated.
-        q_t_value: action values of the target network after the step, `[batch, act_dim]`.
-        q_t_selector: action values of the trained network after the step, `[batch, act_dim]`.
+        q_tm1: Action values before the step, `[batch, act_dim]`.
+        a_tm1: Actions, int64 `[batch]`.
+        r_t: Rewards, `[batch]`.
+        discount_t: Discounts, `[batch]`; 0 where the episode terminated.
+        q_t_value: Action values of the target network after the step, `[batch, act_dim]`.
+        q_t_selector: Action values of the trained network after the step, `[batch, act_dim]`.
 
     Returns:
         The temporal differences, `[batch]`.

@@ -24,10 +24,10 @@ def critic_slopes(critics: Fork, batch: Transitions, gamma: float, v_t: Tensor) 
     """Compute the gradients of the critics' mean(weights * (target - value)**2).
 
     Args:
-        critics: one, or several of equal targets.
-        batch: tensors.
-        gamma: discount of one step where the batch has none.
-        v_t: values `[batch]` that the target is bootstrapped from.
+        critics: One, or several of equal targets.
+        batch: Tensors.
+        gamma: Discount of one step where the batch has none.
+        v_t: Values `[batch]` that the target is bootstrapped from.
     """
     rows, weights, r_t = batch.obs.shape[0], batch.weights, batch.reward
     going_on = 1.0 - batch.terminal.to(r_t.dtype)

@@ -105,10 +105,10 @@ class IMPALA(contract.IMPALA, Algorithm):
         """Return value targets and advantages of the steps that are learned from.
 
         Args:
-            batch: the fragments.
-            log_ratio: of the policy that learns and the one that acted, `[n * T]`.
+            batch: The fragments.
+            log_ratio: The logarithm of the ratio of the policy that learns to the one that acted, `[n * T]`.
             value: `[n * T]`.
-            value_of: returns the values of other observations, with the states of the memory.
+            value_of: The function that returns the values of other observations, with the states of the memory.
         """
         done = batch.done.to(value.dtype)
         fragments = value.reshape(-1, self.sample_batch_steps)

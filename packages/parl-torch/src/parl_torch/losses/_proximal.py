@@ -43,13 +43,13 @@ def proximal_losses(
 
     Args:
         log_prob_t: log-probabilities of the actions, `[batch]`.
-        entropy_t: entropies of the policy, `[batch]`.
-        v_t: values, `[batch]`.
-        behaviour: data of the policy that acted.
-        clip: clip range of the ratio and the value.
+        entropy_t: Entropies of the policy, `[batch]`.
+        v_t: Values, `[batch]`.
+        behaviour: Data of the policy that acted.
+        clip: Clip range of the ratio and the value.
         clips_value: True to clip the step of the value, too.
-        value_coef: weight of the value loss.
-        entropy_coef: weight of the entropy.
+        value_coef: Weight of the value loss.
+        entropy_coef: Weight of the entropy.
 
     Returns:
         The loss, a scalar; and its figures `[5]`, without gradient: value loss, policy loss, entropy, approximate KL,

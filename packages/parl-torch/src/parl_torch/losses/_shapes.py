@@ -9,7 +9,7 @@ def same_shape(**tensors: Tensor) -> None:
     """Raise an error for tensors of different shapes, which would broadcast to another formula.
 
     Raises:
-        ValueError: two shapes differ; the message lists all shapes.
+        ValueError: Two shapes differ; the message lists all shapes.
     """
     first, *rest = tensors.values()
     for other in rest:

@@ -16,9 +16,9 @@ def project(probabilities: Tensor, values: Tensor, support: Tensor) -> Tensor:
     arXiv:1707.06887, equation 7.
 
     Args:
-        probabilities: probability of each value, `[batch, M]`.
-        values: the values, `[batch, M]`; they are clipped to the range of the support.
-        support: at least two evenly spaced, ascending values, `[N]`.
+        probabilities: Probability of each value, `[batch, M]`.
+        values: The values, `[batch, M]`; they are clipped to the range of the support.
+        support: At least two evenly spaced, ascending values, `[N]`.
 
     Returns:
         The probabilities on `support`, `[batch, N]`, without gradient.

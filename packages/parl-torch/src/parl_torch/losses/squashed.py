@@ -21,9 +21,9 @@ def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Ten
     The last logarithm is computed as 2 * (log 2 - u - softplus(-2 u)), which stays finite where tanh(u) rounds to 1.
 
     Args:
-        mean: mean of the normal distribution, `[batch, act_dim]`.
-        log_std: logarithm of its standard deviation, `[batch, act_dim]`.
-        noise: draws from N(0, 1), `[batch, act_dim]`.
+        mean: Mean of the normal distribution, `[batch, act_dim]`.
+        log_std: Logarithm of its standard deviation, `[batch, act_dim]`.
+        noise: Draws from N(0, 1), `[batch, act_dim]`.
 
     Returns:
         The actions `[batch, act_dim]` and their log-density `[batch]`; gradients flow through both.

@@ -33,13 +33,13 @@ def vtrace(
 
     Args:
         log_ratio_t: log pi(a|s) - log mu(a|s), `[T, n]`.
-        r_t: rewards, `[T, n]`.
-        discount_t: discounts, `[T, n]`; 0 where the episode terminated.
-        v_tm1: values of the states before the steps, `[T, n]`.
-        v_t: values of the states after the steps, `[T, n]`.
+        r_t: Rewards, `[T, n]`.
+        discount_t: Discounts, `[T, n]`; 0 where the episode terminated.
+        v_tm1: Values of the states before the steps, `[T, n]`.
+        v_t: Values of the states after the steps, `[T, n]`.
         same_episode_t: 1 where the next row continues the episode, else 0, `[T, n]`.
-        clip_rho: upper bound of the importance weights of the temporal differences.
-        clip_pg_rho: upper bound of the importance weights of the advantages.
+        clip_rho: Upper bound of the importance weights of the temporal differences.
+        clip_pg_rho: Upper bound of the importance weights of the advantages.
     """
     same_shape(
         log_ratio_t=log_ratio_t, r_t=r_t, discount_t=discount_t, v_tm1=v_tm1, v_t=v_t, same_episode_t=same_episode_t
@@ -85,12 +85,12 @@ def from_importance_weights(
     Args:
         behaviour_actions_log_probs: log mu(a|s), `[T, n]`.
         target_actions_log_probs: log pi(a|s), `[T, n]`.
-        discounts: discounts, `[T, n]`; 0 where an episode ended.
-        rewards: rewards, `[T, n]`.
-        values: values of the states before the steps, `[T, n]`.
-        bootstrap_value: value of the state after the last step, `[n]`.
-        clip_rho_threshold: upper bound of the importance weights of the temporal differences.
-        clip_pg_rho_threshold: upper bound of the importance weights of the advantages.
+        discounts: Discounts, `[T, n]`; 0 where an episode ended.
+        rewards: Rewards, `[T, n]`.
+        values: Values of the states before the steps, `[T, n]`.
+        bootstrap_value: Value of the state after the last step, `[n]`.
+        clip_rho_threshold: Upper bound of the importance weights of the temporal differences.
+        clip_pg_rho_threshold: Upper bound of the importance weights of the advantages.
     """
     following = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
     return vtrace(
