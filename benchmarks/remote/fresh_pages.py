@@ -1,4 +1,4 @@
-"""What fresh pages of shared memory cost at least: the CPU time of a first array, and of weights stored once.
+"""The least cost of fresh pages of shared memory: the CPU time of a first array, and of weights stored once.
 
     hatch run base:python benchmarks/remote/fresh_pages.py
 

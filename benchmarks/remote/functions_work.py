@@ -1,4 +1,4 @@
-"""What the peers of `functions.py` run: functions of items, importable in their workers."""
+"""The work of the peers of `functions.py`: functions of items, importable in their workers."""
 
 import time
 from collections.abc import Callable, Iterable

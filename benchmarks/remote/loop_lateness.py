@@ -1,4 +1,4 @@
-"""How late an asyncio event loop is because of awaited remote calls: a ticker beside `gather`, ours and plain asyncio.
+"""The lateness of an asyncio event loop under awaited remote calls: a ticker beside `gather`, ours and plain asyncio.
 
     hatch run base:python benchmarks/remote/loop_lateness.py [--rounds 5]
 

@@ -23,7 +23,7 @@ NO_CHILD = -1
 
 @dataclass(frozen=True)
 class Search:
-    """How a player looks ahead.
+    """The settings of a player's search.
 
     Attributes:
         evaluate: positions at the ends of paths.

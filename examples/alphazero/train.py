@@ -171,7 +171,7 @@ class Positions:
 
 @dataclass
 class Progress:
-    """How far the run is; with agent, positions, pool and generator all that it continues from."""
+    """The progress of a run, which it continues from together with agent, positions, pool and generator."""
 
     seconds: float = 0.0
     matched: float = 0.0  # seconds at the last match

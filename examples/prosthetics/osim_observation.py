@@ -49,7 +49,7 @@ class ObservationVector:
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.names: tuple[str, ...] = tuple(name for name, _ in _numbers(description))
-        """What each number is, such as `body_pos/head/1`; the target comes behind them."""
+        """The name of each number, such as `body_pos/head/1`; the target comes behind them."""
 
     @property
     def size(self) -> int:

@@ -27,7 +27,7 @@ class Task(NamedTuple):
     number: int
     seed: int
     head: int
-    """Which one acts."""
+    """The index of the head that acts."""
     noise: float
     """Standard deviation of what is added to actions."""
     speeds: Speeds

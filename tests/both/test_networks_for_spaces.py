@@ -156,7 +156,7 @@ def test_stacked_atari_frames_get_the_known_network() -> None:
 
 
 def features_of(space: spaces.Space[Any], obs: Any) -> Any:
-    """What the encoder of a Q network with no hidden layers makes of observations, seen through unit weights."""
+    """Return the features that the encoder of a Q network without hidden layers computes, seen through unit weights."""
     model: Any = parl.networks.for_spaces(space, spaces.Discrete(2), "q", hidden=())
     agent = parl.Agent(parl.algorithms.DQN(model))
     return np.asarray(agent.run(model.trunk, obs))

@@ -108,7 +108,7 @@ def test_an_unknown_optimizer_is_answered_with_the_known_ones() -> None:
 
 
 class Reported(Callback):
-    """What the loop reported of each update."""
+    """The losses that the loop reports of each update."""
 
     def __init__(self) -> None:
         self.losses: list[dict[str, float]] = []

@@ -1,4 +1,4 @@
-"""What a model changes beside its weights is saved and restored, whichever framework has its layers."""
+"""Values that a model changes beside its weights are saved and restored, whichever framework has its layers."""
 
 from importlib import import_module
 from typing import Any

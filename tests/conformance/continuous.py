@@ -173,7 +173,7 @@ class ContinuousConformance(Conformance):
             np.testing.assert_allclose(array, results[1][name], atol=1e-7, err_msg=name)
 
     def temperature_settings(self, rate: Any) -> dict[str, Any]:
-        """What a learned temperature needs to follow `rate`, too."""
+        """Return the settings with which a learned temperature follows `rate`, too."""
         del rate
         return {}
 

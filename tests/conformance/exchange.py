@@ -37,7 +37,7 @@ np.savez(out, **answers(backend, kind, checkpoint, np.load(obs)))
 
 
 def answers(backend: str, kind: str, agent_file: str | Path, obs: Any, *, kept: bool = False) -> dict[str, Any]:
-    """What a saved agent answers on a backend: actions, and the outputs of the network that they follow from.
+    """Return the answers of a saved agent on a backend: actions, and the outputs of the network that they follow from.
 
     Args:
         backend: its name.

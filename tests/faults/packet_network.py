@@ -45,7 +45,7 @@ _PERFECT = Conditions()
 
 @dataclass
 class PacketCounts:
-    """What happened to the packets of a network so far."""
+    """The counts of a network's packets so far, by their fate."""
 
     passed: int = 0
     lost: int = 0
@@ -221,7 +221,7 @@ class PacketNetwork:
             heapq.heappush(self._waiting, (due, next(self._numbers), receiver, packet))
 
     def _later(self, way: _Way, due: float, size: int) -> float:
-        """When a packet that enters this way at `due` leaves it."""
+        """Return the time at which a packet that enters this way at `due` leaves it."""
         conditions = way.conditions
         if conditions.bytes_per_s is not None:
             due = way.free_at = max(due, way.free_at) + size / conditions.bytes_per_s

@@ -46,7 +46,7 @@ _HTTP = (
 
 @dataclass(frozen=True)
 class Target:
-    """Where things can be thrown.
+    """The listeners of a cluster, which arbitrary bytes can be sent to.
 
     Attributes:
         ports: TCP ports of nodes.

@@ -1,4 +1,4 @@
-"""Where a saved agent lies: a file or a directory, existing or not."""
+"""The path of a saved agent: a file or a directory, existing or not."""
 
 from pathlib import Path
 

@@ -61,7 +61,7 @@ def ours(mode: Any, actors: Any = None) -> Any:
 
 
 def transitions(envs: Any, steps: int) -> list[list[tuple[Any, ...]]]:
-    """What each environment went through, as a loop that trusts SAME_STEP sees it."""
+    """Return the transitions of each environment, as a loop that trusts SAME_STEP sees them."""
     seen: list[list[tuple[Any, ...]]] = [[] for _ in range(envs.num_envs)]
     obs, _ = envs.reset(seed=0)
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Which fragments are asked for and learned from, counted by hand."""
+"""The fragments that are requested and learned from, counted by hand."""
 
 from typing import Any
 

@@ -25,7 +25,7 @@ Function = Callable[[np.ndarray], float]
 
 
 def evaluations(es: Any, function: Function, goal: float, population: int, most: int) -> int:
-    """How many it takes until the mean is as good as the goal."""
+    """Return the number of evaluations after which the mean is as good as the goal."""
     used = 0
     while used < most:
         infos = es.ask(population)

@@ -1,4 +1,4 @@
-"""How samples of older models count: ranked within their model, or by clipped ratios of densities."""
+"""Samples of older models: ranked within their model, or weighted by clipped ratios of densities."""
 
 from dataclasses import replace
 

@@ -159,7 +159,7 @@ def vectors() -> dict[str, Any]:
 
 
 def windows(key: int, cache_size: int) -> dict[str, Any]:
-    """Where the first windows of a key begin in a table."""
+    """Return the positions at which the first windows of a key begin in a table."""
     block = 2**16
     while block > cache_size // 4:
         block //= 2

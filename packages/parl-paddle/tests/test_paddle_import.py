@@ -1,4 +1,4 @@
-"""What importing does to a process: nothing before paddle is asked for, and Ctrl-C goes on working after."""
+"""The effects of importing on a process: none before paddle is used, and Ctrl-C still works afterwards."""
 
 import signal
 import subprocess

@@ -88,7 +88,7 @@ class Serving:
         return self.host.done
 
     def has_rest(self) -> bool:
-        """Whether a caller has not taken all answers."""
+        """Return whether a caller has not taken all answers."""
         return any(caller.outbox.is_full for caller in list(self.process._callers.values()))
 
     def end(self) -> None:

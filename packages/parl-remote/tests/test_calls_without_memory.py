@@ -69,7 +69,7 @@ class Line:
         return self.outbox.submit(Call(int(Kind.CALL), 0, 0, serialize.dumps((array,)), "take"))
 
     def received(self) -> list[np.ndarray]:
-        """What the actor has got, once it has all that was sent."""
+        """Return the arrays that the actor received, once everything sent has arrived."""
         while self.connection.is_full():
             self.connection.write()
         self.connection.channel.send([b"the end"])

@@ -109,7 +109,7 @@ def test_a_program_without_threads_goes_on_trying_to_reach_its_master(monkeypatc
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     master._away_since = loop.now()
-    master._knock_later()
+    master._rejoin_later()
     for _ in range(1000):
         if len(tries) > 2:
             break

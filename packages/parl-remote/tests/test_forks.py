@@ -50,7 +50,7 @@ class _Forks:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     def sockets(self, child: int) -> int:
-        """How many sockets a child holds open, once it has reached its method's own code again."""
+        """Return the number of sockets that a child holds open, once it has reached its method's own code again."""
         deadline = time.monotonic() + WAIT_S
         while not (self.folder / "waits").exists() and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""How messages are cut out of a byte stream, whatever pieces it comes in."""
+"""Messages are cut out of a byte stream, whatever pieces it arrives in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How busy GPUs are: the driver's library is played by one that says what the test wants."""
+"""The load of GPUs, with a stand-in for the driver's library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs an actor sees."""
+"""The GPUs that an actor sees."""
 
 from __future__ import annotations
 

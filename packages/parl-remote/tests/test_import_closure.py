@@ -1,4 +1,4 @@
-"""Which modules of the user's own a program needs, found without running any of it."""
+"""The user's own modules that a program needs, found without running any of it."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Plain:
 
 @pytest.fixture
 def noted() -> Iterator[list[str]]:
-    """What the handlers of a test note; that of SIGUSR1 raises nothing, that of SIGUSR2 a KeyError."""
+    """The notes of a test's signal handlers; that of SIGUSR1 raises nothing, that of SIGUSR2 a KeyError."""
     notes: list[str] = []
 
     def harmless(*_: object) -> None:
@@ -357,7 +357,7 @@ Alarm = Callable[[float, Callable[[], object]], None]
 
 
 class TimeIsUp(Exception):
-    """What a program's time limit raises."""
+    """The exception of a program's time limit."""
 
 
 def time_is_up(*_: object) -> None:

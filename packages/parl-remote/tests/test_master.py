@@ -645,7 +645,7 @@ FROM_ANYBODY: dict[Role, st.SearchStrategy[Message]] = {
 
 @st.composite
 def deeds(draw: st.DrawFn) -> tuple[Role, int, Message, float]:
-    """What a member says, who of several it is, and how much time passes then."""
+    """Draw a member's role, its number among several, its message, and the time that passes afterwards."""
     role = draw(st.sampled_from(list(FROM_ANYBODY)))
     return role, draw(st.integers(0, 2)), draw(FROM_ANYBODY[role]), draw(st.sampled_from([0.0, 0.0, 0.0, 0.5, 20.0]))
 

@@ -1,4 +1,4 @@
-"""What a signal handler or a finalizer does with actors within another use of them, in the very same thread."""
+"""Use of actors by a signal handler or a finalizer within another use of them, in the very same thread."""
 
 from __future__ import annotations
 

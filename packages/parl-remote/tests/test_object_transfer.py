@@ -54,7 +54,7 @@ def worker() -> Worker:
 
 @pytest.fixture
 def later() -> list[Callable[[], None]]:
-    """What the loop is still to do."""
+    """The functions that the loop is still to call."""
     return []
 
 

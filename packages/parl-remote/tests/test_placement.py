@@ -1,4 +1,4 @@
-"""Where actors go, who has to wait, and what the waiting ones are told."""
+"""The nodes that actors are placed on, and the reasons that waiting requests are given."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Cluster:
         return [answer.lease_id for answer in answers if isinstance(answer, LeaseGranted)]
 
     def why(self, number: int = -1) -> str:
-        """What the latest request is told that waits."""
+        """Return the reason that the latest waiting request is given."""
         asked = WhyWaiting(1, next(self.numbers) - 1 if number < 0 else number)
         return self.state.view.why_waiting("c", asked, 0.0).reason
 

@@ -90,7 +90,7 @@ def two_hosts() -> tuple[Any, Any, Any]:
 
 
 def notes(cluster: LoopbackCluster, ref_id: str) -> list[Path]:
-    """What workers note of a value that was brought to them."""
+    """Return the workers' notes of a value that was transferred to them."""
     sockets = [Path(path) for node in cluster.nodes.values() for path in node.process.unix_sockets]
     directories = {path.parent for path in sockets if path.name == "node.sock"}
     assert len(directories) == len(cluster.nodes), sockets

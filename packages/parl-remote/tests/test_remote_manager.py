@@ -143,7 +143,7 @@ def program(tmp_path: Path, text: str, *arguments: str) -> subprocess.Popen[str]
 
 
 def final_loss(call: Callable[[], object]) -> ActorLost:
-    """What calls raise in the end, after those that say that there is hope."""
+    """Return the error that calls raise in the end, after those that may be repeated."""
     for _ in range(1000):
         try:
             call()

@@ -129,7 +129,7 @@ def shortages(tmp_path_factory: pytest.TempPathFactory) -> Shortages:
 def _rounds(
     shortages: Shortages, tmp_path: Path, target: str, call: Call, most: int, *cluster: object, **variables: str
 ) -> list[Any]:
-    """What the program says of each round: the number, the errors by step, and whether all go on."""
+    """Return the program's report of each round: the number, the errors by step, and whether all go on."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
     paths = [path for path in sys.path if path]

@@ -1,4 +1,4 @@
-"""What actors write, and what others have named, moves no cursor and sets no title of whoever looks at it."""
+"""Output of actors, and names that others chose, move no cursor and set no title of a reader's terminal."""
 
 from __future__ import annotations
 

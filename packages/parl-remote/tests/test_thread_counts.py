@@ -1,4 +1,4 @@
-"""How many threads numeric libraries use in actors."""
+"""The number of threads that numeric libraries use in actors."""
 
 from __future__ import annotations
 

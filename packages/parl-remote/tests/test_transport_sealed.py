@@ -1,4 +1,4 @@
-"""Sealed TCP: what is changed, repeated, left out or swapped on its way is noticed, and strangers stay outside."""
+"""Sealed TCP: changed, repeated, missing or swapped records are noticed, and unauthenticated peers are refused."""
 
 from __future__ import annotations
 
@@ -158,62 +158,62 @@ def messages(listener: SealedListener, peer: int) -> list[list[bytes]]:
     raise AssertionError("no message came")
 
 
-def knock(listener: SealedListener, said: bytes) -> socket.socket:
-    stranger = socket.create_connection(("127.0.0.1", listener.port))
-    stranger.sendall(said)
-    return stranger
+def unauthenticated(listener: SealedListener, sent: bytes) -> socket.socket:
+    peer = socket.create_connection(("127.0.0.1", listener.port))
+    peer.sendall(sent)
+    return peer
 
 
-def is_let_in(listener: SealedListener, stranger: socket.socket) -> bool:
+def is_accepted(listener: SealedListener, peer: socket.socket) -> bool:
     """Return whether a connection was opened, before its end was seen."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         if any(isinstance(event, Opened) for event in poll(listener)):
             return True
-        if select.select([stranger], [], [], 0)[0]:
-            assert stranger.recv(1) == b""
+        if select.select([peer], [], [], 0)[0]:
+            assert peer.recv(1) == b""
             return False
     raise AssertionError("nothing happened")
 
 
 def test_a_peer_without_a_ticket_is_refused(listener: SealedListener) -> None:
-    with knock(listener, os.urandom(16)) as stranger:
-        assert not is_let_in(listener, stranger)
+    with unauthenticated(listener, os.urandom(16)) as peer:
+        assert not is_accepted(listener, peer)
 
 
 def test_a_ticket_opens_one_connection(listener: SealedListener) -> None:
     ticket, _ = listener.new_ticket()
-    with knock(listener, ticket) as first, knock(listener, ticket) as second:
-        assert is_let_in(listener, first)
-        assert not is_let_in(listener, second)
+    with unauthenticated(listener, ticket) as first, unauthenticated(listener, ticket) as second:
+        assert is_accepted(listener, first)
+        assert not is_accepted(listener, second)
 
 
 def test_a_ticket_is_valid_for_a_short_time() -> None:
     listener = SealedListener("127.0.0.1", limits=Limits(connect_timeout_s=0.0))
     ticket, _ = listener.new_ticket()
-    with knock(listener, ticket) as late:
-        assert not is_let_in(listener, late)
+    with unauthenticated(listener, ticket) as late:
+        assert not is_accepted(listener, late)
     listener.close()
 
 
 def test_a_ticket_without_its_key_says_nothing_that_is_heard(listener: SealedListener) -> None:
     ticket, _ = listener.new_ticket()
-    with knock(listener, ticket + Sealer(os.urandom(32)).seal(b"let me in")) as thief:
-        assert is_let_in(listener, thief)  # its connection
+    with unauthenticated(listener, ticket + Sealer(os.urandom(32)).seal(b"hello")) as other:
+        assert is_accepted(listener, other)  # its connection
         seen: list[Event] = []
-        while not select.select([thief], [], [], 0)[0]:
+        while not select.select([other], [], [], 0)[0]:
             seen += poll(listener)
         assert not [event for event in seen if isinstance(event, Received)]
 
 
-def test_silent_strangers_do_not_keep_others_out(listener: SealedListener) -> None:
-    silent = [knock(listener, b"") for _ in range(sealed._MOST_WAITING + 20)]
+def test_silent_peers_do_not_keep_others_out(listener: SealedListener) -> None:
+    silent = [unauthenticated(listener, b"") for _ in range(sealed._MOST_WAITING + 20)]
     channel, peer = connected(listener)
     channel.send([b"hello"])
     assert messages(listener, peer) == [[b"hello"]]
     assert len(listener._waiting) <= sealed._MOST_WAITING
-    for stranger in silent:
-        stranger.close()
+    for other in silent:
+        other.close()
     channel.close()
 
 

@@ -196,7 +196,7 @@ def test_a_port_without_a_listener_is_reported_at_once() -> None:
     "greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4, b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00" * 300]
 )
 def test_a_port_where_something_else_listens_is_reported(greeting: bytes) -> None:
-    """Whether it broke off before or after zmq took it for a peer is a matter of microseconds; both messages say it."""
+    """The connection ends before or after zmq takes it for a peer, a matter of microseconds; both messages say so."""
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def answer() -> None:

@@ -1,4 +1,4 @@
-"""How much an event loop reads in one of its turns: a bounded time for all connections, before tasks have theirs."""
+"""The limit of an event loop's reading in one turn: a bounded time for all connections, before tasks have theirs."""
 
 from __future__ import annotations
 

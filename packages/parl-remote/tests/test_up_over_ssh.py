@@ -134,7 +134,7 @@ class Site:
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """What the nodes' run files say of them."""
+        """Return the records of the nodes in their run files."""
         return [
             json.loads(path.read_text())
             for folder in self.folder.glob("run-*")
@@ -256,14 +256,14 @@ def test_a_host_that_fails_is_named_and_can_be_added_later(site: Site) -> None:
     where = ("--address", f"127.0.0.1:{site.port}", "--key_file", site.folder / "hosts.key")
     assert len(json.loads(site.xparl("list", "nodes", "--json", *where))["nodes"]) == 2
     assert "has no worker on 'else'" in site.xparl("up", hosts, "--worker", "else", status=2)
-    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    directory = RunFiles(site.folder / "run-worker0").worker_directory("stranger")
-    record = WorkerRecord("stranger", f"127.0.0.2:{site.port}", ProcessRecord.of(stranger.pid), cluster_id="another")
+    foreign = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    directory = RunFiles(site.folder / "run-worker0").worker_directory("foreign")
+    record = WorkerRecord("foreign", f"127.0.0.2:{site.port}", ProcessRecord.of(foreign.pid), cluster_id="another")
     write_record(directory, record)
     site.xparl("down", hosts)
     site.xparl("down", hosts)
-    assert stranger.poll() is None, "a worker of another cluster on that port"
-    stranger.communicate(b"\n")
+    assert foreign.poll() is None, "a worker of another cluster on that port"
+    foreign.communicate(b"\n")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""How a worker turns counters into rates, and what it finds worth telling."""
+"""A worker's rates, which it computes from counters, and its choice of those to report."""
 
 from __future__ import annotations
 

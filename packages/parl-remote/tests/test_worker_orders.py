@@ -1,4 +1,4 @@
-"""What a worker does on its master's orders to end an actor, which may be repeated."""
+"""A worker obeys its master's orders to end an actor, which may be repeated."""
 
 from __future__ import annotations
 

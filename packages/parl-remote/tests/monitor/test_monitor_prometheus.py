@@ -1,4 +1,4 @@
-"""What `examples/deploy/prometheus` offers, with a real Prometheus: rules are tested, queries are answered."""
+"""The rules and queries of `examples/deploy/prometheus` with a real Prometheus."""
 
 from __future__ import annotations
 

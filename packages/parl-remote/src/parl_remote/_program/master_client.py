@@ -131,7 +131,7 @@ class MasterClient:
         self._unsaid: list[LeaseRelease] = []  # to be sent to a master that is away
         self._lock = threading.RLock()  # a signal handler may make an actor while this thread does
         self._lost = ""
-        self._away_since: float | None = None  # while it is knocked at the master's address
+        self._away_since: float | None = None  # while it tries to reach the master again
         self._closed = False
         self.is_gone = False
         self._channel: Channel | None = None
@@ -385,25 +385,25 @@ class MasterClient:
         self._requests.lost(_MASTER, self._gone_error(reason))
         if returns:
             _log.warning("the master at %s is gone (%s); actors continue, trying to reconnect", self._address, reason)
-            self._knock_later()
+            self._rejoin_later()
         else:
             self._give_up(reason)
 
     def _gone_error(self, reason: str) -> ClusterUnreachable:
         return ClusterUnreachable(f"the cluster at {self._address} is gone: {reason}", address=self._address)
 
-    # -- coming back ---------------------------------------------------------------------------------------------
+    # -- rejoining -----------------------------------------------------------------------------------------------
 
-    def _knock_later(self) -> None:
-        self._loop.call_later(self._limits.rejoin_interval_s, self._start_knocking)
+    def _rejoin_later(self) -> None:
+        self._loop.call_later(self._limits.rejoin_interval_s, self._start_rejoining)
 
-    def _start_knocking(self) -> None:
+    def _start_rejoining(self) -> None:
         try:
-            threading.Thread(target=self._knock, name="parl-rejoin", daemon=True).start()
+            threading.Thread(target=self._rejoin, name="parl-rejoin", daemon=True).start()
         except RuntimeError as error:  # there is no thread left
-            self._knocked(None, str(error))
+            self._rejoined(None, str(error))
 
-    def _knock(self) -> None:
+    def _rejoin(self) -> None:
         """Try once to reach the master, on a thread of its own."""
         channel: Channel | None = None
         reason = ""
@@ -413,9 +413,9 @@ class MasterClient:
             except (RemoteError, OSError) as error:
                 reason = str(error)
         with contextlib.suppress(OSError, ValueError):  # the loop was closed meanwhile
-            self._loop.call_soon(lambda: self._knocked(channel, reason))
+            self._loop.call_soon(lambda: self._rejoined(channel, reason))
 
-    def _knocked(self, channel: Channel | None, reason: str) -> None:
+    def _rejoined(self, channel: Channel | None, reason: str) -> None:
         away_s = self._loop.now() - (self._away_since or 0.0)
         if self._closed or (channel is None and away_s > self._limits.rejoin_timeout_s):
             self._away_since = None
@@ -423,7 +423,7 @@ class MasterClient:
             if channel is not None:
                 channel.close()
         elif channel is None:
-            self._knock_later()
+            self._rejoin_later()
         else:
             _log.warning("the master at %s is back", self._address)
             with self._lock:
