@@ -2,8 +2,8 @@
 
     python tools/structure.py                    a table with one row per package
     python tools/structure.py -v                 with chains, cycles and the modules that one other imports
-    python tools/structure.py --check            print cycles of imports, and imports in functions that have no reason
-                                                 in `LATE`; exit 1 if there are any
+    python tools/structure.py --check            print cycles of imports, and imports in functions without a reason in
+                                                 `LATE` or `LATE_FROM_OUTSIDE`; exit 1 if there are any
     python tools/structure.py --entered remote   functions and files entered by making an actor and by one call
     python tools/structure.py --entered learn    the same for one update of DQN
 
@@ -32,7 +32,8 @@ PACKAGES = ("parl", "parl_core", "parl_torch", "parl_paddle", "parl_remote", "pa
 START = "the start of programs and commands"
 NODE = "the start of a node and its actors"
 OPTIONAL = "an optional package"
-# Modules that may import their own package in functions, and what for; docs/decisions/0032 has the figures.
+SYSTEM = "a module that not every system or version has"
+# Modules that may import modules of ours in functions, and what for; docs/decisions/0032 has the figures.
 LATE = {
     "parl_remote._connect": START,
     "parl_remote._program.rendezvous": START,
@@ -43,6 +44,23 @@ LATE = {
     "parl_remote.cli._monitor": OPTIONAL,  # flask and waitress
     "parl_core.cli": OPTIONAL,  # click and gymnasium
     "parl_evokit.models._find": OPTIONAL,  # torch and paddle
+}
+# Imports of other packages and of the standard library that may be in functions: in those of any module, or of one.
+LATE_ANYWHERE = {
+    **dict.fromkeys(("cryptography", "gymnasium", "matplotlib", "mlflow", "optuna", "plotly"), OPTIONAL),
+    **dict.fromkeys(("prometheus_client", "safetensors", "tensorboardX", "tqdm", "wandb"), OPTIONAL),
+    **dict.fromkeys(("fcntl", "pwd", "resource", "termios"), SYSTEM),
+}
+LATE_FROM_OUTSIDE = {
+    ("parl_paddle._static_graphs", "paddle"): SYSTEM,  # private parts of paddle, in two places
+    ("parl_remote._actor.journal", "numpy"): START,
+    ("parl_remote._data.large_frames", "numpy"): START,
+    ("parl_remote._future", "asyncio"): START,
+    ("parl_remote._object_ref", "numpy"): START,
+    ("parl_remote._portable.processes", "psutil"): START,
+    ("parl_remote._streams", "asyncio"): START,
+    ("parl_remote._transport", "numpy"): NODE,
+    ("parl_torch._compiled", "torch"): START,
 }
 
 Graph = Mapping[str, Iterable[str]]
@@ -57,7 +75,7 @@ class Kind(Enum):
 
 
 class Import(NamedTuple):
-    """One import of a module of ours by another."""
+    """One import by a module of ours."""
 
     source: str
     target: str
@@ -125,6 +143,17 @@ class Structure:
                     found.add(Import(module.name, target, kind))
         return found
 
+    @cached_property
+    def late_from_outside(self) -> set[Import]:
+        """The imports in functions of packages that are not ours, and of the standard library."""
+        found = set()
+        for module in self.modules.values():
+            for name, kind in _imported(ast.parse(module.path.read_text(encoding="utf-8")), Kind.MODULE):
+                target = name.partition(".")[0]
+                if kind is Kind.FUNCTION and target not in PACKAGES:
+                    found.add(Import(module.name, target, kind))
+        return found
+
     def of(self, package: str) -> list[Source]:
         """Return the modules of a package."""
         return [module for module in self.modules.values() if module.package == package]
@@ -157,10 +186,13 @@ class Structure:
         return max(chain_from.values(), key=len, default=[])
 
     def in_functions(self, package: str) -> list[Import]:
-        """Return the imports of a package's modules in functions of the package."""
+        """Return the imports in functions of a package, of modules of ours and of others."""
         inside = {module.name for module in self.of(package)}
-        found = (one for one in self.imports if one.kind is Kind.FUNCTION and {one.source, one.target} <= inside)
-        return sorted(found, key=lambda one: (one.source, one.target))
+        ours = (one for one in self.imports if one.kind is Kind.FUNCTION)
+        return sorted(
+            (one for one in (*ours, *self.late_from_outside) if one.source in inside),
+            key=lambda one: (one.source, one.target),
+        )
 
     def graph(self, package: str, *kinds: Kind) -> dict[str, set[str]]:
         """Return what each module of a package imports from it, by imports of these kinds; all without any."""
@@ -337,7 +369,7 @@ def details(structure: Structure) -> Iterator[str]:
         for name, importer in structure.imported_by_one(package):
             yield f"  imported by one other: {name} <- {importer}"
         for one in structure.in_functions(package):
-            yield f"  in a function: {one.source} -> {one.target}, for {LATE.get(one.source, 'no reason')}"
+            yield f"  in a function: {one.source} -> {one.target}, for {_reason(one) or 'no reason'}"
 
 
 def on_cycles(structure: Structure) -> list[str]:
@@ -346,13 +378,27 @@ def on_cycles(structure: Structure) -> list[str]:
     return [f"these modules of {package} import each other: {', '.join(cycle)}" for package, cycle in cycles]
 
 
+def _reason(late: Import) -> str:
+    """Return what an import in a function is for; empty if it is not allowed."""
+    if late.target.partition(".")[0] in PACKAGES:
+        return LATE.get(late.source, "")
+    return LATE_ANYWHERE.get(late.target) or LATE_FROM_OUTSIDE.get((late.source, late.target), "")
+
+
 def without_reason(structure: Structure) -> list[str]:
-    """Return a line for each import in a function that `LATE` does not allow, and for each unused entry there."""
+    """Return a line for each import in a function that no table allows, and for each unused entry of a table."""
     found = [one for package in PACKAGES for one in structure.in_functions(package)]
-    unused = LATE.keys() - {one.source for one in found}
+    outside = {(one.source, one.target) for one in structure.late_from_outside}
+    unused = LATE.keys() - {one.source for one in found if (one.source, one.target) not in outside}
+    nowhere = LATE_ANYWHERE.keys() - {target for _, target in outside}
     return [
-        *(f"{one.source} imports {one.target} in a function" for one in found if one.source not in LATE),
-        *(f"{name} imports nothing in functions; remove it from LATE" for name in sorted(unused)),
+        *(f"{one.source} imports {one.target} in a function" for one in found if not _reason(one)),
+        *(f"{name} imports nothing of ours in functions; remove it from LATE" for name in sorted(unused)),
+        *(f"no function imports {name}; remove it from LATE_ANYWHERE" for name in sorted(nowhere)),
+        *(
+            f"{source} does not import {target} in functions; remove it from LATE_FROM_OUTSIDE"
+            for source, target in sorted(LATE_FROM_OUTSIDE.keys() - outside)
+        ),
     ]
 
 

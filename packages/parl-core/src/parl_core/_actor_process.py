@@ -8,6 +8,7 @@ a pipe that only the parent could write to, reports its end.
 """
 
 import contextlib
+import multiprocessing.spawn
 import os
 import pickle
 import signal
@@ -42,8 +43,6 @@ def main(connection: int, lifeline: int, program: Mapping[str, Any] | None = Non
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the connection
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
     if program:
-        import multiprocessing.spawn  # here, because it takes 10 ms of the 110 that a fresh Python takes to start
-
         _importing.set()
         multiprocessing.spawn.prepare(dict(program))
         _importing.clear()

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parl_core.algorithm import AlgorithmState
 from parl_core.atomic_write import atomic_write
 from parl_core.errors import CheckpointError
@@ -62,7 +64,6 @@ def locate(path: str | os.PathLike[str]) -> Path:
 
 def write(path: str | os.PathLike[str], saved: SavedAgent) -> Path:
     """Write the file in one step and return where it is; missing directories are made."""
-    import numpy as np
     from safetensors.numpy import save
 
     target = locate(path)

@@ -12,6 +12,7 @@ faster and can be on other machines.
 import contextlib
 import functools
 import itertools
+import multiprocessing.spawn
 import operator
 import os
 import pickle
@@ -131,8 +132,6 @@ class _Forked:
     """A copy of this process, as `_Started`."""
 
     def __init__(self, link: int, lifeline: int, inherited: Sequence[int]) -> None:
-        import multiprocessing  # here, as below: see `_actor_process.main`
-
         context = multiprocessing.get_context("fork")
         self._process = context.Process(target=_serve_forked, args=(link, lifeline, inherited), daemon=True)
         self._process.start()
@@ -163,8 +162,6 @@ def _started(method: str, link: int, lifeline: int, inherited: Sequence[int]) ->
         return _Forked(link, lifeline, inherited)
     program: dict[str, object] = {}
     if method == SPAWN:
-        import multiprocessing.spawn
-
         found: dict[str, object] = multiprocessing.spawn.get_preparation_data("actor")
         program = {name: found[name] for name in ("sys_argv", *_actor_process.PROGRAM_NAMES) if name in found}
     return subprocess.Popen(

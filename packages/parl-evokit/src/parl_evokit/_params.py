@@ -8,6 +8,7 @@ share the memory of the vector, so perturbing the vector perturbs the model. Fil
 import functools
 import hashlib
 import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -129,8 +130,6 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     Raises:
         SolverError: The file is missing or damaged.
     """
-    import zipfile  # here, because it takes 8 of the 100 ms that `ES` takes to import, and only loading needs it
-
     try:
         with path.open("rb") as raw, zipfile.ZipFile(raw) as archive:
             damaged = archive.testzip()

@@ -15,6 +15,7 @@ Names are imported on first use, so `import parl_remote` takes almost no time.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from parl_core._compatibility import require_core
@@ -185,8 +186,6 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'parl_remote' has no attribute {name!r}")
-    import importlib
-
     value = getattr(importlib.import_module(f"parl_remote.{home}"), name)
     globals()[name] = value
     return value

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import sys
 import threading
 import types
 import weakref
 from collections.abc import Iterator
+from multiprocessing import process
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, NoReturn, Protocol
 
 from parl_remote._data import serialize
@@ -23,7 +23,6 @@ from parl_remote.errors import NotConnected, RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import ModuleType
     from typing import Any
 
     from parl_remote._data.class_spec import ClassSpec, ShippedSpec
@@ -187,20 +186,17 @@ _OURS = "parl_remote"
 def tell_children(make: Callable[[], ActorMaker] | None) -> None:
     """Set the function, which is pickled, by which children of `multiprocessing` connect; None removes it."""
     if make is not None:
-        from multiprocessing import process  # 2 ms; without a connection nothing needs it
-
-        _settings(process)[_OURS] = pickle.dumps(make)
-    elif "multiprocessing.process" in sys.modules:
-        _settings(sys.modules["multiprocessing.process"]).pop(_OURS, None)
+        _settings()[_OURS] = pickle.dumps(make)
+    else:
+        _settings().pop(_OURS, None)
 
 
 def _told() -> bytes | None:
     """Return the pickled function given to `tell_children` in this process or in the one that started it."""
-    process = sys.modules.get("multiprocessing.process")
-    return None if process is None else _settings(process).get(_OURS)
+    return _settings().get(_OURS)
 
 
-def _settings(process: ModuleType) -> dict[str, Any]:
+def _settings() -> dict[str, Any]:
     """Return the settings of this process; each `Process` that is made in it gets a copy."""
     found: dict[str, Any] = getattr(process.current_process(), "_config", {})
     return found

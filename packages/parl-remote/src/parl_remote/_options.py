@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import math
 import operator
@@ -126,8 +127,6 @@ class ActorOptions:
         known = [field.name for field in dataclasses.fields(self)]
         for name in given:
             if name not in known:
-                import difflib  # 1 ms, for errors alone
-
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise TypeError(f"remote_class has no option {name!r}{hint} It takes: {', '.join(known)}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import functools
 import inspect
 import operator
@@ -283,8 +284,6 @@ class ClassSpec:
 
     def unknown(self, name: str, attributes: Iterable[str]) -> str:
         """Return the message for a name that does not exist, with similar ones."""
-        import difflib  # 1 ms, for errors alone
-
         near = difflib.get_close_matches(name, [*self.names, *self.values, *attributes], n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         return f"{self.name!r} actor has no attribute {name!r}{hint}"

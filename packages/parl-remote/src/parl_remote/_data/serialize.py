@@ -33,6 +33,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import cloudpickle
+
 from parl_remote._data.ownership import new_unshared_modules
 from parl_remote._data.tensors import OUT_OF_BAND_BYTES, Reducers, reducers
 from parl_remote._system.texts import class_name_of, described
@@ -285,7 +287,7 @@ def _cloudpickled(
     references: list[object] | None,
 ) -> bytes:
     stream = io.BytesIO()
-    pickler = _by_value_pickler()(stream, 5, buffer_callback=keep_outside)
+    pickler = _ByValuePickler(stream, 5, buffer_callback=keep_outside)
     pickler.references = [] if references is None else references
     if table is not None:
         pickler.dispatch_table = {**pickler.dispatch_table, **table}
@@ -417,8 +419,6 @@ def inside(value: object, name: str) -> str:
 
 def ship_by_value(module: ModuleType) -> None:
     """Pickle the definitions in `module` by value, not by name, from now on."""
-    import cloudpickle
-
     mark = module.__name__.encode()
     if mark not in _by_value:
         cloudpickle.register_pickle_by_value(module)
@@ -435,60 +435,55 @@ def look_at_new_modules() -> None:
 
 def reduce_by_value(kind: type, reduce: Callable[[Any], Any]) -> None:
     """Register how objects of a class are reduced where functions go by value; plain pickle keeps its own way."""
-    _by_value_pickler().dispatch_table[kind] = reduce
+    _ByValuePickler.dispatch_table[kind] = reduce
 
 
-@functools.cache
-def _by_value_pickler() -> type[Any]:
-    """Return a subclass of cloudpickle's pickler whose classes overwrite no newer ones, and none on their return."""
-    import cloudpickle
+class _ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """A pickler of cloudpickle whose classes overwrite no newer ones, and none on their return."""
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-        references: list[object]
+    references: list[object]
 
-        def reducer_override(self, value: Any) -> Any:
-            kind = type(value)
-            if issubclass(kind, Reference):
-                self.references.append(value._parl_referent())
-            if isinstance(value, io.IOBase) and is_open_file(value):  # cloudpickle would send what is left to read
-                raise pickle.PicklingError(f"cannot pickle the open file {getattr(value, 'name', value)!r}")
-            if kind.__module__ == _CONNECTIONS.decode() and hasattr(value, "fileno"):  # plain pickle sends its number
-                raise pickle.PicklingError("the ends of a pipe are for processes that multiprocessing starts")
-            if kind is CodeType:  # cloudpickle 3.1.3 leaves out the file, by which tracebacks show the source
-                make, fields = self.dispatch_table[CodeType](value)
-                at = list(map(type, fields)).index(str)  # `-bb` forbids to look for a text among bytes
-                if fields[at] == _NO_FILE:
-                    fields = (*fields[:at], value.co_filename, *fields[at + 1 :])
-                return make, fields
-            if kind is functools.cached_property:  # up to Python 3.11 it has a lock
-                state = {name: part for name, part in value.__dict__.items() if name != "lock"}
-                return functools.cached_property, (value.func,), state
-            if kind is functools.partialmethod:  # from Python 3.14 on, plain pickle cannot make it again
-                return _partialmethod, (value.func, value.args, value.keywords)
-            if kind is _Cached and not has_name_elsewhere(value):
-                return _cached, (value.__wrapped__, value.cache_parameters())
-            if kind is FunctionType and value.__code__ is _DISPATCHES and not has_name_elsewhere(value):
-                registry: Any = value.registry
-                return _dispatcher, (value.__name__,), dict(registry), None, None, _fill_dispatcher
-            if kind is typing.NewType and not has_name_elsewhere(value):
-                return typing.NewType, (value.__name__, value.__supertype__), value.__dict__
-            reduced = super().reducer_override(value)
-            if not isinstance(reduced, tuple) or len(reduced) != _REDUCED_BY_VALUE:
-                return reduced
-            make, arguments, content, _, _, fill = reduced
-            if kind is FunctionType:
-                _add_globals_of_class_bodies(value, content)
-                return make, arguments, (fill, content), None, None, _fill_function
-            if isinstance(value, type):
-                version = _version_of(value, content, self.dispatch_table)
-                if "__slots__" in value.__dict__:
-                    arguments = _with_slots(value.__dict__["__slots__"], arguments)
-                if kind.__name__ == "_TypedDictMeta":
-                    arguments = _with_bases(kind, arguments)
-                return make, arguments, (fill, content, version), None, None, _fill_class
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if issubclass(kind, Reference):
+            self.references.append(value._parl_referent())
+        if isinstance(value, io.IOBase) and is_open_file(value):  # cloudpickle would send what is left to read
+            raise pickle.PicklingError(f"cannot pickle the open file {getattr(value, 'name', value)!r}")
+        if kind.__module__ == _CONNECTIONS.decode() and hasattr(value, "fileno"):  # plain pickle sends its number
+            raise pickle.PicklingError("the ends of a pipe are for processes that multiprocessing starts")
+        if kind is CodeType:  # cloudpickle 3.1.3 leaves out the file, by which tracebacks show the source
+            make, fields = self.dispatch_table[CodeType](value)
+            at = list(map(type, fields)).index(str)  # `-bb` forbids to look for a text among bytes
+            if fields[at] == _NO_FILE:
+                fields = (*fields[:at], value.co_filename, *fields[at + 1 :])
+            return make, fields
+        if kind is functools.cached_property:  # up to Python 3.11 it has a lock
+            state = {name: part for name, part in value.__dict__.items() if name != "lock"}
+            return functools.cached_property, (value.func,), state
+        if kind is functools.partialmethod:  # from Python 3.14 on, plain pickle cannot make it again
+            return _partialmethod, (value.func, value.args, value.keywords)
+        if kind is _Cached and not has_name_elsewhere(value):
+            return _cached, (value.__wrapped__, value.cache_parameters())
+        if kind is FunctionType and value.__code__ is _DISPATCHES and not has_name_elsewhere(value):
+            registry: Any = value.registry
+            return _dispatcher, (value.__name__,), dict(registry), None, None, _fill_dispatcher
+        if kind is typing.NewType and not has_name_elsewhere(value):
+            return typing.NewType, (value.__name__, value.__supertype__), value.__dict__
+        reduced = super().reducer_override(value)
+        if not isinstance(reduced, tuple) or len(reduced) != _REDUCED_BY_VALUE:
             return reduced
-
-    return Pickler
+        make, arguments, content, _, _, fill = reduced
+        if kind is FunctionType:
+            _add_globals_of_class_bodies(value, content)
+            return make, arguments, (fill, content), None, None, _fill_function
+        if isinstance(value, type):
+            version = _version_of(value, content, self.dispatch_table)
+            if "__slots__" in value.__dict__:
+                arguments = _with_slots(value.__dict__["__slots__"], arguments)
+            if kind.__name__ == "_TypedDictMeta":
+                arguments = _with_bases(kind, arguments)
+            return make, arguments, (fill, content, version), None, None, _fill_class
+        return reduced
 
 
 _NO_FILE = "<dynamic-code>"
@@ -602,7 +597,7 @@ def _digest_of(attributes: dict[str, Any], table: Reducers) -> bytes:
     """Return a digest of a class's attributes; empty if they cannot be sent."""
     digest = hashlib.blake2b(digest_size=16)
     stream = io.BytesIO()
-    pickler = _digest_pickler()(stream, 5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
+    pickler = _DigestPickler(stream, 5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
     pickler.dispatch_table = table
     try:
         pickler.dump(attributes)
@@ -612,23 +607,18 @@ def _digest_of(attributes: dict[str, Any], table: Reducers) -> bytes:
     return digest.digest()
 
 
-@functools.cache
-def _digest_pickler() -> type[Any]:
-    """Return a pickler for digests: the content of classes and of code is left out, as it is known by its identity."""
-    from cloudpickle import cloudpickle
+class _DigestPickler(_ByValuePickler):
+    """A pickler for digests: the content of classes and of code is left out, as it is known by its identity."""
 
-    class DigestPickler(_by_value_pickler()):  # type: ignore[misc]  # it has no types
-        def reducer_override(self, value: Any) -> Any:
-            if issubclass(type(value), type | Reference):
-                return id, (id(value),)
-            if type(value) is not FunctionType or value.__code__ is _DISPATCHES or has_name_elsewhere(value):
-                return super().reducer_override(value)
-            names = cloudpickle._extract_code_globals(value.__code__)
-            used = {name: value.__globals__[name] for name in names if name in value.__globals__}
-            parts = used, value.__defaults__, value.__kwdefaults__, value.__closure__, value.__dict__
-            return id, (_number_of(value.__code__),), parts
-
-    return DigestPickler
+    def reducer_override(self, value: Any) -> Any:
+        if issubclass(type(value), type | Reference):
+            return id, (id(value),)
+        if type(value) is not FunctionType or value.__code__ is _DISPATCHES or has_name_elsewhere(value):
+            return super().reducer_override(value)
+        names = cloudpickle.cloudpickle._extract_code_globals(value.__code__)
+        used = {name: value.__globals__[name] for name in names if name in value.__globals__}
+        parts = used, value.__defaults__, value.__kwdefaults__, value.__closure__, value.__dict__
+        return id, (_number_of(value.__code__),), parts
 
 
 _numbers = itertools.count()

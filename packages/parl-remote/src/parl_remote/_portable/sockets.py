@@ -26,6 +26,8 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from hmac import compare_digest
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -150,8 +152,6 @@ class LoopbackSocket(socket.socket):
             if not said:
                 raise ConnectionResetError("the peer closed the connection before it authenticated itself")
             self._said += said
-        from hmac import compare_digest  # here, because most systems never need it, nor OpenSSL
-
         if self._proof and not compare_digest(self._said, self._proof):
             raise ConnectionRefusedError("another process listens there now")
         self._proof = self._said = b""
@@ -327,8 +327,6 @@ class LoopbackListener:
             if not caller.read():
                 return
             nonce, proof = caller.said[:_NONCE_BYTES], caller.said[_NONCE_BYTES:]
-            from hmac import compare_digest  # here, because most systems never need it, nor OpenSSL
-
             if not compare_digest(proof, _proof(self._secret, b"caller", nonce)):
                 raise ConnectionRefusedError("it does not know the secret")
             caller.connection.send(_proof(self._secret, b"listener", nonce))  # the first bytes: they fit
@@ -408,8 +406,6 @@ def is_abandoned(path: Path) -> bool:
 
 
 def _proof(secret: bytes, who: bytes, nonce: bytes) -> bytes:
-    from hashlib import blake2b  # see above
-
     return blake2b(who + nonce, key=secret, digest_size=_PROOF_BYTES).digest()
 
 

@@ -8,6 +8,7 @@ made of, for other test frameworks and scripts. Its modules are loaded on first 
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -61,8 +62,6 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'parl_remote.testing' has no attribute {name!r}")
-    import importlib
-
     value = getattr(importlib.import_module(f"parl_remote.testing.{home}"), name)
     globals()[name] = value
     return value
