@@ -155,9 +155,15 @@ def vtrace_loss(
         done: 1.0 where an episode ended.
         last_obs: What each environment shows after its last step.
     """
-    logits, value = forward(torch.cat([obs, last_obs]))
-    value = value[:, 0]
-    logits, value, bootstrap = logits[: len(obs)], value[: len(obs)], value[len(obs) :].detach()
+    return vtrace_loss_of(*forward(torch.cat([obs, last_obs])), action, behaviour, reward, done)
+
+
+def vtrace_loss_of(
+    logits: Tensor, value: Tensor, action: Tensor, behaviour: Tensor, reward: Tensor, done: Tensor
+) -> Tensor:
+    """Return the loss of logits and values of all observations, those after the last steps behind the others."""
+    value, steps = value[:, 0], len(action)
+    logits, value, bootstrap = logits[:steps], value[:steps], value[steps:].detach()
     log_policy = F.log_softmax(logits, -1)
     log_prob = log_policy.gather(1, action[:, None])[:, 0]
     ratio = (log_prob.detach() - F.log_softmax(behaviour, -1).gather(1, action[:, None])[:, 0]).exp().clamp(max=1.0)

@@ -270,7 +270,7 @@ class Floor(OnDevice):
 
 
 class WithoutAutograd(OnDevice):
-    """DQN with its gradients written down: products of matrices, and nothing recorded."""
+    """DQN and PPO with their gradients written down: products of matrices, and nothing recorded."""
 
     @torch.no_grad()
     def dqn(self) -> Run:
@@ -303,3 +303,77 @@ class WithoutAutograd(OnDevice):
                     torch._foreach_copy_(target, q)
 
         return run
+
+    @torch.no_grad()
+    def ppo(self) -> Run:
+        sizes = batches.OBS_DIM, batches.PPO_HIDDEN, batches.PPO_HIDDEN
+        policy = [part.detach() for part in layers(*sizes, batches.ACT_DIM, device=self._device)]
+        critic = [part.detach() for part in layers(*sizes, 1, device=self._device)]
+        adam, columns = Adam([*policy, *critic], lr=2.5e-4, eps=1e-5), batches.vector_rollout()
+        rows = torch.arange(batches.MINIBATCH, device=self._device)
+
+        @torch.no_grad()
+        def run(_: int) -> None:
+            tensors = self._tensors(columns.values())
+            for _ in range(batches.EPOCHS):
+                order = torch.randperm(batches.ROLLOUT, device=self._device)
+                shuffled = [tensor[order].split(batches.MINIBATCH) for tensor in tensors]
+                for obs, *data in zip(*shuffled, strict=True):
+                    outputs, values = tanh_chain(policy, obs), tanh_chain(critic, obs)
+                    by_logits, by_value = ppo_slopes(rows, outputs[-1], values[-1][:, 0], *data)
+                    gradients = [*tanh_gradients(policy, obs, outputs, by_logits)]
+                    gradients += tanh_gradients(critic, obs, values, by_value[:, None])
+                    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+                    torch._foreach_mul_(gradients, torch.clamp(0.5 / (norm + 1e-6), max=1.0))
+                    adam.step(gradients)
+
+        return run
+
+
+def tanh_chain(p: Sequence[Tensor], x: Tensor) -> list[Tensor]:
+    """Return the outputs of two hidden layers and a linear one."""
+    first = torch.addmm(p[1], x, p[0].t()).tanh_()
+    second = torch.addmm(p[3], first, p[2].t()).tanh_()
+    return [first, second, torch.addmm(p[5], second, p[4].t())]
+
+
+def tanh_gradients(p: Sequence[Tensor], x: Tensor, outputs: Sequence[Tensor], by_output: Tensor) -> list[Tensor]:
+    """Return the gradients by the parameters of `tanh_chain`, of the gradient by its output."""
+    first, second, _ = outputs
+    at_second = torch.ops.aten.tanh_backward(by_output @ p[4], second)
+    at_first = torch.ops.aten.tanh_backward(at_second @ p[2], first)
+    found = [at_first.t() @ x, at_first.sum(0), at_second.t() @ first, at_second.sum(0)]
+    return [*found, by_output.t() @ second, by_output.sum(0)]
+
+
+def ppo_slopes(
+    rows: Tensor,
+    logits: Tensor,
+    value: Tensor,
+    action: Tensor,
+    value_old: Tensor,
+    target: Tensor,
+    log_prob_old: Tensor,
+    advantage: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the loss of `Floor.ppo` by logits and values, and compute the figures reported."""
+    std, mean = torch.std_mean(advantage)
+    scaled = (advantage - mean) / (std + 1e-8)
+    log_p = torch.log_softmax(logits, dim=1)
+    p = log_p.exp()
+    log_ratio = log_p[rows, action] - log_prob_old
+    ratio = log_ratio.exp()
+    gain, clipped = ratio * scaled, ratio.clamp(0.8, 1.2) * scaled
+    by_log_prob = torch.where(gain <= clipped, gain, 0.0) / len(rows)
+    information = log_p * p
+    entropy = -information.sum(1, keepdim=True)
+    by_logits = torch.addcmul(information, p, entropy).mul_(0.01 / len(rows)).addcmul_(p, by_log_prob[:, None])
+    by_logits[rows, action] -= by_log_prob
+    error, near = value - target, value_old + (value - value_old).clamp(-0.2, 0.2) - target
+    squares, nearer = error.square(), near.square()
+    by_value = torch.where(squares >= nearer, error, 0.0) * (0.5 / len(rows))
+    value_loss = torch.maximum(squares, nearer).mean()
+    0.25 * value_loss - torch.minimum(gain, clipped).mean() - 0.01 * entropy.mean()
+    (ratio - 1.0 - log_ratio).mean()
+    ((ratio - 1.0).abs() > 0.2).float().mean()
+    return by_logits, by_value
