@@ -149,6 +149,19 @@ def test_a_run_is_repeated_from_its_own_folder_with_the_same_weights(tmp_path: P
     assert drawn[0] == drawn[1]
 
 
+def test_a_run_resumed_with_more_steps_goes_on_learning(tmp_path: Path) -> None:
+    folder = str(tmp_path / "run")
+    run("train", "bc", "CartPole-v1", *OFFLINE, "--run", folder)
+    weights = []
+    for more in ((), ("--steps", "8")):
+        if more:
+            run("resume", folder, *more)
+        agent = Trained.read(Path(folder)).make_agent()
+        agent.restore(Path(folder) / "last.ckpt")
+        weights.append(agent.get_weights())
+    assert any(np.any(weights[0][name] != weights[1][name]) for name in weights[0])
+
+
 @pytest.mark.timeout(600)
 def test_environments_of_ones_own_are_registered_by_their_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,7 @@
 """Recipes are values that JSON holds, and the same for everybody who asks."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of, stretched
 from parl_core.training._recipe_run import RecipeRun
 from parl_core.training.off_policy import OffPolicySettings
+from parl_core.training.offline import OfflineSettings
 from parl_core.training.on_policy import OnPolicySettings
 from parl_core.training.recipes import (
     NETWORKS,
@@ -101,6 +103,31 @@ def test_another_budget_stretches_learning_rates_and_leaves_the_rest() -> None:
     assert longer.loop.rates["learning_rate"] == linear(0.1, 0.0, 3_000)
     assert longer.loop.exploration == loop.exploration
     assert longer.algorithm == {"lr": linear(0.2, 0.0, 300.0), "gamma": 0.9}
+
+
+def test_another_budget_stretches_schedules_of_on_policy_loops_and_the_cosine_of_iql() -> None:
+    loop = OnPolicySettings(total_steps=1_000, lr=linear(0.1, 0.0, 1_000), clip=0.2)
+    longer = Recipe(loop).with_steps(3_000).loop
+    assert (longer.lr, longer.clip) == (linear(0.1, 0.0, 3_000), 0.2)
+    logged = Recipe(OfflineSettings(updates=100), {"max_steps": 100, "gamma": 0.9}).with_steps(300)
+    assert logged.algorithm == {"max_steps": 300, "gamma": 0.9}
+
+
+@pytest.mark.parametrize("given", [{}, {"lr": "linear(1e-3, 0)"}])
+@pytest.mark.parametrize(("name", "env"), [("DQN", "CartPole-v1"), ("PPO", "CartPole-v1"), ("BC", "CartPole-v1")])
+def test_a_run_resumed_with_more_steps_learns_at_stretched_rates(name: str, env: str, given: Any) -> None:
+    asked = RecipeRun(name, env, "torch", steps=20_000, given=given)
+    longer = asked.extended(40_000)
+    assert (longer.total_steps, longer.recipe.steps) == (40_000, 40_000)
+    assert longer.recipe == asked.recipe.with_steps(40_000)
+    assert longer.trained().arguments == longer.recipe.algorithm
+
+
+def test_a_description_of_a_longer_run_is_read_again(tmp_path: Path) -> None:
+    longer = RecipeRun("DQN", "CartPole-v1", "torch", steps=20_000).extended(40_000)
+    longer.write(tmp_path)
+    assert RecipeRun.read(tmp_path).recipe == longer.recipe
+    assert longer.recipe.loop.rates["learning_rate"](20_000) > 0.0
 
 
 @pytest.mark.parametrize(

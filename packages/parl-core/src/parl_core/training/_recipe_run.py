@@ -111,7 +111,7 @@ class RecipeRun:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The hyper-parameters, with the requested steps and settings.
+        """The hyper-parameters, with the requested steps and settings, and the budget of a resumed run.
 
         Raises:
             HyperparameterError: There is no recipe, a setting is unknown, a value does not suit its setting, or logged
@@ -130,15 +130,15 @@ class RecipeRun:
         recipe = with_settings(self.algorithm, recipe, self.given)
         if self.steps is not None and isinstance(recipe.loop, OnPolicySettings):
             recipe = _within(recipe, self.steps, self.given)
-        return recipe
+        return recipe if self.extended_to is None else recipe.with_steps(self.extended_to)
 
     @property
     def total_steps(self) -> int:
         """The maximum number of environment steps (with logged data: updates)."""
-        return self.recipe.steps if self.extended_to is None else self.extended_to
+        return self.recipe.steps
 
     def extended(self, steps: int) -> "RecipeRun":
-        """Return the same run with another budget; schedules that go over the whole budget are stretched."""
+        """Return the same run with another budget: see `Recipe.with_steps`."""
         return replace(self, extended_to=steps)
 
     def trained(self) -> Trained:
@@ -307,8 +307,7 @@ class RecipeRun:
     ) -> Ended:
         loop = self.recipe.loop
         if isinstance(loop, OfflineSettings):
-            return train_offline(agent, source, replace(loop, updates=self.total_steps), **watched)
-        loop = replace(loop, total_steps=self.total_steps)
+            return train_offline(agent, source, loop, **watched)
         if isinstance(loop, ACTING_APART):
             if actors:
                 loop = with_actors(loop, actors)

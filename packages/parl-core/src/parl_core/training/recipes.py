@@ -189,8 +189,11 @@ class Recipe:
         return int(self.loop.updates if isinstance(self.loop, OfflineSettings) else self.loop.total_steps)
 
     def with_steps(self, steps: int) -> "Recipe":
-        """Return the same with another budget, over which learning rates that change are stretched."""
+        """Return the same with another budget, over which schedules are stretched, but not those of exploration."""
         factor = steps / self.steps
+        algorithm = dict(self.algorithm)
+        if algorithm.get("max_steps") is not None:  # of IQL's cosine
+            algorithm["max_steps"] = max(round(algorithm["max_steps"] * factor), 1)
 
         def stretch(settings: Mapping[str, Any]) -> dict[str, Any]:
             return {name: stretched(value, factor) if callable(value) else value for name, value in settings.items()}
@@ -198,10 +201,12 @@ class Recipe:
         if isinstance(self.loop, OfflineSettings):
             loop: Any = replace(self.loop, updates=steps)
         else:
-            loop = self.loop.with_total_steps(steps)
-            rates = getattr(loop, "rates", None)
-            loop = replace(loop, rates=stretch(rates)) if rates else loop
-        return replace(self, loop=loop, algorithm=stretch(self.algorithm))
+            longer = self.loop.with_total_steps(steps)
+            settings = stretch({one.name: getattr(longer, one.name) for one in fields(longer)})
+            if "rates" in settings:
+                settings["rates"] = stretch(settings["rates"])
+            loop = replace(longer, **settings)
+        return replace(self, loop=loop, algorithm=stretch(algorithm))
 
     def as_json(self) -> dict[str, Any]:
         """Return all numbers in a form for JSON, schedules as their stages."""
