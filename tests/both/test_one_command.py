@@ -18,8 +18,9 @@ from parl_core import backends
 from parl_core.checkpoint import CheckpointStore
 from parl_core.cli._commands import parl
 from parl_core.cli._train import asked_by
+from parl_core.env.normalize import NormalizeVector
 from parl_core.offline import OfflineDataset
-from parl_core.training import Callback, Run, Update, _seeds, trained
+from parl_core.training import Callback, Run, Update, _recipe_run, _seeds, trained
 from parl_core.training._recipe_run import RecipeRun
 from parl_core.training._seeds import RunInActor, train_seeds
 from parl_core.training.trained import Trained
@@ -160,6 +161,20 @@ def test_a_run_resumed_with_more_steps_goes_on_learning(tmp_path: Path) -> None:
         agent.restore(Path(folder) / "last.ckpt")
         weights.append(agent.get_weights())
     assert any(np.any(weights[0][name] != weights[1][name]) for name in weights[0])
+
+
+def test_the_discount_of_normalised_rewards_may_be_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    discounts = []
+
+    class Watched(NormalizeVector):
+        def __init__(self, envs: Any, **options: Any) -> None:
+            discounts.append(options["gamma"])
+            super().__init__(envs, **options)
+
+    monkeypatch.setattr(_recipe_run, "NormalizeVector", Watched)
+    asked = ("--set", "normalize=true", "--set", "gamma=0")
+    run("train", "ppo", "Pendulum-v1", *ON_POLICY, *asked, "--run", str(tmp_path / "run"))
+    assert discounts == [0.0]
 
 
 @pytest.mark.timeout(600)

@@ -262,7 +262,7 @@ class RecipeRun:
                 envs = make_vector_env(make, recipe.num_envs, actors=system, envs_per_actor=share)
                 stack.enter_context(envs)
                 if recipe.normalize:
-                    gamma = getattr(recipe.loop, "gamma", None) or getattr(agent.alg, "gamma", None) or 0.99
+                    gamma = getattr(recipe.loop, "gamma", getattr(agent.alg, "gamma", 0.99))
                     envs = NormalizeVector(envs, obs=trained.normalized, gamma=gamma)
                     normalization = envs if trained.normalized else None  # without statistics that an agent needs
             watching: list[Callback] = []
