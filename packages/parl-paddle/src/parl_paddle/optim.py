@@ -48,6 +48,7 @@ class Adam(contract.Optimizer):
         super().__init__(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
         self._others: list[Tensor] | None = None
         self._slots: dict[str, _Slot] = {}
+        self._waits = False
         self._shared: SharedGradients | None = None
         self._rates: dict[Any, Tensor] = {}
         self._rates_are = lr
@@ -57,7 +58,7 @@ class Adam(contract.Optimizer):
 
         While a program is built, this adds the step to the program; `lr` may then also be an input of the program.
         """
-        slots = self._slots or self._create()
+        slots = self._all_slots()
         if not in_program():
             contract.require_gradient(not loss.stop_gradient, type(self._model).__name__)
         if self._shared is not None and not in_program():
@@ -95,8 +96,8 @@ class Adam(contract.Optimizer):
         """Restore a saved state: see the contract."""
         steps, moment1, moment2 = self._saved(state)
         self._restore_rate(state)
-        if steps and not self._slots:
-            self._create()
+        if steps:
+            self._all_slots()
         for name, slot in self._slots.items():  # into the tensors that are there: programs hold on to them
             if name in steps:
                 slot.load(moment1[name], moment2[name], int(steps[name]))
@@ -125,10 +126,16 @@ class Adam(contract.Optimizer):
     def _listed(self) -> list[Tensor]:
         return list(self._named().values())
 
-    def _create(self) -> dict[str, _Slot]:
+    def _all_slots(self) -> dict[str, _Slot]:
+        """Return the states of the parameters with shapes; layers that no batch has run through yet are asked again."""
+        if self._slots and not self._waits:
+            return self._slots
         with eager():
-            self._slots = {name: _Slot.of(parameter) for name, parameter in self._named().items()}
-            if learners().size > 1 and self._slots:
+            self._waits = bool(self._model._waiting())
+            new = {name: parameter for name, parameter in self._named().items() if name not in self._slots}
+            self._slots |= {name: _Slot.of(parameter) for name, parameter in new.items()}
+            self._others = None
+            if new and learners().size > 1:
                 self._shared = SharedGradients([slot.parameter for slot in self._slots.values()])
         return self._slots
 
