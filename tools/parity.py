@@ -23,10 +23,7 @@ GAPS: dict[tuple[str, str], str] = {
     ("distributions", "log_softmax"): "paddle's own ends at -64 on the CPU; torch.log_softmax is enough there",
     ("distributions", "standard_normal_like"): "draws inside a static graph, too; torch.randn_like is enough there",
     ("layers", "data"): "inputs of a static graph, which only paddle has",
-    (
-        "optim",
-        "parameters_of",
-    ): "paddle's optimizers list parameters or groups of them; PyTorch's always have param_groups",
+    ("optim", "accessor_of_optimizer"): "paddle saves states by names of parameters, and no rate; PyTorch by places",
 }
 
 

@@ -319,6 +319,7 @@ class AgentConformance(Conformance):
         expected = {f"{owner}/{name}": shape for owner in ("model", "target_model") for name, shape in Q_SHAPES.items()}
         for name, shape in Q_SHAPES.items():
             expected |= {f"optimizer/moment{i}/{name}": shape for i in (1, 2)} | {f"optimizer/step/{name}": ()}
+        expected["optimizer/rates"] = (2,)  # the one that was set, and that of the last step
         assert {name: array.shape for name, array in arrays.items()} == expected
         assert all(arrays[f"optimizer/step/{name}"] == 1 for name in Q_SHAPES)
         np.testing.assert_array_equal(arrays["target_model/fc1.weight"], weights["fc1.weight"].astype(np.float32))

@@ -52,6 +52,9 @@ class LearningRate:
     step before, for instance by a schedule; a constant rate of the algorithm does not replace it.
     """
 
+    _RATES: ClassVar[tuple[str, ...]] = ("_set", "_asked")
+    """The attributes that are saved."""
+
     _lr: float | None
     _asked: float | None = None
     _set: float | None = None
@@ -91,16 +94,16 @@ class LearningRate:
         raise NotImplementedError
 
     def _rate_state(self) -> dict[str, NDArray[Any]]:
-        """Return the rate that a program has set, to be saved; empty if it has set none."""
-        if self._set is None:
+        """Return the rates to be saved, NaN for those that there are not; empty before the first step with a rate."""
+        rates = [getattr(self, name) for name in self._RATES]
+        if all(rate is None for rate in rates):
             return {}
-        return {"set_lr": np.asarray([self._set, np.nan if self._asked is None else self._asked])}
+        return {"rates": np.asarray([np.nan if rate is None else rate for rate in rates])}
 
     def _restore_rate(self, state: Mapping[str, Any]) -> None:
-        self._set = self._asked = None
-        if "set_lr" in state:
-            self._set, asked = (float(value) for value in np.asarray(state["set_lr"]))
-            self._asked = None if np.isnan(asked) else asked
+        rates = np.asarray(state.get("rates", state.get("set_lr", ())))  # as checkpoints of older versions have it
+        for name, rate in itertools.zip_longest(self._RATES, rates.tolist()):
+            setattr(self, name, None if rate is None or np.isnan(rate) else float(rate))
 
 
 class _Group(MutableMapping[str, Any]):
@@ -195,7 +198,8 @@ class Optimizer(LearningRate):
 
         Returns:
             `step/<parameter>` (int64 scalar), `moment1/<parameter>` and `moment2/<parameter>` of Adam, in the names and
-            layouts of `Model.get_weights(portable=True)`; and `set_lr`, where `set_lr()` was called.
+            layouts of `Model.get_weights(portable=True)`; and `rates`, those set by `set_lr()` and of the last step,
+            where there are any.
         """
         raise NotImplementedError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from parl_paddle._static_graphs import eager, in_program
 from parl_paddle.data_parallel import means, normalised
 from parl_paddle.distributions import PolicyDistribution, policy_distribution, standard_normal_like
 from parl_paddle.model import Model
-from parl_paddle.optim import Adam, FrameworkOptimizer, parameters_of
+from parl_paddle.optim import Adam, FrameworkOptimizer, accessor_of_optimizer
 from parl_paddle.random_state import accessor_of_generator
 
 __all__ = ["Algorithm"]
@@ -137,10 +137,8 @@ class Algorithm(contract.Algorithm):
         if isinstance(value, paddle.Tensor):
             trained = value.is_leaf and not value.stop_gradient
             return StateAccessor(lambda: value, value.set_value) if trained else None
-        if isinstance(value, FrameworkOptimizer):
-            value = value.optimizer
         if isinstance(value, paddle.optimizer.Optimizer):
-            return _accessor_of_optimizer(value)
+            return accessor_of_optimizer(value)
         if _is_paddles_generator(value):
             return accessor_of_generator(value)
         return super()._accessor(value)
@@ -187,29 +185,3 @@ class Algorithm(contract.Algorithm):
 
 def _is_paddles_generator(value: Any) -> bool:
     return type(value).__name__ == "Generator" and type(value).__module__.startswith("paddle.")
-
-
-def _accessor_of_optimizer(optimizer: paddle.optimizer.Optimizer) -> StateAccessor:
-    """Return the functions that read and write the state of one of paddle's own optimizers.
-
-    Paddle finds a parameter's state again by the parameter's name, which counts the layers that the process has made.
-    Saved are the parameters' places in the optimizer's list instead, so that another process or a second model goes on.
-    """
-    parameters = parameters_of(optimizer)
-    places = {parameter.name: f"parameters.{index}." for index, parameter in enumerate(parameters)}
-
-    def renamed(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-        found = {}
-        for key, value in state.items():
-            if isinstance(value, dict) and key == "master_weights":
-                found[key] = {names.get(name, name): part for name, part in value.items()}
-                continue
-            known = [name for name in names if key.startswith(name)]
-            name = max(known, key=len, default="")
-            found[names.get(name, "") + key[len(name) :]] = value
-        return found
-
-    return StateAccessor(
-        lambda: renamed(optimizer.state_dict(), places),
-        lambda state: optimizer.set_state_dict(renamed(state, {place: name for name, place in places.items()})),
-    )

@@ -13,6 +13,7 @@ from paddle import Tensor
 from paddle.utils import unique_name
 
 from parl_core import algorithm as contract
+from parl_core._attached_state import StateAccessor
 from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
 from parl_paddle._static_graphs import as_value, eager, in_program
@@ -20,7 +21,7 @@ from parl_paddle._tensors import to_array
 from parl_paddle.data_parallel import SharedGradients, learners
 from parl_paddle.model import Model
 
-__all__ = ["Adam", "FrameworkOptimizer", "parameters_of"]
+__all__ = ["Adam", "FrameworkOptimizer", "accessor_of_optimizer"]
 
 _ops: Any = paddle._C_ops  # their types do not know that a tensor may be missing
 
@@ -227,6 +228,10 @@ class FrameworkOptimizer(contract.LearningRate):
             of the model or one of another part, or several processes learn together.
     """
 
+    _RATES = (*contract.LearningRate._RATES, "_given")
+
+    _given: float | None = None
+
     def __init__(
         self,
         optimizer: Any,
@@ -246,12 +251,12 @@ class FrameworkOptimizer(contract.LearningRate):
                 "use another optimizer, such as paddle.optimizer.AdamW(1e-3, parameters=model.parameters())"
             )
         known = set(map(id, parameters))
-        if not known.intersection(map(id, parameters_of(optimizer))):
+        if not known.intersection(map(id, _parameters_of(optimizer))):
             raise HyperparameterError(
                 f"the {type(optimizer).__name__} has no parameters of this model, so nothing would be learned: make it "
                 "with parameters=model.parameters() of the model that the algorithm is given"
             )
-        if part is not None and not set(map(id, part)).issuperset(map(id, parameters_of(optimizer))):
+        if part is not None and not set(map(id, part)).issuperset(map(id, _parameters_of(optimizer))):
             raise HyperparameterError(
                 f"the {type(optimizer).__name__} has parameters of another part of the model, whose loss it would also "
                 "follow: make it of what the model lists for its part, such as model.get_actor_params()"
@@ -270,21 +275,25 @@ class FrameworkOptimizer(contract.LearningRate):
         self.optimizer.clear_grad()
         contract.require_gradient(not loss.stop_gradient, f"the {type(self.optimizer).__name__}")
         loss.backward()
-        if lr is not None:
-            self.optimizer.set_lr(self._rate(lr))
+        if lr is not None and self._rate(lr) != self._given:  # what a program has given to the optimizer itself stays
+            self._give(self._rate(lr))
         self.optimizer.step()
 
     def set_lr(self, lr: float) -> None:
         """Set the learning rate of the optimizer for later steps; see the contract."""
         super().set_lr(lr)
-        self.optimizer.set_lr(lr)
+        self._give(lr)
 
     def get_lr(self) -> float:
         """Return the learning rate of the optimizer."""
         return float(self.optimizer.get_lr())
 
+    def _give(self, lr: float) -> None:
+        self._given = lr
+        self.optimizer.set_lr(lr)
+
     def _listed(self) -> list[Tensor]:
-        return parameters_of(self.optimizer)
+        return _parameters_of(self.optimizer)
 
     def descend(self, loss: Callable[..., Any], *batch: Any, lr: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Take one step down the gradient of the loss."""
@@ -292,8 +301,55 @@ class FrameworkOptimizer(contract.LearningRate):
         self.minimize(value, lr)
         return value.detach(), {name: figure.detach() for name, figure in figures.items()}
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the optimizer, and the rates that it was given."""
+        return {**accessor_of_optimizer(self.optimizer).get(), **self._rate_state()}
 
-def parameters_of(optimizer: Any) -> list[Tensor]:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that `state_dict` returned."""
+        own = {name: part for name, part in state.items() if name != "rates"}
+        accessor_of_optimizer(self.optimizer).set(own)
+        self._restore_rate(state)
+
+
+def accessor_of_optimizer(optimizer: Any) -> StateAccessor:
+    """Return the functions that read and write the state of one of paddle's own optimizers.
+
+    Paddle finds a parameter's state again by the parameter's name, which counts the layers that the process has made.
+    Saved are the parameters' places in the optimizer's list instead, so that another process or a second model goes on.
+    """
+    places = {parameter.name: f"parameters.{index}." for index, parameter in enumerate(_parameters_of(optimizer))}
+    names = {place: name for name, place in places.items()}
+
+    def get() -> dict[str, Any]:
+        state = _renamed(optimizer.state_dict(), places)
+        if isinstance(optimizer._learning_rate, float):  # which paddle leaves out, unlike that of a scheduler
+            state["learning_rate"] = optimizer.get_lr()
+        return state
+
+    def put(state: Mapping[str, Any]) -> None:
+        state = dict(state)
+        rate = state.pop("learning_rate", None)
+        optimizer.set_state_dict(_renamed(state, names))
+        if rate is not None and isinstance(optimizer._learning_rate, float):
+            optimizer.set_lr(rate)
+
+    return StateAccessor(get, put)
+
+
+def _renamed(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    found = {}
+    for key, value in state.items():
+        if isinstance(value, dict) and key == "master_weights":
+            found[key] = {names.get(name, name): part for name, part in value.items()}
+            continue
+        known = [name for name in names if key.startswith(name)]
+        name = max(known, key=len, default="")
+        found[names.get(name, "") + key[len(name) :]] = value
+    return found
+
+
+def _parameters_of(optimizer: Any) -> list[Tensor]:
     """Return the parameters of one of paddle's optimizers, in the order of the optimizer."""
     listed: Any = optimizer._parameter_list or []
     return [

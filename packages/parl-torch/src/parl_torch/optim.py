@@ -276,7 +276,9 @@ class FrameworkOptimizer(contract.LearningRate):
             of the model or one of another part, or several processes learn together.
     """
 
-    _given: float | None
+    _RATES = (*contract.LearningRate._RATES, "_given")
+
+    _given: float | None = None
 
     def __init__(
         self,
@@ -312,7 +314,7 @@ class FrameworkOptimizer(contract.LearningRate):
         if learners().size > 1:
             raise HyperparameterError("several processes learn together with optimizers of parl.optim: leave it out")
         self.optimizer = optimizer
-        self._lr = self._given = None
+        self._lr = None
         self._max_grad_norm = max_grad_norm
 
     def minimize(self, loss: Tensor, lr: float | None = None) -> Tensor | None:
@@ -354,12 +356,13 @@ class FrameworkOptimizer(contract.LearningRate):
         return value.detach(), {name: figure.detach() for name, figure in figures.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the optimizer."""
-        return self.optimizer.state_dict()
+        """Return the state of the optimizer, and the rates that it was given."""
+        return {**self.optimizer.state_dict(), **self._rate_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
-        self.optimizer.load_state_dict(state)
+        self.optimizer.load_state_dict({name: part for name, part in state.items() if name != "rates"})
+        self._restore_rate(state)
 
 
 def _global_norm(gradients: list[Tensor], flat: bool) -> Tensor:
