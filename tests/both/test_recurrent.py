@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import parl
 from conformance.memory_tasks import Recall
 from parl_core.contracts.batches import Fragment, Rollout, Sequences
+from parl_core.env.normalize import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError
 from parl_core.replay import ReplayMemory, SequenceReplayMemory
@@ -471,6 +472,11 @@ def test_sequences_and_single_steps_are_not_mixed_up() -> None:
     with make_vector_env(Noise, 2) as envs:
         with pytest.raises(HyperparameterError, match="draws single transitions"):
             train_off_policy(agent, envs, OffPolicySettings(40, 10, batch_size=4), memory=ReplayMemory(64, 4, 0))
+        normalised = NormalizeVector(envs)
+        given = SequenceReplayMemory(64, 4, 0, state={"h": (8,)}, length=4, burn_in=0, n_step=1, gamma=0.99)
+        for memory in (None, given):
+            with pytest.raises(HyperparameterError, match=r"as they were observed: .* leave out NormalizeVector"):
+                train_off_policy(agent, normalised, OffPolicySettings(40, 10, batch_size=4), memory=memory)
         with pytest.raises(HyperparameterError, match="for models with a memory, and this agent's has none"):
             train_off_policy(parl.Agent(parl.algorithms.DQN(plain)), envs, OffPolicySettings(40, 10, burn_in=3))
 

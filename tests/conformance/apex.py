@@ -15,6 +15,7 @@ from parl_core.actors import ActorSystem, open_actors
 from parl_core.backends import Backend
 from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
+from parl_core.replay import Prioritized, ReplayMemory
 from parl_core.training.apex import ApexSettings, train_apex
 from parl_core.training.callbacks import StepBudget
 from parl_core.training.checkpoints import Checkpoints
@@ -119,6 +120,11 @@ class ApexConformance(Conformance):
         env_kwargs = {"kind": "discrete"}
         ended = train_apex(agent, make, env, settings, actors=actors, env_kwargs=env_kwargs, seed=5, **options)
         return agent.get_weights(), ended
+
+    def test_a_memory_of_other_settings_than_those_of_the_actors_is_refused(self) -> None:
+        memory = ReplayMemory(200, OBS_DIM, 0, n_envs=2, n_step=1, sampling=Prioritized())
+        with pytest.raises(HyperparameterError, match="n_step=3, and the ReplayMemory has n_step=1"):
+            self.trained(memory=memory)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["ApeX", "Rainbow"])

@@ -568,6 +568,45 @@ def test_a_memory_of_another_number_of_environments_is_refused_before_the_first_
         train_off_policy(Table(), make_vector_env(Counting, 3), settings(), memory=ReplayMemory(30, 1, 0, n_envs=2))
 
 
+@pytest.mark.parametrize(
+    ("asked", "made", "message"),
+    [
+        ({"n_step": 3}, {}, "n_step=3, and the ReplayMemory has n_step=1"),
+        ({"n_step": 3}, {"n_step": 2, "gamma": GAMMA}, "n_step=3, and the ReplayMemory has n_step=2"),
+        ({"prioritized": Prioritized()}, {}, r"prioritized=.*, and the ReplayMemory has sampling=None"),
+        ({"prioritized": Prioritized(0.5)}, {"sampling": Prioritized(0.7)}, r"alpha=0\.5.* has sampling=.*alpha=0\.7"),
+        ({"hindsight": 0.8}, {}, r"hindsight=0\.8, and the ReplayMemory has share=None"),
+        ({}, {"n_step": 3, "gamma": 0.9}, r"discounts by gamma=0\.9, and Table was made with gamma=0\.5"),
+    ],
+)
+def test_a_memory_that_does_not_do_what_settings_ask_for_is_refused(
+    asked: dict[str, Any], made: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(HyperparameterError, match=message):
+        train_off_policy(
+            Table(), make_vector_env(Counting, 1), settings(**asked), memory=ReplayMemory(30, 1, 0, **made)
+        )
+
+
+def test_a_memory_may_do_what_settings_leave_open_and_one_of_ones_own_is_trusted() -> None:
+    class Own:
+        """Tells nothing of how it draws."""
+
+        def __init__(self) -> None:
+            self._memory = ReplayMemory(30, 1, 0)
+            self.obs, self.append_batch, self.sample = (
+                self._memory.obs,
+                self._memory.append_batch,
+                self._memory.sample,
+            )
+
+    for memory, asked in (
+        (ReplayMemory(30, 1, 0, n_step=3, gamma=GAMMA, sampling=Prioritized()), {}),
+        (Own(), {"n_step": 3}),
+    ):
+        train_off_policy(Table(), make_vector_env(Counting, 1), settings(**asked), memory=memory)
+
+
 @pytest.mark.parametrize("method", ["on_update", "on_evaluation"])
 def test_a_callback_that_stops_without_a_reason_is_named_and_all_receive_the_end(method: str) -> None:
     ends: list[Stop] = []

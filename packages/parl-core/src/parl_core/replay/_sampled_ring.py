@@ -136,6 +136,7 @@ class SampledRing(Ring):
         self.obs_dim = obs_dim
         self.n_step = n_step
         self.gamma = gamma
+        self.sampling = sampling
         self._obs_shape = shape_of(obs_dim)
         self._obs_dtype = np.dtype(obs_dtype)
         self._flat = len(self._obs_shape) == 1 != self._obs_shape[0] and len(self._act_shape) <= 1

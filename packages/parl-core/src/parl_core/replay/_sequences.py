@@ -29,6 +29,7 @@ __all__ = ["EpisodeReplayMemory", "SequenceReplayMemory"]
 class _SequenceMemory(ReplayMemory):
     """A memory that takes the state before each step, of which it keeps the parts of `_names`."""
 
+    gamma: float
     _names: tuple[str, ...] = ()
 
     def append_batch(
@@ -107,7 +108,7 @@ class SequenceReplayMemory(_SequenceMemory):
     ) -> None:
         super().__init__(max_size, obs_dim, act_dim, obs_dtype=obs_dtype, act_dtype=act_dtype, n_envs=n_envs, seed=seed)
         self.length, self.burn_in = check_int("length", length), check_int("burn_in", burn_in, at_least=0)
-        self._ahead, self._discount = check_int("n_step", n_step), check_fraction("gamma", gamma)
+        self.n_step, self.gamma = check_int("n_step", n_step), check_fraction("gamma", gamma)
         self._names = tuple(state)
         for name, shape in state.items():
             setattr(self, f"state_{name}", np.zeros((max_size, *shape), np.float32))
@@ -132,7 +133,7 @@ class SequenceReplayMemory(_SequenceMemory):
         Raises:
             ValueError: No environment has enough steps.
         """
-        n, burn_in, length, ahead = self.n_envs, self.burn_in, self.length, self._ahead
+        n, burn_in, length, ahead = self.n_envs, self.burn_in, self.length, self.n_step
         possible, rows = self._possible(), length + ahead
         if possible < 1:
             raise ValueError(
@@ -162,7 +163,7 @@ class SequenceReplayMemory(_SequenceMemory):
     def _targets(self, slots: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return n-step rewards, discounts, the rows to bootstrap from, and weights, of sequences `[count, rows]`."""
         count, rows = slots.shape
-        length, ahead = self.length, self._ahead
+        length, ahead = self.length, self.n_step
         reward, over = self.reward[slots], self.terminal[slots]
         cut = self.truncated[slots] & ~over
         summed, goes_on = np.zeros((count, rows)), np.zeros((count, rows), np.bool_)
@@ -171,14 +172,14 @@ class SequenceReplayMemory(_SequenceMemory):
         for k in range(ahead):
             step = slice(k, k + length)
             going = goes_on[:, :length]
-            summed[:, :length] += self._discount**k * reward[:, step] * going
+            summed[:, :length] += self.gamma**k * reward[:, step] * going
             is_cut[:, :length] |= going & cut[:, step]
             goes_on[:, :length] = going & ~(over[:, step] | cut[:, step])
         weights = ~is_cut
         to = np.minimum(np.arange(rows) + ahead, rows - 1) + rows * np.arange(count)[:, None]
         return {
             "reward": summed.reshape(-1).astype(np.float32),
-            "discount": (goes_on * self._discount**ahead).reshape(-1).astype(np.float32),
+            "discount": (goes_on * self.gamma**ahead).reshape(-1).astype(np.float32),
             "ahead": to.reshape(-1),
             "weights": (weights * (weights.size / max(weights.sum(), 1))).reshape(-1).astype(np.float32),
         }
@@ -186,7 +187,7 @@ class SequenceReplayMemory(_SequenceMemory):
     def _possible(self) -> int:
         """Return the number of steps of an environment at which a sequence can begin."""
         held = self._end // self.n_envs - -(-self._start // self.n_envs)
-        return held - (self.burn_in + self.length + self._ahead) + 1
+        return held - (self.burn_in + self.length + self.n_step) + 1
 
     def _column_names(self) -> tuple[str, ...]:
         return (*super()._column_names(), *(f"state_{name}" for name in self._names))
@@ -230,7 +231,7 @@ class EpisodeReplayMemory(_SequenceMemory):
         seed: int | np.random.Generator | None = None,
     ) -> None:
         super().__init__(max_size, obs_dim, act_dim, obs_dtype=obs_dtype, act_dtype=act_dtype, n_envs=n_envs, seed=seed)
-        self._discount = check_fraction("gamma", gamma)
+        self.gamma = check_fraction("gamma", gamma)
         self.state_shapes = {name: tuple(shape) for name, shape in state.items()}
         self._scanned = -1
         self._begun = np.zeros(n_envs, np.int64)
@@ -275,7 +276,7 @@ class EpisodeReplayMemory(_SequenceMemory):
             "obs": obs.reshape(-1, *obs.shape[2:]),
             "action": action.astype(np.int64) if action.dtype.kind in "iu" else action,
             "reward": (self.reward[slots] * is_step).reshape(-1),
-            "discount": (self._discount * (is_step & ~ended)).reshape(-1).astype(np.float32),
+            "discount": (self.gamma * (is_step & ~ended)).reshape(-1).astype(np.float32),
             "ahead": to.reshape(-1),
             "weights": (is_step * (is_step.size / is_step.sum())).reshape(-1).astype(np.float32),
             "begins": np.zeros(slots.size, np.bool_),

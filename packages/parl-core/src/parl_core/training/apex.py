@@ -55,7 +55,7 @@ from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, EndedEpisodes, LoopCounter, MetricMeans
 from parl_core.training.fragment import FragmentSteps, Task
-from parl_core.training.off_policy import OffPolicySettings, learn_from, make_memory, to_records
+from parl_core.training.off_policy import OffPolicySettings, check_memory, learn_from, make_memory, to_records
 
 __all__ = ["ApexActor", "ApexSettings", "epsilons", "first_errors", "train_apex"]
 
@@ -331,7 +331,8 @@ def train_apex(
         actors: The system that makes the actors, such as `open_actors("remote")`; the caller closes it. Default: this
             process.
         env_kwargs: Arguments of `gymnasium.make` or of the function.
-        memory: Prioritised, for `envs_per_group` environments that take turns; default: what `make_memory` returns.
+        memory: The memory, made with `prioritized` and `n_step` of the settings, for `envs_per_group` environments that
+            take turns; default: what `make_memory` returns.
         evaluator: The function that plays episodes with the present agent; None: no evaluations.
         evaluate_every: Steps between evaluations, rounded up to whole rounds.
         callbacks: The callbacks, called for every report and evaluation, and once at the end, however the loop ends.
@@ -378,6 +379,7 @@ def train_apex(
             try_out(agent, blank_observations(spaces.observation, 1), spaces.action, into_space(spaces.action))
             seen = _Spaces(spaces.observation, spaces.action, acting.envs_per_group, spaces.metadata)
             memory = make_memory(agent, seen, learning, rng) if memory is None else memory
+            check_memory(agent, memory, learning, acting.envs_per_group)
             order = order_of(acting)
             source = ActorFragmentSource(workers, order, agent.get_weights, actors.put)
             environments.live_in(workers, source)

@@ -46,6 +46,7 @@ from parl_core.replay import (
     outcome_of,
 )
 from parl_core.replay._memory import Outcome
+from parl_core.replay._sampled_ring import SampledRing
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
 from parl_core.spaces import action_size, has_agents, has_goals, kind_of, named_space, with_named_parts
@@ -79,6 +80,7 @@ from parl_core.training.events import Callback, Ended, Episode, LoopCounter, Met
 __all__ = [
     "OffPolicySettings",
     "TransitionCollector",
+    "check_memory",
     "from_records",
     "learn_from",
     "make_memory",
@@ -446,7 +448,8 @@ def train_off_policy(
         agent: The agent that acts and learns; `parl.Agent` around DQN, DDPG, TD3, SAC or OAC is one.
         envs: A vector environment, such as that of `make_vector_env`; the caller closes it.
         settings: Hyper-parameters of the loop.
-        memory: The replay memory; its existing transitions are also learned from. Default: the result of `make_memory`.
+        memory: The replay memory, made with what `settings` ask of it; its existing transitions are also learned from.
+            Default: the result of `make_memory`.
         evaluator: The function that plays episodes with the present agent; None: no evaluations.
         evaluate_every: Environment steps between evaluations.
         callbacks: The callbacks, called for every report and evaluation, and once at the end, however the loop ends.
@@ -461,7 +464,7 @@ def train_off_policy(
     Raises:
         HyperparameterError: The spaces of the environments do not suit the agent, the algorithm does not learn
             off-policy or lacks the given exploration or rates, or the memory was made for another number of
-            environments.
+            environments, other settings or another discount.
         CheckpointError: A checkpoint cannot be written, or the run's cannot be used.
         DivergedError: A loss is not finite; callbacks that save have not saved since.
         KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
@@ -479,10 +482,10 @@ def train_off_policy(
         beta = linear(settings.prioritized.beta, 1.0, settings.total_steps)
     with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
         course.watch(envs, seed)
+        normalized = _normalizer_of(envs)
         if memory is None:
             memory = make_memory(agent, envs, settings, rng)
-        _check_sequences(agent, memory, settings)
-        _check_turns(memory, envs.num_envs)
+        check_memory(agent, memory, settings, envs.num_envs, normalized)
         collector = TransitionCollector(agent, envs, memory, rng, seed)
         whole = bool(getattr(agent, "takes_batches", False))
         newest: list[Batch | None] = [None]
@@ -490,7 +493,7 @@ def train_off_policy(
         figures = MetricMeans(agent.alg.FIGURES, read)
         reported = LoopCounter(0)
         others = {"rng": rng, "figures": figures, "reported": reported}
-        target, normalized, watch = TargetWatch(agent), _normalizer_of(envs), UpdateWatch(memory, settings)
+        target, watch = TargetWatch(agent), UpdateWatch(memory, settings)
         course.keep(LoopParts(cast("SavedAgent", agent), collector, memory, others))
         while course.goes_on:
             explore = {name: value(course.step) for name, value in exploration.items()}
@@ -535,19 +538,7 @@ def make_memory(
     size = settings.memory_size + -settings.memory_size % n
     gamma = check_fraction(f"gamma of {type(agent.alg).__name__}", getattr(agent.alg, "gamma", None))
     state = Acting(agent, 1).state
-    asked = {
-        "n_step": settings.n_step > 1,
-        "prioritized": settings.prioritized is not None,
-        "hindsight": settings.hindsight is not None,
-        "normalize": normalized is not None,
-    }
-    unused = unused_settings(type(agent.alg)) if isinstance(agent.alg, Algorithm) else frozenset()
-    if wrong := [name for name, wanted in asked.items() if wanted and name in unused]:
-        raise HyperparameterError(
-            f"{type(agent.alg).__name__} learns from {'episodes' if _learns_sequences(agent) else 'steps'} of several "
-            "agents, drawn uniformly and as they were observed: leave out "
-            f"{', '.join('NormalizeVector' if name == 'normalize' else name for name in wrong)}"
-        )
+    _refuse_unused(agent, settings, normalized)
     if settings.hindsight is not None:
         if state:
             raise HyperparameterError(
@@ -584,11 +575,6 @@ def make_memory(
             gamma=gamma,
             sampling=settings.prioritized,
             seed=rng,
-        )
-    if normalized is not None or settings.prioritized is not None:
-        raise HyperparameterError(
-            "sequences are drawn uniformly and as they were observed: with a model that has a memory leave out "
-            f"{'NormalizeVector' if normalized is not None else 'prioritized'}"
         )
     shapes = {name: array.shape[1:] for name, array in state.items()}
     if _learns_sequences(agent) and settings.sequence_length is None:
@@ -669,6 +655,73 @@ def _action_shape(space: Any, *, teams: bool = False) -> int | tuple[int, ...]:
     return (action_size(space),)
 
 
+def check_memory(
+    agent: Any, memory: Any, settings: OffPolicySettings, num_envs: int, normalized: NormalizeVector | None = None
+) -> None:
+    """Refuse a replay memory that an agent does not learn from, or that does not do what a loop asks of it.
+
+    Args:
+        agent: the agent that learns.
+        memory: the replay memory; one of the program's own class is trusted in what it does not tell.
+        settings: of the loop; those that have their default are not asked for.
+        num_envs: environments that take turns.
+        normalized: the vector environment that normalises batches.
+
+    Raises:
+        HyperparameterError: it names what differs, and what to do.
+    """
+    _refuse_unused(agent, settings, normalized)
+    _check_sequences(agent, memory, settings, normalized)
+    _check_turns(memory, num_envs)
+    _check_asked(agent, memory, settings)
+
+
+def _refuse_unused(agent: Any, settings: OffPolicySettings, normalized: NormalizeVector | None) -> None:
+    """Refuse settings that the algorithm has no use for."""
+    asked = {
+        "n_step": settings.n_step > 1,
+        "prioritized": settings.prioritized is not None,
+        "hindsight": settings.hindsight is not None,
+        "normalize": normalized is not None,
+    }
+    unused = unused_settings(type(agent.alg)) if isinstance(agent.alg, Algorithm) else frozenset()
+    if wrong := [name for name, wanted in asked.items() if wanted and name in unused]:
+        raise HyperparameterError(
+            f"{type(agent.alg).__name__} learns from {'episodes' if _learns_sequences(agent) else 'steps'} of several "
+            "agents, drawn uniformly and as they were observed: leave out "
+            f"{', '.join('NormalizeVector' if name == 'normalize' else name for name in wrong)}"
+        )
+
+
+_ASKED = {
+    "n_step": "n_step",
+    "prioritized": "sampling",
+    "hindsight": "share",
+    "sequence_length": "length",
+    "burn_in": "burn_in",
+}
+"""Settings of the loop, and the arguments of memories of the same meaning."""
+
+
+def _check_asked(agent: Any, memory: Any, settings: OffPolicySettings) -> None:
+    """Refuse a memory that draws otherwise than settings ask, or discounts otherwise than the algorithm."""
+    for name, argument in _ASKED.items():
+        asked = getattr(settings, name)
+        has = getattr(memory, argument, None if isinstance(memory, SampledRing) else asked)
+        if asked not in (getattr(OffPolicySettings, name), has):
+            raise HyperparameterError(
+                f"the settings have {name}={asked}, and the {type(memory).__name__} has {argument}={has}, by which it "
+                f"draws: make both the same, or leave out one of {name} and memory"
+            )
+    gamma, own = getattr(memory, "gamma", None), getattr(agent.alg, "gamma", None)
+    discounts = getattr(memory, "n_step", 1) > 1 or hasattr(memory, "sample_sequences")
+    if discounts and None not in (gamma, own) and gamma != own:
+        raise HyperparameterError(
+            f"the {type(memory).__name__} discounts by gamma={gamma}, and {type(agent.alg).__name__} was made with "
+            f"gamma={own}: give both the same"
+        )
+
+
 def _check_turns(memory: Any, num_envs: int) -> None:
     """Refuse a memory that would not take these environments' steps, or join those of several as if they were one's."""
     n_envs, n_step = getattr(memory, "n_envs", num_envs), getattr(memory, "n_step", 1)
@@ -682,9 +735,14 @@ def _check_turns(memory: Any, num_envs: int) -> None:
         )
 
 
-def _check_sequences(agent: Any, memory: Any, settings: OffPolicySettings) -> None:
+def _check_sequences(agent: Any, memory: Any, settings: OffPolicySettings, normalized: NormalizeVector | None) -> None:
     """Refuse a memory without sequences for a model with a memory, and settings of sequences for one without."""
     remembers, has_sequences = Acting(agent, 1).has_memory, hasattr(memory, "sample_sequences")
+    if has_sequences and (normalized is not None or settings.prioritized is not None):
+        raise HyperparameterError(
+            "sequences are drawn uniformly and as they were observed: with a model that has a memory leave out "
+            f"{'NormalizeVector' if normalized is not None else 'prioritized'}"
+        )
     if _learns_sequences(agent):
         if not has_sequences:
             raise HyperparameterError(
