@@ -1,6 +1,7 @@
 """The off-policy loop, with agents whose numbers can be followed by hand."""
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -605,6 +606,22 @@ def test_a_memory_may_do_what_settings_leave_open_and_one_of_ones_own_is_trusted
         (Own(), {"n_step": 3}),
     ):
         train_off_policy(Table(), make_vector_env(Counting, 1), settings(**asked), memory=memory)
+
+
+def test_further_columns_that_a_memory_adds_reach_the_agent() -> None:
+    class WithSlots(ReplayMemory):
+        def sample(self, batch_size: int, *, beta: float | None = None) -> Any:
+            batch = super().sample(batch_size, beta=beta)
+            return replace(batch, extra={"slot": batch.index.copy()})
+
+    agent, memory = Table(), WithSlots(100, 1, 0)
+    train_off_policy(agent, make_vector_env(Counting, 1), settings(), memory=memory)
+    newest = agent.batches[-1]
+    np.testing.assert_array_equal(memory.obs[newest["slot"]], newest["obs"])
+    drawn = memory.sample(4)
+    kept = drawn.copy()
+    drawn.extra["slot"][:] = -1
+    assert (kept.extra["slot"] >= 0).all()
 
 
 @pytest.mark.parametrize("method", ["on_update", "on_evaluation"])

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from parl_core._nested import map_nested
 from parl_core.checks import check_fraction, check_int
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay._priorities import Prioritized, PrioritySampler
@@ -104,11 +105,14 @@ class ReplayBatch:
     """`[n]`, gamma**m for the value of `next_obs`; None with one-step sampling, where it is the algorithm's gamma."""
     weight: NDArray[np.float32] | None
     """`[n]` in (0, 1], importance-sampling weights; None with uniform sampling."""
+    extra: Mapping[str, Any] | None = None
+    """Further columns `[n, ...]` by name, which a memory of the program's own adds in `sample`; loops pass them on."""
 
     def copy(self) -> "ReplayBatch":
         """Return a copy of the batch, which later sampling does not change."""
         arrays = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: array.copy() for name, array in arrays.items() if array is not None})
+        columns = {name: array for name, array in arrays.items() if array is not None}
+        return replace(self, **{name: map_nested(np.copy, column) for name, column in columns.items()})
 
 
 class SampledRing(Ring):

@@ -811,14 +811,16 @@ def learn_from(
         summed = sum(float(agent.alg.gamma) ** k for k in range(getattr(memory, "n_step", 1)))
         reward = np.asarray(normalized.normalize_reward(reward, summed), np.float32)
     given = {"weights": batch.weight, "discount": batch.discount}
+    extra = getattr(batch, "extra", None) or {}
     transitions = None
     if whole:
         columns = {"obs": obs, "action": batch.action, "reward": reward, "next_obs": next_obs}
         optional = {name: column for name, column in given.items() if column is not None}
+        optional |= {"extra": extra} if extra else {}
         transitions = Transitions.made(**columns, terminal=batch.terminal, **optional)
         result: Any = cast("Any", agent).learn_unread(transitions, **rates)
     else:
-        result = agent.learn(obs, batch.action, reward, next_obs, batch.terminal, **given, **rates)
+        result = agent.learn(obs, batch.action, reward, next_obs, batch.terminal, **given, **extra, **rates)
     if batch.weight is not None:
         *figures, errors = result
         memory.update_priorities(batch.index, agent.alg._read(errors) if whole else errors)
