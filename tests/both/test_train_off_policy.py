@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl_core import backends
 from parl_core.cli._commands import parl
-from parl_core.errors import HyperparameterError, ParlError
-from parl_core.replay import ReplayMemory
+from parl_core.errors import DivergedError, HyperparameterError, ParlError
+from parl_core.replay import Prioritized, ReplayMemory
 from parl_core.training import OffPolicySettings, make_vector_env, train_off_policy
 from parl_core.training.off_policy import TransitionCollector
 from parl_core.training.trained import Trained
@@ -72,3 +72,25 @@ def test_a_vector_that_continues_in_the_same_arrays_is_remembered_as_any_other(m
         remembered.append((memory.obs[:size], memory.next_obs[:size]))
     for with_copies, without in zip(*remembered, strict=True):
         np.testing.assert_array_equal(with_copies, without)
+
+
+class Spoiled(gymnasium.Env[Any, Any]):
+    """Gives a reward from which no loss of float32 is computed."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.ones(4, np.float32), 3e38, False, False, {}
+
+
+def test_prioritised_replay_ends_with_the_error_of_a_loss_that_is_not_finite() -> None:
+    backend = backends.current()
+    agent = backend.Agent(backend.algorithms.DQN(backend.networks.QNetwork(2, (8,)), device="cpu"), seed=0)
+    settings = OffPolicySettings(20, learning_starts=4, batch_size=4, memory_size=20, prioritized=Prioritized())
+    with make_vector_env(Spoiled, 1) as envs, pytest.raises(DivergedError, match="DQN"):
+        train_off_policy(agent, envs, settings, seed=0)

@@ -801,6 +801,9 @@ def learn_from(
         beta: Beta of prioritised replay.
         rates: Learning rates.
         whole: Whether the agent takes the batch as one object.
+
+    Raises:
+        DivergedError: A loss of prioritised replay is not finite; the memory keeps its priorities.
     """
     if isinstance(memory, (EpisodeReplayMemory, SequenceReplayMemory)):
         return _learn_sequences(agent, memory, batch_size, rates)
@@ -822,7 +825,7 @@ def learn_from(
     else:
         result = agent.learn(obs, batch.action, reward, next_obs, batch.terminal, **given, **extra, **rates)
     if batch.weight is not None:
-        *figures, errors = result
-        memory.update_priorities(batch.index, agent.alg._read(errors) if whole else errors)
+        *figures, errors = cast("Any", agent).read(result, transitions) if whole else result
+        memory.update_priorities(batch.index, errors)
         result = tuple(figures)
     return result, transitions
