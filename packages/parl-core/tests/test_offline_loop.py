@@ -95,6 +95,12 @@ def test_an_algorithm_may_say_itself_what_a_batch_is() -> None:
     assert agent.batches[0] == {"rows": 20, "n": 4}
 
 
+def test_further_columns_of_a_batch_reach_an_agent_of_ones_own_once() -> None:
+    agent = Learner(draw_batch=lambda dataset, n, rng: {"n": n, "extra": {"goal": len(dataset)}})
+    train_offline(agent, data(), SETTINGS)
+    assert agent.batches[0] == {"n": 4, "goal": 20}
+
+
 def test_a_callback_can_stop_it() -> None:
     watcher = Watcher(stop_at=4)
     ended = train_offline(Learner(), data(), SETTINGS, callbacks=[watcher])

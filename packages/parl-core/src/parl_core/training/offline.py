@@ -132,7 +132,8 @@ def train_offline(
         while course.goes_on:
             drawn = draw(dataset, settings.batch_size, rng)
             if columns is None:
-                figures.add(agent.learn(**{**drawn, **drawn.pop("extra", {})}))
+                extra = drawn.pop("extra", {})
+                figures.add(agent.learn(**drawn, **extra))
             else:
                 newest[0] = columns.kind.made(**drawn)
                 figures.add(cast("Any", agent).learn_unread(newest[0]))
