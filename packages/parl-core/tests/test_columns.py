@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from parl_core.contracts.base import merge
 from parl_core.contracts.batches import Transitions, actions_column, floats_column
+from parl_core.contracts.dqn import DQN
 from parl_core.contracts.ppo import PPO
 from parl_core.errors import HyperparameterError
 
@@ -94,3 +95,12 @@ def test_vectors_in_place_of_discrete_actions_are_refused_with_what_learns_from_
 def test_errors_of_columns_that_are_all_given_by_name_have_the_names_of_the_arguments() -> None:
     error = PPO.learn.columns.as_called(ValueError("action must be finite"), ())  # type: ignore[attr-defined]  # of the decorator
     assert str(error) == "batch_action must be finite"
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((1e-3, 1e-4), {}), ((1e-3,), {"learning_rate": 1e-4})])
+def test_settings_after_a_batch_that_learn_does_not_take_are_refused(args: Any, kwargs: Any) -> None:
+    batch = Transitions(np.zeros((3, 2)), np.zeros(3), np.zeros(3), np.zeros((3, 2)), np.zeros(3))
+    columns = DQN.learn.columns  # type: ignore[attr-defined]  # of the decorator
+    assert columns.batch((batch, 1e-3), {}) == (batch, {"learning_rate": 1e-3})
+    with pytest.raises(TypeError, match="learn takes a batch and learning_rate by place, each once"):
+        columns.batch((batch, *args), kwargs)

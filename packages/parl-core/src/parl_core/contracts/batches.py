@@ -557,8 +557,13 @@ class Columns:
         if args and isinstance(args[0], Batch):
             if len(args) == 1 and not kwargs:
                 return args[0], kwargs
-            settings = dict(zip(self.settings, args[1:], strict=False)) | kwargs
-            return args[0], settings
+            settings = dict(zip(self.settings, args[1:], strict=False))
+            if len(settings) < len(args) - 1 or settings.keys() & kwargs.keys():
+                raise TypeError(
+                    f"learn takes {' and '.join(('a batch', *self.settings))} by place, each once; got {len(args)} "
+                    f"arguments by place{''.join(f', {name}=' for name in kwargs)}"
+                )
+            return args[0], settings | kwargs
         if len(args) == len(self.names) and not kwargs:
             columns, given = dict(zip(self.names.values(), args, strict=True)), kwargs
         else:
