@@ -135,6 +135,31 @@ class RNDConformance(Conformance):
             resumed = self._trained(1_600, checkpoints=Checkpoints(again, every=800))
         np.testing.assert_equal(resumed, whole)
 
+    def test_what_a_network_of_ones_own_changes_is_in_its_state(self) -> None:
+        network = type(_make(self.backend))
+
+        class Counting(network):  # type: ignore[valid-type,misc]  # the base is known only at run time
+            def __init__(self) -> None:
+                super().__init__()
+                self.seen, self.rng = np.zeros(3), np.random.default_rng(7)
+
+            def predicted(self, obs: Any) -> Any:
+                self.seen = self.seen + 1.0
+                return super().predicted(obs)
+
+        def made() -> Any:
+            agent = self.backend.Agent(self.algorithm("RND", Counting()))
+            agent.predict(np.zeros((2, OBS_DIM), np.float32))
+            return agent
+
+        agent, other = made(), made()
+        agent.learn(np.zeros((2, OBS_DIM), np.float32), np.zeros(2, int), np.zeros(2, np.float32))
+        agent.alg.model.rng.random(5)
+        NoveltyReward(other).set_state(NoveltyReward(agent).get_state())
+        assert agent.alg.model.seen[0] > 0.0
+        np.testing.assert_array_equal(other.alg.model.seen, agent.alg.model.seen)
+        assert other.alg.model.rng.random() == agent.alg.model.rng.random()
+
     @pytest.mark.parametrize(
         ("name", "value"), [("coef", -1.0), ("gamma", 2.0), ("epochs", 0), ("share", 0.0), ("clip", 0.0)]
     )

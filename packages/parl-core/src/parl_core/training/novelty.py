@@ -7,6 +7,7 @@
 A policy learns from the sum of both advantages; each reward has its own discount and values (section 2.3).
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -138,6 +139,7 @@ class NoveltyReward:
         return {
             "arrays": dict(found.arrays),
             "counters": dict(found.counters),
+            "others": json.dumps(found.others),
             "seen": None if self._seen is None else _state_of(self._seen),
             "returns": _state_of(self._returns),
             "running": self._running,
@@ -145,7 +147,8 @@ class NoveltyReward:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `get_state` returned."""
-        self._agent.alg.set_state(AlgorithmState(dict(state["arrays"]), dict(state["counters"])))
+        others = json.loads(state.get("others", "{}"))  # which checkpoints of older versions lack
+        self._agent.alg.set_state(AlgorithmState(dict(state["arrays"]), dict(state["counters"]), others))
         self._seen = None if state["seen"] is None else _from_state(state["seen"])
         self._returns = _from_state(state["returns"])
         self._running = None if state["running"] is None else np.array(state["running"])
