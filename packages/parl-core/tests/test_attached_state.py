@@ -1,9 +1,9 @@
 """State of objects on an algorithm besides models and our optimizers is found and restored."""
 
 import random
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -64,6 +64,28 @@ def test_attributes_in_collections_have_names() -> None:
             self.plain, self.pair, self.by_name = 1, (2, [3]), {"a": 4}
 
     assert dict(attributes(Owner())) == {"plain": 1, "pair.0": 2, "pair.1.0": 3, "by_name.a": 4}
+
+
+def test_attributes_in_collections_of_other_classes_have_names_unless_these_have_a_state() -> None:
+    class Pair(NamedTuple):
+        first: int
+        second: int
+
+    class Counts(dict[str, int]):
+        def get_state(self) -> dict[str, int]:
+            return dict(self)
+
+        set_state = dict.update
+
+    counts = Counts(a=7)
+    owner = SimpleNamespace(pair=Pair(1, 2), ordered=OrderedDict(a=3), usual=defaultdict(int, a=4), counts=counts)
+    assert dict(attributes(owner)) == {
+        "pair.0": 1,
+        "pair.1": 2,
+        "ordered.a": 3,
+        "usual.a": 4,
+        "counts": counts,
+    }
 
 
 def test_attributes_that_come_meanwhile_are_left_out() -> None:

@@ -48,16 +48,21 @@ class StateAccessor:
 
 
 def attributes(owner: object) -> Iterator[tuple[str, Any]]:
-    """Yield the values of an object's attributes by name; those in lists, tuples and dictionaries as `heads.0`."""
+    """Yield the values of an object's attributes by name; those in lists, tuples and dictionaries as `heads.0`.
+
+    A list or the like that has a state of its own is one value.
+    """
     for name, value in list(vars(owner).items()):  # a copy: another thread may act for the first time meanwhile
         yield from _held(name, value)
 
 
 def _held(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if type(value) in (list, tuple):
+    if isinstance(value, (list, tuple, Mapping)) and accessor_of(value) is not None:
+        yield name, value
+    elif isinstance(value, (list, tuple)):
         for index, part in enumerate(value):
             yield from _held(f"{name}.{index}", part)
-    elif type(value) is dict:
+    elif isinstance(value, Mapping):
         for key, part in list(value.items()):
             yield from _held(f"{name}.{str(key).replace('/', '|')}", part)
     else:

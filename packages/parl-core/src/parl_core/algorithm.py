@@ -535,7 +535,8 @@ class Algorithm:
     def get_state(self) -> AlgorithmState:
         """Return copies of all state that learning changes: models, optimizers, counters, other stateful attributes.
 
-        The state is collected from the attributes, and from the lists, tuples and dictionaries among them. Models of
+        The state is collected from the attributes, and from the lists, tuples and dictionaries among them; what other
+        objects hold is in it if they have `get_state` and `set_state`. Models of
         `parl.Model` and optimizers of `parl.optim` have names and layouts that both backends share. The framework's own
         optimizers, schedulers, generators, modules and tensors that require gradients, numpy's generators, and whatever
         has `state_dict` and `load_state_dict`, or `get_state` and `set_state`, can be restored in the same framework
