@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -285,6 +286,30 @@ class Unrepeatable(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return np.frombuffer(os.urandom(4), np.uint8).astype(np.float32), 1.0, False, False, {}
+
+
+class DrawsGlobally(Unrepeatable):
+    """Observes numbers of the global generators."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._drawn(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._drawn(), random.random(), False, False, {}
+
+    def _drawn(self) -> Any:
+        return np.random.normal(size=4).astype(np.float32)
+
+
+@pytest.mark.parametrize("learn", [learn_on_policy, learn_off_policy])
+def test_environments_that_draw_from_global_generators_go_on_where_they_are_reset(learn: Any, tmp_path: Path) -> None:
+    def make_envs() -> Any:
+        np.random.seed(5)
+        random.seed(5)
+        return make_vector_env(DrawsGlobally, 2)
+
+    check_the_same(learn, tmp_path, make_envs, environments="reset")
 
 
 def test_what_fresh_episodes_cut_stays_cut_when_the_run_is_resumed_once_more(tmp_path: Path) -> None:

@@ -276,6 +276,7 @@ class Checkpoints:
             if name not in state["others"]:
                 raise CheckpointError(f"{checkpoint.path} belongs to another kind of loop: it has no {name!r}")
             _restore_part(part, state["others"][name])
+        new_episodes: list[int] = []
         if self._environments is not None and parts.collector is not None:
             if "environments" not in state:
                 raise CheckpointError(f"{checkpoint.path} belongs to another kind of loop: it has no environments")
@@ -284,7 +285,7 @@ class Checkpoints:
             if not goes_on:
                 if state["environments"]["exact"] and parts.memory is not None:
                     journal.cut_episodes(parts.memory)
-                parts.collector.begin_again(self._environments.reset_seeds(checkpoint.step))
+                new_episodes = self._environments.reset_seeds(checkpoint.step)
         backend = str(getattr(parts.agent, "BACKEND", ""))
         if not set_random_state(state["random"], backend):
             logger.warning(
@@ -293,6 +294,8 @@ class Checkpoints:
                 checkpoint.backend,
                 backend,
             )
+        if new_episodes and parts.collector is not None:  # after the random state was set, from which resets may draw
+            parts.collector.begin_again(new_episodes)
         self._written = checkpoint.step
         loop: Mapping[str, Any] = state["loop"]
         logger.info("Resumed from the checkpoint of step %d in %s", checkpoint.step, checkpoint.path.parent)
