@@ -1,5 +1,6 @@
 """An algorithm that a user writes with the facade's names alone is the same program on both backends."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import parl
 from parl_core.env.joint import make_joint_env
 from parl_core.env.vector import make_vector_env
+from parl_core.training import _requirements
+from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
 from parl_core.training.events import Callback, Update
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
@@ -163,3 +166,30 @@ def test_figures_that_a_loss_names_beside_the_algorithms_own_are_reported(kind: 
     first, second = (losses["count"] for losses in reported[Telling])
     assert second - first == agent.alg.counted / 2  # means of 1, ..., k and of k + 1, ..., n
     assert agent.alg.take_figures() == {}
+
+
+@pytest.mark.parametrize("loop", ["train_on_policy", "train_actor_learner"])
+def test_a_target_that_an_algorithm_for_rollouts_forgets_is_warned_of(
+    loop: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_requirements, "_PATIENCE", 3)
+
+    class Forgetting(parl.algorithms.A2C):
+        def __init__(self, model: Any) -> None:
+            super().__init__(model)
+            self.target_model = copy.deepcopy(model)
+
+        def loss(self, batch: Any, *args: Any) -> Any:
+            self.target_model.policy(batch.obs), self.target_model.value(batch.obs)
+            return super().loss(batch, *args)
+
+    def make_agent() -> parl.Agent:
+        return parl.Agent(Forgetting(parl.networks.ActorCritic(2)), seed=0)
+
+    if loop == "train_on_policy":
+        with make_vector_env("CartPole-v1", 2) as envs:
+            train_on_policy(make_agent(), envs, OnPolicySettings(total_steps=32, n_steps=4), seed=0)
+    else:
+        settings = ActorLearnerSettings(total_steps=64, n_actors=1, envs_per_group=2, n_steps=4)
+        train_actor_learner(make_agent(), make_agent, "CartPole-v1", settings, seed=0)
+    assert caplog.text.count("Forgetting has a target_model that did not change in 3 updates: let its learn()") == 1

@@ -15,6 +15,7 @@ from parl_core.contracts.batches import Transitions
 from parl_core.errors import HyperparameterError, ModelContractError, SpoiledBatchError
 from parl_core.model import Weights
 from parl_core.schedules import piecewise
+from parl_core.training import _requirements
 from parl_core.training._requirements import TargetWatch
 
 __all__ = ["DQNConformance"]
@@ -441,6 +442,23 @@ class DQNConformance(Conformance):
     ) -> None:
         TargetWatch(self.backend.Agent(self.algorithm("DQN", q_values(self.backend), sync_every=None)))
         assert "DQN was made with sync_every=None: its target stays as it is" in caplog.text
+
+    @pytest.mark.parametrize("again", [False, True])
+    def test_a_target_that_stays_after_one_call_of_sync_target_is_warned_of(
+        self, again: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(_requirements, "_PATIENCE", 4)
+        algorithm = self.algorithm("DQN", self._drawn(), lr=0.01)
+        agent = self.backend.Agent(algorithm)
+        algorithm.sync_target()
+        watch = TargetWatch(agent)
+        for _ in range(8):
+            agent.learn(*_some_batch(np.random.default_rng(4)))
+            watch.after_update()
+            if again:
+                algorithm.sync_target()
+        warned = "did not change in 4 updates: the loop leaves it alone since the program called sync_target()"
+        assert caplog.text.count(warned) == (0 if again else 1)
 
     def test_huber_bounds_what_one_error_weighs(self) -> None:
         obs, action, _, next_obs, _ = _some_batch(np.random.default_rng(4))

@@ -502,33 +502,40 @@ class TargetWatch:
     """Moves the target after each update where that is the loop's business, and warns once where it stays behind.
 
     Args:
-        agent: The agent of the loop; only an algorithm with a `target_model` is looked at.
+        agent: The agent of the loop; only an algorithm with a `target_model` that is a `parl.Model` is looked at.
     """
 
     def __init__(self, agent: Any) -> None:
         algorithm = getattr(agent, "alg", None)
-        self._algorithm: Any = algorithm if isinstance(algorithm, Algorithm) else None
+        is_watched = isinstance(algorithm, Algorithm) and all(
+            isinstance(getattr(algorithm, name, None), Model) for name in ("model", "target_model")
+        )
+        self._algorithm: Any = algorithm if is_watched else None
         self._move: Any = getattr(algorithm, "move_target_in_loop", None)
         self._updates = 0
         self._before: Any = None
-        if self._move is not None and getattr(algorithm, "sync_every", 1) is None:
+        if self._move is None:
+            return
+        sync_every = getattr(algorithm, "sync_every", 0)
+        if sync_every is None:
             logger.warning(
                 "%s was made with sync_every=None: its target stays as it is unless the program calls sync_target(); "
                 "leave sync_every out, and the loop moves it after each update",
                 type(algorithm).__name__,
             )
-            self._algorithm = None
-        elif self._move is not None or not hasattr(algorithm, "target_model"):
+        if sync_every != "loop":  # else a program's first call of sync_target() leaves the rest to it
             self._algorithm = None
 
     def after_update(self) -> None:
         """Move the target, if that is the loop's business."""
         if self._move is not None:
             self._move()
-        elif self._algorithm is not None:
+        if self._algorithm is not None and (self._move is None or self._algorithm.syncs > 0):
             self._watch()
 
     def _watch(self) -> None:
+        if self._algorithm.target_model._waiting():  # for shapes: nothing has run through it
+            return
         self._updates += 1
         if self._updates == 1:
             self._before = self._weights()
@@ -537,10 +544,14 @@ class TargetWatch:
             was_model, was_target = self._before
             if _equal(target, was_target) and not _equal(model, was_model):
                 logger.warning(
-                    "%s has a target_model that did not change in %d updates: let its learn() move it, for instance by "
-                    "self.model.sync_weights_to(self.target_model, decay=0.995), or call its sync_target()",
+                    "%s has a target_model that did not change in %d updates: %s",
                     type(self._algorithm).__name__,
                     _PATIENCE,
+                    "let its learn() move it, for instance by "
+                    "self.model.sync_weights_to(self.target_model, decay=0.995), or call its sync_target()"
+                    if self._move is None
+                    else "the loop leaves it alone since the program called sync_target(); call that at intervals, or "
+                    "pass sync_every= to the algorithm, or leave the call out, and the loop moves the target",
                 )
             self._algorithm = self._before = None
 

@@ -59,7 +59,7 @@ from parl_core.training._fragment_source import (
     RoundOrder,
 )
 from parl_core.training._group_actor import CollectingActor, Experience, GroupActor, experience_of
-from parl_core.training._requirements import require_agents, require_kinds, require_rates
+from parl_core.training._requirements import TargetWatch, require_agents, require_kinds, require_rates
 from parl_core.training.acting import tell_dimensions
 from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.course import Course
@@ -341,7 +341,7 @@ def train_actor_learner(
             remembered = {"version": version, "reported": reported, "losses": losses, "episodes": episodes}
             others = {**remembered, "metrics": metrics, "rng": rng}
             course.keep(parts_of_loop(agent, source, order, workers, settings, version, others))
-            memory = BatchMemory()
+            memory, target = BatchMemory(), TargetWatch(agent)
             source.publish(version.value)
             while course.goes_on:
                 now = {name: rate(course.step) for name, rate in rates.items()}
@@ -351,6 +351,7 @@ def train_actor_learner(
                     batch = memory.join(fragments)
                 with metrics.phase("learn"):
                     losses.add(experience.learn(batch, now))
+                    target.after_update()
                 metrics.learned(version.value, fragments)
                 course.advance(len(batch))
                 episodes.add(batch.episodes)

@@ -38,6 +38,7 @@ from parl_core.seeding import make_generator
 from parl_core.spaces import with_named_parts
 from parl_core.training._requirements import (
     RewardWatch,
+    TargetWatch,
     check_outputs,
     require_agents,
     require_kinds,
@@ -527,6 +528,7 @@ def train_on_policy(
         collector = RolloutCollector(agent, envs, settings.n_steps, seed, sequence_length=settings.sequence_length)
         others = {"rng": rng} if novelty is None else {"rng": rng, "novelty": novelty}
         course.keep(LoopParts(cast("SavedAgent", agent), collector, others=others))
+        target = TargetWatch(agent)
         while course.goes_on:
             schedules = settings.scheduled(course.step)
             rollout = collector.collect()
@@ -538,6 +540,7 @@ def train_on_policy(
                 target_kl=settings.target_kl,
                 **schedules,
             )
+            target.after_update()
             if novelty is not None:
                 losses = {**losses, **novelty.learn(rng)}
             course.advance(settings.n_steps * envs.num_envs)
