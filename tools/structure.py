@@ -44,17 +44,22 @@ LATE = {
     "parl_remote.cli._monitor": OPTIONAL,  # flask and waitress
     "parl_core.cli": OPTIONAL,  # click and gymnasium
     "parl_evokit.models._find": OPTIONAL,  # torch and paddle
+    "parl._names": START,  # `import parl` imports no part before a program names it
 }
 # Imports of other packages and of the standard library that may be in functions: in those of any module, or of one.
 LATE_ANYWHERE = {
     **dict.fromkeys(("cryptography", "gymnasium", "matplotlib", "mlflow", "optuna", "plotly"), OPTIONAL),
     **dict.fromkeys(("prometheus_client", "safetensors", "tensorboardX", "tqdm", "wandb"), OPTIONAL),
+    **dict.fromkeys(("ale_py", "envpool", "minari", "pettingzoo", "ray", "smac"), OPTIONAL),
     **dict.fromkeys(("fcntl", "pwd", "resource", "termios"), SYSTEM),
 }
 LATE_FROM_OUTSIDE = {
     ("parl_paddle._static_graphs", "paddle"): SYSTEM,  # private parts of paddle, in two places
     ("parl_remote._actor.journal", "numpy"): START,
+    ("parl_remote._actor.journal", "torch"): OPTIONAL,
     ("parl_remote._data.large_frames", "numpy"): START,
+    ("parl_remote._data.tensors", "paddle"): OPTIONAL,
+    ("parl_remote._data.tensors", "torch"): OPTIONAL,
     ("parl_remote._future", "asyncio"): START,
     ("parl_remote._object_ref", "numpy"): START,
     ("parl_remote._portable.processes", "psutil"): START,
