@@ -86,6 +86,32 @@ def test_all_jobs_are_as_many_as_the_cluster_has_cpus(connect: Callable[..., Non
         assert [joblib.effective_n_jobs(-1), joblib.effective_n_jobs(-2)] == [5, 4]
 
 
+IN_A_CHILD = """
+import os, warnings
+import joblib
+import parl_remote as parl
+import parl_remote.joblib
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about forks and threads
+
+parl_remote.joblib.register()
+parl.connect(cpu_num=17)
+child = os.fork()
+if child == 0:
+    with joblib.parallel_config(backend="parl"):
+        print(joblib.effective_n_jobs(-1), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_all_jobs_of_a_child_are_as_many_as_the_cluster_of_its_parent_has_cpus(
+    run_program: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = run_program(program=IN_A_CHILD)
+    assert (done.stderr, done.stdout) == ("", "17\n")
+
+
 def write(place: Any, number: int, to: Any) -> None:
     to[place] = number
 

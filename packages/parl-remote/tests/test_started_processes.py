@@ -407,3 +407,23 @@ def test_the_child_of_an_actor_uses_the_cluster_of_the_actor(run: Run, method: s
     (tmp_path / "jobs.py").write_text(JOBS)
     done = run(OF_AN_ACTOR, method)
     assert (done.stderr, done.stdout) == ("", '(0, 49) ["of an actor\'s child"]\n')
+
+
+COMPUTES = """
+def computes():
+    assert list(parl.map(abs, [-1, -2])) == [1, 2]
+    assert parl.get_global_client().cpu_num == 6
+
+def main():
+    connect()
+    run(multiprocessing.get_context(sys.argv[1]), computes)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_functions_of_a_child_run_in_the_cluster_of_its_parent(run: Run, method: str) -> None:
+    done = run(COMPUTES, method)
+    assert (done.stderr, done.returncode) == ("", 0)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from parl_remote._program.client import Client
     from parl_remote._serving import Serving
 
-__all__ = ["connect", "disconnect", "get_actor", "get_global_client", "kill", "mind_forks", "serve"]
+__all__ = ["connect", "connected", "disconnect", "get_actor", "get_global_client", "kill", "mind_forks", "serve"]
 
 
 @functools.cache
@@ -346,6 +346,13 @@ def _refuse_other(running: str, address: str, files: Sequence[str], options: dic
             f"this program is connected to {running!r} already, with {there}: call parl.disconnect() before connecting "
             f"with {asked}. If the call of a remote function made the connection, call parl.connect() before it"
         )
+
+
+def connected() -> _current.ActorMaker:
+    """Return the connection of this process or of its parent's cluster; without any, start a private cluster."""
+    if _current.client_if_any() is None and not _current.inside_actor():
+        connect()
+    return _current.client()
 
 
 def disconnect() -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "become_actor",
     "clear",
     "client",
+    "client_if_any",
     "connect_when_needed",
     "construct_here",
     "end_actor",
@@ -158,21 +159,27 @@ def maker_of(cls: type) -> ActorMaker | Literal["here"] | None:
     if getattr(local, "constructed", None) is cls:  # the object that `construct_here` is making; said once
         local.constructed = None
         return HERE
-    if _state.client is not None:
-        return _state.client
-    return client() if _state.make is not None or _told() is not None else None
+    return client_if_any()
 
 
 def client() -> ActorMaker:
-    """Return the connection.
+    """Return the connection; make it if this process is an actor or the child of a connected one.
 
     Raises:
         NotConnected: There is no connection.
     """
+    found = client_if_any()
+    if found is None:
+        raise NotConnected("call parl.connect() before making or calling objects of remote classes")
+    return found
+
+
+def client_if_any() -> ActorMaker | None:
+    """Return the connection, as `client` does; None if there is none."""
     if _state.client is None:
         told = _told()
         if _state.make is None and told is None:
-            raise NotConnected("call parl.connect() before making or calling objects of remote classes")
+            return None
         with _state.making:
             if _state.client is None:
                 make = _state.make or pickle.loads(told or b"")
@@ -239,7 +246,7 @@ def give_back(lease_id: str) -> None:
 
 
 def peek() -> ActorMaker | None:
-    """Return the connection, or None if there is none."""
+    """Return the connection that has been made; None also if `client` would make one."""
     return _state.client
 
 

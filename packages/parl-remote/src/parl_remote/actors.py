@@ -43,13 +43,14 @@ class RemoteActors:
     def __init__(self, address: str | None = None, *, n_cpu: float = 1, **connect: Any) -> None:
         self._options = ActorOptions.of({"n_cpu": n_cpu})
         self._handles: list[_RemoteHandle] = []
-        self._owns_connection = _current.peek() is None
+        is_asked_for = address is not None or bool(connect)
+        self._owns_connection = (_current.peek() if is_asked_for else _current.client_if_any()) is None
         self._slots: int | None = None
         if self._owns_connection:
             _connect.connect(address, **connect)
             if (cpu_num := connect.get("cpu_num")) is not None:
                 self._slots = max(1, 1000 * cpu_num // round(1000 * (self._options.resources.cpu or 1)))
-        elif address is not None or connect:
+        elif is_asked_for:
             given = ", ".join([*([repr(address)] if address else []), *(f"{k}={v!r}" for k, v in connect.items())])
             raise ValueError(f"there is a connection already; call parl.disconnect() first, or leave out {given}")
 

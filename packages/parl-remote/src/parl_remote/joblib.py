@@ -115,7 +115,7 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
 
 def _cluster_cpus() -> int:
     """Return the number of CPUs of the cluster; without a connection, of the private one that would be started."""
-    client: Any = _current.client() if _current.inside_actor() else _current.peek()
+    client: Any = _current.client_if_any()
     return (None if client is None else client.cpu_num) or cpu_count()
 
 

@@ -22,7 +22,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
-from parl_remote import _connect, _current
+from parl_remote import _current
+from parl_remote._connect import connected
 from parl_remote._data import serialize
 from parl_remote._display import NoBar, progress_bar
 from parl_remote._functions.sources import Calls, Items, Results
@@ -493,11 +494,8 @@ def map(  # as it is called in the package
 
 
 def _connected() -> _current.ActorMaker:
-    """Return the connection; start a private cluster if there is none."""
     _current.refuse_at_import("calls functions in workers")
-    if _current.peek() is None and not _current.inside_actor():
-        _connect.connect()
-    return _current.client()
+    return connected()
 
 
 def _nothing() -> None:

@@ -18,8 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from parl_remote import _current
-from parl_remote._connect import connect, get_actor, kill
+from parl_remote._connect import connected, get_actor, kill
 from parl_remote._data import serialize
 from parl_remote._decorator import remote_class, submit, with_options
 from parl_remote._options import check_count, seconds_of
@@ -188,8 +187,7 @@ class Queue(Generic[Item]):
 
     def __init__(self, maxsize: int = 0, **options: Any) -> None:
         maxsize = check_count("maxsize", maxsize, 0)
-        if _current.peek() is None and not _current.inside_actor():
-            connect()
+        connected()
         made: Callable[..., Any] = with_options(QueueActor, **options) if options else QueueActor
         self._actor: Any = made(maxsize)
         self._got: list[bytes] = []  # tickets of what this handle has got
