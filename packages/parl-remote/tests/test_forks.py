@@ -402,6 +402,107 @@ def test_a_child_takes_nothing_from_the_generators_and_maps_of_its_parent(run_pr
     assert (done.stderr, done.stdout.splitlines(), done.returncode) == ("", told, 0)
 
 
+JOINS = """
+import os, warnings
+import parl_remote as parl
+from parl_remote.actors import RemoteActors
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about forks and threads
+
+parl.connect(cpu_num=17)
+uses = {
+    "map": lambda: list(parl.map(abs, [-1])),
+    "executor": lambda: parl.Executor(1).submit(abs, -1).result(),
+    "queue": lambda: parl.Queue().put(1),
+    "actors": lambda: RemoteActors().create(dict),
+}
+for name, use in uses.items():
+    child = os.fork()
+    if child == 0:
+        use()
+        print(name, parl.get_global_client().cpu_num, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_whatever_a_child_uses_first_joins_the_cluster_of_its_parent(run_program: Run) -> None:
+    done = run_program(program=JOINS)
+    assert (done.stderr, done.stdout) == ("", "map 17\nexecutor 17\nqueue 17\nactors 17\n")
+
+
+WORK_OF_PARENT = """
+import concurrent.futures, os, signal, sys, time, warnings
+import parl_remote as parl
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about forks and threads
+
+def hold(path):
+    while path and not os.path.exists(path):
+        time.sleep(0.01)
+    return path
+
+class Holder:
+    def hold(self, path):
+        return hold(path)
+
+def child(work):
+    pid = os.fork()
+    if not pid:
+        signal.alarm(100)
+        work()
+        sys.exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status == 0, status
+
+parl.connect(cpu_num=4)
+executor, pool = parl.Executor(1), parl.ActorPool(parl.remote_class(Holder), 1)
+futures = [executor.submit(hold, "gate"), executor.submit(abs, -1), parl.remote_function(hold).submit("gate"),
+           pool.submit("hold", "gate"), pool.submit("hold", ""), pool.submit("hold", "")]
+futures.append(executor.submit(abs, futures[0]))
+maps = [executor.map(hold, ["", "gate"], chunksize=1), pool.map("hold", ["", "gate"]),
+        pool.map_unordered("hold", ["", "gate"])]
+
+def refused(ask):
+    try:
+        ask()
+    except parl.NotConnected as error:
+        return str(error)
+    raise AssertionError
+
+def waits():
+    for future in futures[:4]:
+        assert "gets the answer" in refused(future.result)
+    assert len(parl.wait(futures, num_returns=len(futures))[0]) == len(futures)
+    assert set(concurrent.futures.as_completed(futures)) == set(futures)
+    for one in maps:
+        assert "from which this" in refused(lambda: next(one))
+        getattr(one, "close", bool)()
+
+def cancels():
+    assert futures[1].cancel() and futures[3].cancel()
+
+def goes_on():
+    with executor:
+        assert executor.submit(abs, -3).result() == 3
+    assert pool.submit("hold", "").result() == ""
+
+with executor, pool:
+    child(lambda: None)
+    child(waits)
+    child(cancels)
+    child(executor.shutdown)
+    open("gate", "x").close()
+    assert [one.result() for one in futures[:6]] == ["gate", 1, "gate", "gate", "", ""]
+    assert [sorted(one) for one in maps] == [["", "gate"]] * 3
+    child(goes_on)
+print("done")
+"""
+
+
+def test_the_functions_and_pools_of_a_parent_hold_no_child_up(run_program: Run) -> None:
+    done = run_program(program=WORK_OF_PARENT)
+    assert (done.stderr, done.stdout, done.returncode) == ("", "done\n", 0)
+
+
 DIES = """
 import os, signal, sys, time
 import parl_remote as parl

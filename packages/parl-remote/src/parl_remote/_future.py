@@ -36,12 +36,21 @@ from parl_remote._options import deadline_of
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.facilities import wait_for_input
 from parl_remote._system.interrupts import Condition, interruptible, is_by_handler, uninterrupted
-from parl_remote.errors import ActorLost, ResultTimeout
+from parl_remote.errors import ActorLost, NotConnected, ResultTimeout
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Carrier", "RemoteFuture", "ResultIterator", "Waiter", "leave_to_parent", "program_ends", "wait_any"]
+__all__ = [
+    "Carrier",
+    "RemoteFuture",
+    "ResultIterator",
+    "Waiter",
+    "call_of_parent",
+    "leave_to_parent",
+    "program_ends",
+    "wait_any",
+]
 
 
 program_ends = threading.Event()  # set when the interpreter ends, before the program disconnects
@@ -111,6 +120,11 @@ def leave_to_parent(futures: Iterable[RemoteFuture[Any]], error: Callable[[], Ba
         future._carrier = carrier
         future.__dict__.pop("_blocked", None)
         future._made_condition = None  # its lock, its waiters and its callbacks are the parent's, too
+
+
+def call_of_parent() -> NotConnected:
+    """Return the error of a call of a function or a pool that was in progress during the fork."""
+    return NotConnected("the parent of this process has made this call, and gets the answer; make it again here")
 
 
 class _ParentCarrier:

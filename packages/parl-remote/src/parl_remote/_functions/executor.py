@@ -29,7 +29,7 @@ from parl_remote._display import NoBar, progress_bar
 from parl_remote._functions.sources import Calls, Items, Results
 from parl_remote._functions.worker import CallForm, Code, Packed, kept, name_of, pack_items
 from parl_remote._functions.workers import Quota, Workers, after_fork, own_workers, shared_workers
-from parl_remote._future import RemoteFuture
+from parl_remote._future import RemoteFuture, call_of_parent, leave_to_parent
 from parl_remote._options import ActorOptions, check_count, deadline_of, seconds_of
 from parl_remote._system.interrupts import Condition, Event, uninterrupted
 
@@ -86,17 +86,21 @@ class Executor(concurrent.futures.Executor):
         if not isinstance(initargs, Iterable):
             raise TypeError(f"initargs must be a tuple of arguments, not {initargs!r}")
         self._max_workers = max_workers
-        self._quota = Quota(max_workers)
         self._settings = _Settings(retries, timeout_s, resources)
         self._initializer = initializer
         self._initargs = tuple(initargs)
+        self._shut_down = False
+        self._begin()
+        _executors.add(self)
+
+    def _begin(self) -> None:
+        """Begin without work: also in the child of a fork, where the parent's work and locks are the parent's."""
+        self._quota = Quota(self._max_workers)
         self._lock = threading.RLock()  # a signal handler may shut the executor down while this thread submits
         self._workers: Workers | None = None
         self._calls: Calls | None = None
         self._maps: set[Items] = set()
         self._maps_ended = Condition(self._lock)
-        self._shut_down = False
-        _executors.add(self)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> RemoteFuture[T]:
         """Run `fn(*args, **kwargs)` in a worker and return its future.
@@ -293,7 +297,6 @@ class RemoteFunction(Generic[P, R]):
         self._parl_function = function
         self._settings = settings
         self._calls: Calls | None = None
-        self._lock = threading.RLock()  # as that of `Executor`
         if self.__module__ in _PROGRAM:
             _ship_by_value()
 
@@ -336,7 +339,7 @@ class RemoteFunction(Generic[P, R]):
         return RemoteFunction(self._parl_function, settings)
 
     def _opened(self) -> Calls:
-        with self._lock:
+        with _opening:
             if self._calls is None or self._calls.workers.is_over():
                 self._calls = self._settings.calls(shared_workers(_connected(), self._settings.options), Quota(None))
             return self._calls
@@ -703,6 +706,7 @@ class _Countdown:
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 _calls: weakref.WeakSet[Calls] = weakref.WeakSet()  # also of executors that were dropped
 _ended = threading.Event()
+_opening = threading.RLock()  # of a remote function; as the lock of `Executor`
 
 
 def _finish() -> None:
@@ -714,8 +718,13 @@ def _finish() -> None:
 
 
 def _after_fork() -> None:
-    _executors.clear()
+    global _opening
+    _opening = threading.RLock()  # the thread that held it was not copied
+    for calls in list(_calls):
+        leave_to_parent(calls.open, call_of_parent)
     _calls.clear()
+    for executor in list(_executors):
+        executor._begin()
     after_fork()
 
 

@@ -13,13 +13,15 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import logging
+import os
 import queue
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from parl_remote._future import RemoteFuture
+from parl_remote._future import RemoteFuture, call_of_parent, leave_to_parent
 from parl_remote._links.loop import serving
 from parl_remote._program.proxy import RemoteObject, make_proxy, reference_of
 from parl_remote._system.interrupts import Event
@@ -102,11 +104,12 @@ class Dispatcher:
         self._members: dict[Member, None] = {}
         self._requests: deque[concurrent.futures.Future[Any]] = deque()  # for actors, which leave the pool
         self._making = 0
-        self._open = 0  # tasks that are not settled
+        self._open: dict[Task, None] = {}  # those that are not settled
         self._all_done: list[threading.Event] = []
         self._why_none: BaseException | None = None
         self._over = False
         self._thread = threading.Thread(target=self._run, name="parl-pool", daemon=True)
+        _dispatchers.add(self)
         self._thread.start()
 
     # -- any thread --------------------------------------------------------------------------------------------------
@@ -130,12 +133,8 @@ class Dispatcher:
 
     def do(self, task: Task) -> None:
         """Add a task."""
-
-        def add() -> None:
-            self._open += 1
-            self._todo.append(task)
-
-        self._events.put(add)
+        self._open[task] = None
+        self._events.put(lambda: self._todo.append(task))
 
     def take_out(self) -> concurrent.futures.Future[Any]:
         """Remove an idle actor from the pool; return the future of its handle."""
@@ -214,7 +213,7 @@ class Dispatcher:
 
     def _start(self, member: Member, task: Task) -> None:
         if not task.may_start():
-            self._open -= 1
+            self._open.pop(task, None)
             return
         try:
             future = task.call(member.quick)
@@ -229,7 +228,7 @@ class Dispatcher:
             return
         except BaseException as error:
             task.future.set_exception(error)
-            self._open -= 1
+            self._open.pop(task, None)
             return
         member.tasks[task] = None
         future.add_done_callback(lambda done: self._post(lambda: self._answered(member, task, done)))
@@ -248,7 +247,7 @@ class Dispatcher:
             task.future.set_result(done.result())
         else:
             task.future.set_exception(error)
-        self._open -= 1
+        self._open.pop(task, None)
 
     def _lost(self, member: Member, task: Task, error: ActorLost) -> None:
         """Record the death of an actor that had this task, and perhaps others."""
@@ -271,7 +270,7 @@ class Dispatcher:
         )
         lost.__cause__ = error
         task.future.set_exception(lost)
-        self._open -= 1
+        self._open.pop(task, None)
 
     def _leave(self, member: Member, error: BaseException) -> None:
         if self._members.pop(member, self) is self:
@@ -312,7 +311,7 @@ class Dispatcher:
                 )
                 lost.__cause__ = self._why_none
                 task.future.set_exception(lost)
-            self._open -= 1
+            self._open.pop(task, None)
 
     def _settle_requests(self) -> None:
         """Hand out requested members that are idle, and wake threads that wait for the end of all tasks."""
@@ -344,12 +343,25 @@ class Dispatcher:
 
     def _end(self) -> None:
         self._over = True
-        for task in (*self._todo, *(task for member in self._members for task in member.tasks)):
+        for task in list(self._open):
             if task.future.cancel():
                 task.future.set_running_or_notify_cancel()  # wakes those that wait for it
             elif not task.future.done():
                 task.future.set_exception(ActorError(f"the pool was closed before item {task.index} was finished"))
+        self._open.clear()
         self._todo.clear()
         self._members.clear()
         for request in self._requests:
             request.cancel()
+
+
+_dispatchers: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for dispatcher in list(_dispatchers):
+        leave_to_parent([task.future for task in dispatcher._open], call_of_parent)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -33,7 +33,7 @@ from parl_remote._options import check_count, deadline_of, seconds_of
 from parl_remote._pools.dispatcher import Dispatcher, Task
 from parl_remote._program.proxy import reference_of
 from parl_remote._system.interrupts import Condition, is_by_handler, take_items, uninterrupted
-from parl_remote.errors import ActorError, ResultTimeout
+from parl_remote.errors import ActorError, NotConnected, ResultTimeout
 
 __all__ = ["ActorPool", "Results"]
 
@@ -298,6 +298,7 @@ class Results(ResultIterator[Any]):
         timeout_s: float | None,
         bar: Bar,
     ) -> None:
+        self._pid = os.getpid()
         self._items = enumerate(items)
         self._begin = begin
         self._ahead = ahead
@@ -342,6 +343,7 @@ class Results(ResultIterator[Any]):
     @uninterrupted
     def _fetch(self) -> None:
         """Make the next result ready, or end."""
+        self._check_process()
         self._fill()
         if not self._under_way:
             self.close()
@@ -356,6 +358,7 @@ class Results(ResultIterator[Any]):
     def _is_next_there(self, waiter: Any) -> bool:
         if self._next:
             return True
+        self._check_process()
         self._fill()
         if not self._under_way:
             return True
@@ -380,13 +383,18 @@ class Results(ResultIterator[Any]):
         """Take no more items, cancel those that have not begun and drop the results that have arrived."""
         self._exhausted = True
         self._next.clear()
-        while self._under_way:
-            self._under_way.popleft().cancel()
-        self._bar.close()
+        if self._pid == os.getpid():  # else the parent goes on
+            while self._under_way:
+                self._under_way.popleft().cancel()
+            self._bar.close()
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # it was never whole
             self.close()
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise NotConnected("a pool's results are read by the process that called it, from which this was forked")
 
     def _fill(self) -> None:
         while not self._exhausted and len(self._under_way) < self._ahead:
