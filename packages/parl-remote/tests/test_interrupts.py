@@ -413,8 +413,12 @@ def test_a_callback_whose_wait_is_interrupted_ends_the_wait_that_ran_it() -> Non
         with interruptible:
             signal.raise_signal(signal.SIGINT)
 
-    future.add_done_callback(waits)
-    future.add_done_callback(later.append)
+    def note(done: object) -> None:
+        later.append(done)
+
+    for callback in (waits, note):
+        callback.__module__ = RemoteFuture.__module__  # users' callbacks run in another thread, where no handler runs
+        future.add_done_callback(callback)
 
     def settle() -> None:
         with uninterrupted:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import math
 import os
 import select
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -160,7 +162,6 @@ def test_threads_that_wait_for_the_same_actors_all_get_their_answers(
 
 
 def test_a_callback_may_wait_for_others(shared_cluster: None) -> None:
-    """It runs in the thread that reads, and so reads on itself."""
     worker: Any = Worker()
     called = threading.Event()
     first, second = worker.note(1), worker.note(2)
@@ -173,6 +174,100 @@ def test_a_callback_may_wait_for_others(shared_cluster: None) -> None:
     assert wait_any([first]) == [first]
     assert called.wait(PATIENCE_S)
     assert worker.note(3).result(PATIENCE_S) == 3
+
+
+def read(path: str) -> str:
+    with open(path) as gate:
+        return gate.read()
+
+
+def steps(*all_of_them: Callable[[], object]) -> Callable[[object], None]:
+    """A callback that takes steps, one after the other."""
+
+    def take(_: object) -> None:
+        for step in all_of_them:
+            step()
+
+    return take
+
+
+WAITS: dict[str, Callable[[Any], object]] = {
+    "wait": lambda future: concurrent.futures.wait([future]),
+    "as_completed": lambda future: next(concurrent.futures.as_completed([future])),
+    "parl_wait": lambda future: parl_remote.wait([future]),
+    "a_function": lambda _: parl_remote.remote_function(abs).submit(-1).result(),
+}
+
+
+@pytest.mark.parametrize("how", list(WAITS))
+def test_a_callback_may_wait_although_a_thread_in_result_reads(
+    shared_cluster: None, gates: Callable[[], Any], how: str
+) -> None:
+    worker, gate, called = Worker(), gates(), threading.Event()
+    first: Any = worker.hold(gate.path)
+    second: Any = worker.note(2)
+    first.add_done_callback(steps(lambda: WAITS[how](second), called.set))
+    leader = threading.Thread(target=first.result, daemon=True)
+    leader.start()
+    until(lambda: connection_of(worker)._reader == leader.ident)
+    gate.open()
+    assert called.wait(PATIENCE_S)
+    leader.join(PATIENCE_S)
+    assert second.result(PATIENCE_S) == 2
+
+
+def test_a_callback_may_wait_although_an_event_loop_reads(shared_cluster: None, gates: Callable[[], Any]) -> None:
+    worker, gate, called = Worker(), gates(), threading.Event()
+    first: Any = worker.hold(gate.path)
+    second: Any = worker.note(2)
+
+    async def main() -> object:
+        waiting = asyncio.ensure_future(first)
+        await asyncio.sleep(0)
+        first.add_done_callback(steps(lambda: concurrent.futures.wait([second]), called.set))
+        await asyncio.to_thread(gate.open)
+        return await waiting
+
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE_S)) == "through"
+    assert called.wait(PATIENCE_S)
+
+
+def test_a_callback_may_shut_down_the_executor_that_settles_its_future(
+    shared_cluster: None, gates: Callable[[], Any]
+) -> None:
+    gate, called = gates(), threading.Event()
+    executor = parl_remote.Executor(1)
+    future = executor.submit(read, gate.path)
+    future.add_done_callback(steps(executor.shutdown, called.set))
+    gate.open()
+    assert called.wait(PATIENCE_S)
+
+
+ENDS = """
+import threading
+import parl_remote as parl
+
+@parl.remote_class(wait=False)
+class Worker:
+    def note(self, number):
+        return number
+
+def save(future):
+    more.result()
+    print(future.result(), flush=True)
+
+parl.connect(cpu_num=1)
+worker = Worker()
+future, more = worker.note(1), worker.note(2)
+future.add_done_callback(save)
+"""
+
+
+def test_a_program_that_ends_waits_for_its_callbacks(
+    run_program: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = run_program(program=ENDS)
+    assert (done.stderr, done.stdout, done.returncode) == ("", "1\n", 0)
 
 
 def test_actors_that_are_not_reached_by_a_connection_can_be_among_them(anywhere: str) -> None:

@@ -5,9 +5,8 @@ A future that is only used by `result` costs almost nothing: the condition that 
 its first use, and only then a background thread reads in place of the caller. The outcome is set while that condition
 is held, as the standard library's waiters require.
 
-The background thread does not run users' callbacks itself, because they may wait for answers that only it reads; they
-run in a separate thread. Futures of pools and executors have no carrier; the pool or executor settles them by
-`set_result` or a similar method.
+Users' callbacks run in a separate thread, because they may wait for answers that are read by the thread that settles
+the future. Futures of pools and executors have no carrier; the pool or executor settles them.
 
 `wait_any` waits for the first of several futures and reads in the caller's own thread. A future that is awaited on an
 event loop is read by that loop, in the loop's thread.
@@ -31,7 +30,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar, cast
 from parl_remote import _display
 from parl_remote._data.answers import unraised
 from parl_remote._data.serialize import FuturePickled
-from parl_remote._links.loop import is_serving
 from parl_remote._options import deadline_of
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.facilities import wait_for_input
@@ -62,7 +60,7 @@ class ReadableCarrier(Protocol):
     """A carrier whose messages are read by one thread at a time, on behalf of all threads."""
 
     def is_led_here(self) -> bool:
-        """Return whether this thread reads already, that is, whether it calls from a callback."""
+        """Return whether this thread reads already, and a handler or a finalizer calls meanwhile."""
 
     def lead(self) -> bool:
         """Start to read for all threads; return False if another thread does."""
@@ -179,7 +177,6 @@ T = TypeVar("T")
 
 _making_condition = threading.RLock()  # a finalizer or a handler may wait for a call while this thread is in there
 _nested = threading.local()  # how many futures' callbacks run in this thread, each within one of the one before
-_FINISH_S = 5.0  # for callbacks at the end of the program
 _IDLE_S = 1.0  # after which the thread of users' callbacks ends
 _DEEPEST = 50  # a failed call fails those that wait for it, and so on; Python's stack has room for some 200
 _CANCELLED = (CANCELLED, CANCELLED_AND_NOTIFIED)
@@ -291,8 +288,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
     """The future of a call: of a method of a `wait=False` class, of `submit`, or of a function.
 
     It is a `concurrent.futures.Future`, can be awaited, and has PARL's methods `get`, `get_nowait` and `empty`.
-    Callbacks run one after the other, in the thread that waits for an answer or in a thread for callbacks; they may
-    wait for other calls.
+    Callbacks run one after the other in a separate thread and may wait for other calls; one that is added when the call
+    has ended runs at once.
     """
 
     # Defaults for what the base class would set one by one, and per instance only where needed.
@@ -540,8 +537,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
             condition.wait_for(lambda: self._settled, None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
 
     def _settle(self, result: T | None, exception: BaseException | None = None, *, cancelled: bool = False) -> None:
-        """Set the outcome and wake all waiters; called once, by the carrier."""
-        if type(result) is RemoteIterator:
+        """Set the outcome and wake all waiters; called once, by the part of the package that has the outcome."""
+        if type(result) is RemoteIterator and self._owner is not None:
             owner: Any = self._owner  # the reference to the actor, alone or before what it sent
             result._parl_bind(owner[0] if type(owner) is tuple else owner)
         state = CANCELLED_AND_NOTIFIED if cancelled else FINISHED
@@ -567,16 +564,15 @@ class RemoteFuture(concurrent.futures.Future[T]):
         if self._blocked is not None:
             for waiter in tuple(self._blocked):
                 waiter.wake()
-        if condition is not None:
+        if condition is not None and self._done_callbacks:
+            users = [callback for callback in self._done_callbacks if not _is_quick(callback)]
+            if users and _callback_thread[0].run(functools.partial(self._run, users)):  # this one may read answers
+                self._done_callbacks = [callback for callback in self._done_callbacks if _is_quick(callback)]
             self._invoke_callbacks()
 
     def _invoke_callbacks(self) -> None:
-        """Run the callbacks; users' callbacks do not run in the thread that serves this program's connections."""
+        """Run the callbacks here, also for the base class: a program may cancel the future, or settle it itself."""
         callbacks = self._done_callbacks
-        if callbacks and is_serving():
-            users = [callback for callback in callbacks if not _is_quick(callback)]
-            if users and _callback_thread[0].run(functools.partial(self._run, users)):
-                callbacks = [callback for callback in callbacks if _is_quick(callback)]
         if not callbacks:
             return
         depth = getattr(_nested, "depth", 0)
@@ -641,11 +637,15 @@ class _CallbackThread:
         return True
 
     def _finish(self) -> None:
-        """Wait some time for the remaining callbacks, at the end of the program."""
-        if self._runs and self._pid == os.getpid():
-            finished = threading.Event()
+        """Wait for the remaining callbacks, at the end of the program."""
+        if self._pid != os.getpid():
+            return
+        finished = threading.Event()
+        with self._lock:
+            if not self._runs:
+                return
             self._waiting.put(finished.set)
-            finished.wait(_FINISH_S)
+        finished.wait()
 
     def _work(self) -> None:
         while True:

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
-from concurrent.futures._base import RUNNING
+from concurrent.futures._base import CANCELLED, PENDING, RUNNING
 from functools import partial
 from itertools import chain, repeat
 from math import ceil, inf
@@ -48,6 +48,9 @@ _SLACK = 4  # of the time that items take beside one that may be late, and befor
 _NOTHING = object()
 _COSTS_KEPT = 256  # functions
 _AHEAD = 4  # chunks for each worker that are on their way, or wait for the iterating thread
+
+
+_WAITING = (PENDING, CANCELLED)  # states of a call that has not begun
 
 
 class Calls:
@@ -105,8 +108,11 @@ class Calls:
 
     def cancel(self, future: RemoteFuture[Any]) -> None:
         """Cancel a call that has not begun."""
-        if future.cancel():
-            self.may_begin(future)
+        with self.workers.lock:
+            cancels = future._state in _WAITING and self.may_begin(future)
+        if cancels:
+            future._settle(None, cancelled=True)
+            self.end(future)
 
     def cancel_waiting(self) -> None:
         """Cancel all calls that have not begun."""
@@ -120,7 +126,7 @@ class Calls:
     def refuse(self, future: RemoteFuture[Any], error: BaseException) -> None:
         """Settle a call with an error."""
         if self.may_begin(future):
-            future.set_exception(error)
+            future._settle(None, error)
             self.end(future)
 
     def may_begin(self, future: RemoteFuture[Any]) -> bool:
@@ -163,9 +169,9 @@ class Calls:
         chunk.future = chunk.items = None
         values, failures = read(outcome, chunk)
         if failures:
-            future.set_exception(failures.pop(0))
+            future._settle(None, failures.pop(0))
         else:
-            future.set_result(values.pop())
+            future._settle(values.pop())
         self.end(future)
 
     def fail(self, chunk: Chunk, error: BaseException) -> None:

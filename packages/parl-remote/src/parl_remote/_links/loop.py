@@ -15,11 +15,10 @@ import heapq
 import itertools
 import logging
 import selectors
-import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from parl_remote._system.facilities import IN, OUT, Waker, new_poller
@@ -29,31 +28,13 @@ from parl_remote._transport import Pollable
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["EventLoopReader", "Loop", "SuspensionDetector", "Timer", "WritableSource", "is_serving", "serving"]
+__all__ = ["EventLoopReader", "Loop", "SuspensionDetector", "Timer", "WritableSource"]
 
 Action = Callable[[], object]  # whose result is ignored
 
 _log = logging.getLogger("parl.remote")
 _REST_S = 0.02  # a source that stays readable would keep the loop, and the log, busy
 _LONGEST_WAIT_S = 3600.0  # the system takes 24 days at most, and a timer may be for the year after next
-
-
-_thread = threading.local()
-
-
-def is_serving() -> bool:
-    """Return whether this thread serves others, and must not wait for its own service."""
-    return getattr(_thread, "serves", False)
-
-
-@contextlib.contextmanager
-def serving() -> Iterator[None]:
-    """Mark this thread as one that serves others, within the block; users' callbacks run in another one."""
-    _thread.serves = True
-    try:
-        yield
-    finally:
-        _thread.serves = False
 
 
 class Timer:
@@ -133,9 +114,8 @@ class Loop:
 
     def run(self) -> None:
         """Serve until `stop` is called."""
-        with serving():
-            while not self._stopped:
-                self.run_once()
+        while not self._stopped:
+            self.run_once()
 
     def run_once(self, timeout_s: float | None = None) -> None:
         """Wait for events, at most `timeout_s` seconds, and handle all that have occurred."""

@@ -22,7 +22,6 @@ from collections.abc import Callable
 from typing import Any
 
 from parl_remote._future import RemoteFuture, call_of_parent, leave_to_parent
-from parl_remote._links.loop import serving
 from parl_remote._program.proxy import RemoteObject, make_proxy, reference_of
 from parl_remote._system.interrupts import Event
 from parl_remote.errors import ActorError, ActorLost, ItemLost, NotConnected, RemoteCallError, TooManyPendingCalls
@@ -43,9 +42,10 @@ class Task:
         killed: The number of actors that have died while they worked on it alone.
         is_suspect: Whether it was in flight when an actor died, so that it is run alone.
         is_hit: The same for a death that its own future has not reported yet.
+        has_started: Whether it has begun, so that it can no longer be cancelled.
     """
 
-    __slots__ = ("_started", "call", "future", "index", "is_hit", "is_suspect", "killed")
+    __slots__ = ("call", "future", "has_started", "index", "is_hit", "is_suspect", "killed")
 
     def __init__(self, index: int, call: Callable[[RemoteObject], Any]) -> None:
         self.index = index
@@ -55,13 +55,13 @@ class Task:
         self.killed = 0
         self.is_suspect = False
         self.is_hit = False
-        self._started = False
+        self.has_started = False
 
     def may_start(self) -> bool:
         """Return whether it is not cancelled; after True, it can no longer be cancelled."""
-        if not self._started:
-            self._started = self.future.set_running_or_notify_cancel()
-        return self._started
+        if not self.has_started:
+            self.has_started = self.future.set_running_or_notify_cancel()
+        return self.has_started
 
 
 class Member:
@@ -108,7 +108,7 @@ class Dispatcher:
         self._all_done: list[threading.Event] = []
         self._why_none: BaseException | None = None
         self._over = False
-        self._thread = threading.Thread(target=self._run, name="parl-pool", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="parl-pool", daemon=True)
         _dispatchers.add(self)
         self._thread.start()
 
@@ -171,10 +171,6 @@ class Dispatcher:
 
     # -- its own thread ----------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        with serving():
-            self._serve()
-
     def _serve(self) -> None:
         while not self._over:
             self._events.get()()
@@ -227,7 +223,7 @@ class Dispatcher:
             threading.Timer(_FULL_RETRY_S, self._post, (lambda: self._put_back(member, task),)).start()
             return
         except BaseException as error:
-            task.future.set_exception(error)
+            task.future._settle(None, error)
             self._open.pop(task, None)
             return
         member.tasks[task] = None
@@ -244,9 +240,9 @@ class Dispatcher:
             return
         member.tasks.pop(task, None)
         if error is None:
-            task.future.set_result(done.result())
+            task.future._settle(done.result())
         else:
-            task.future.set_exception(error)
+            task.future._settle(None, error)
         self._open.pop(task, None)
 
     def _lost(self, member: Member, task: Task, error: ActorLost) -> None:
@@ -269,7 +265,7 @@ class Dispatcher:
             attempts=task.killed,
         )
         lost.__cause__ = error
-        task.future.set_exception(lost)
+        task.future._settle(None, lost)
         self._open.pop(task, None)
 
     def _leave(self, member: Member, error: BaseException) -> None:
@@ -310,7 +306,7 @@ class Dispatcher:
                     f"item {task.index} could not be done: the pool has no actors any more; push() another one"
                 )
                 lost.__cause__ = self._why_none
-                task.future.set_exception(lost)
+                task.future._settle(None, lost)
             self._open.pop(task, None)
 
     def _settle_requests(self) -> None:
@@ -344,10 +340,10 @@ class Dispatcher:
     def _end(self) -> None:
         self._over = True
         for task in list(self._open):
-            if task.future.cancel():
-                task.future.set_running_or_notify_cancel()  # wakes those that wait for it
-            elif not task.future.done():
-                task.future.set_exception(ActorError(f"the pool was closed before item {task.index} was finished"))
+            if task.has_started:
+                task.future._settle(None, ActorError(f"the pool was closed before item {task.index} was finished"))
+            elif task.may_start():
+                task.future._settle(None, cancelled=True)
         self._open.clear()
         self._todo.clear()
         self._members.clear()

@@ -96,7 +96,7 @@ class AnswerReader(ABC):
         """Read answers, or wait for the thread that reads them, until the future is settled or the timeout is over."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         me = get_ident()
-        leads = self._reader == me  # called by a callback that this same thread runs while it reads
+        leads = self._reader == me  # called by a handler or a finalizer while this same thread reads
         if self._is_full:
             self.write()
         try:
