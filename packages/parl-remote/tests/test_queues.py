@@ -19,6 +19,7 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, NoSuchActor, Queue, QueueClosed, SerializationError, submit, with_options
+from parl_remote._pools.queue import _of
 
 PATIENCE_S = 60.0
 
@@ -315,6 +316,41 @@ def test_threads_of_one_program_share_a_handle() -> None:
     for thread in threads:
         thread.join(PATIENCE_S)
     assert sorted(taken) == list(range(100))
+
+
+class Lender:
+    """Stands in for the queue's actor; `meanwhile` runs as another thread would while a call is in progress."""
+
+    def __init__(self) -> None:
+        self.lent: set[bytes] = set()
+        self.meanwhile: Callable[[], object] | None = None
+
+    def lend(self, ticket: bytes, most: int, timeout_s: float | None, got: list[bytes]) -> tuple[list[int], bool]:
+        self.lent.difference_update(got)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        self.lent.add(ticket)
+        return [most], False
+
+
+def test_items_that_two_threads_take_with_one_handle_are_confirmed() -> None:
+    lender = Lender()
+    shared = _of(lender)
+    shared.get()
+    lender.meanwhile = shared.get
+    shared.get()
+    shared.get()
+    assert len(lender.lent) == 1
+
+
+def test_the_end_of_a_handle_confirms_what_it_has_got(anywhere: str) -> None:
+    shared: Queue[int] = Queue()
+    other = _of(shared._actor)
+    shared.put(1)
+    assert other.get() == 1
+    del other
+    eventually(lambda: not shared._actor._lent)
 
 
 def test_a_named_queue_is_found_and_killed(connect: Callable[..., None]) -> None:

@@ -5,13 +5,15 @@ Queue.put --items--> QueueActor: items, waiting calls --items--> Queue.get
                      items that are lent        <--got, given back-- Queue.get
 
 Ctrl-C or a cancellation may end a `get` at any moment, even while its items are on the way. Therefore a `get` borrows
-its items, under its own ticket. The next `get` confirms that they have arrived; an interrupted `get` returns them to
-their old position. Calls run in order, so the next `get` of the same program finds them there.
+its items, under its own ticket. The next `get` of the handle, or its end, confirms that they have arrived; an
+interrupted `get` returns them to their old position. Calls run in order, so the next `get` of the same program finds
+them there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue as standard
 from collections import deque
@@ -71,8 +73,7 @@ class QueueActor:
 
         They are kept until a later call confirms them (`got`) or gives them back.
         """
-        for one in got:
-            self._lent.pop(one, None)
+        self._confirm(got)
         while len(self._lent) >= _MOST_LENT:  # to callers that are gone
             del self._lent[next(iter(self._lent))]
         until = _deadline(timeout_s)
@@ -86,6 +87,14 @@ class QueueActor:
             _wake(self._getters)
         self._lent[ticket] = taken
         return taken, False
+
+    async def confirm(self, got: list[bytes]) -> None:
+        """Forget items that have arrived."""
+        self._confirm(got)
+
+    def _confirm(self, got: list[bytes]) -> None:
+        for one in got:
+            self._lent.pop(one, None)
 
     def give_back(self, ticket: bytes) -> None:
         """Put items that were lent back to the front; do nothing if there were none."""
@@ -173,7 +182,7 @@ class Queue(Generic[Item]):
 
     If a process is killed while it receives an item, the item is lost. If the queue's own process or node is lost, all
     its items are lost, and calls raise `ActorLost`. The queue keeps the items of a handle's last `get` in memory until
-    the handle's next `get`, because the `get` may have been interrupted.
+    the handle's next `get` or end, because the `get` may have been interrupted.
 
     Args:
         maxsize: The maximum number of items, above which `put` waits; 0 for no limit.
@@ -185,12 +194,14 @@ class Queue(Generic[Item]):
         ValueError: An argument is out of its range.
     """
 
+    _pid = 0  # of the process that has called `get`; a forked child's copy is not its handle
+
     def __init__(self, maxsize: int = 0, **options: Any) -> None:
         maxsize = check_count("maxsize", maxsize, 0)
         connected()
         made: Callable[..., Any] = with_options(QueueActor, **options) if options else QueueActor
         self._actor: Any = made(maxsize)
-        self._got: list[bytes] = []  # tickets of what this handle has got
+        self._got: dict[bytes, None] = {}  # tickets of what this handle has got
 
     @classmethod
     def named(cls, name: str) -> Queue[Any]:
@@ -280,18 +291,28 @@ class Queue(Generic[Item]):
 
     def _taken(self, most: int, timeout_s: float | None) -> list[Item]:
         """Take items; if a signal's handler raises an exception, they stay in the queue."""
-        ticket, got = os.urandom(_TICKET_BYTES), self._got[:]
+        ticket, got, self._pid = os.urandom(_TICKET_BYTES), list(self._got), os.getpid()
         try:
             with uninterrupted:
                 items, is_closed = self._actor.lend(ticket, most, timeout_s, got)
-                del self._got[: len(got)]
+                self._forget(got)
         except BaseException:
             submit(self._actor.give_back, ticket)
             raise
         if items:
-            self._got += (ticket,)
+            self._got[ticket] = None
             return items  # type: ignore[no-any-return]  # no call since they came: no handler comes in between
         raise _nothing(is_closed)
+
+    def _forget(self, got: list[bytes]) -> None:
+        """Forget tickets that a call has confirmed, those of this call alone: other threads get and confirm, too."""
+        for one in got:
+            self._got.pop(one, None)
+
+    def __del__(self) -> None:
+        with uninterrupted, contextlib.suppress(Exception):  # the queue, or this program, may have ended
+            if self._got and self._pid == os.getpid():
+                submit(self._actor.confirm, list(self._got))
 
     async def put_async(self, item: Item, timeout: float | None = None) -> None:
         """Add an item without blocking the event loop; raise what `put` raises.
@@ -316,18 +337,17 @@ class Queue(Generic[Item]):
         Args:
             timeout: Seconds to wait, 0 or more; None waits without limit.
         """
-        ticket = os.urandom(_TICKET_BYTES)
-        got, self._got = self._got, []
+        ticket, got, self._pid = os.urandom(_TICKET_BYTES), list(self._got), os.getpid()
         lending = submit(self._actor.lend, ticket, 1, _patience(True, timeout), got)
         try:
             items, is_closed = await lending
         except BaseException:
             lending.cancel()
-            self._got += got  # the call may not have come so far
             submit(self._actor.give_back, ticket)
             raise
+        self._forget(got)
         if items:
-            self._got += (ticket,)
+            self._got[ticket] = None
             return items[0]  # type: ignore[no-any-return]
         raise _nothing(is_closed)
 
@@ -401,7 +421,7 @@ class Queue(Generic[Item]):
 
 def _of(actor: Any) -> Queue[Any]:
     made: Queue[Any] = Queue.__new__(Queue)
-    made._actor, made._got = actor, []
+    made._actor, made._got = actor, {}
     return made
 
 
