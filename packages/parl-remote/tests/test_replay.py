@@ -16,7 +16,7 @@ from parl_remote._actor.journal import Journal, Replay
 from parl_remote.errors import RemoteError
 
 MODULE = """
-import asyncio, os, random
+import asyncio, os, random, time
 import numpy as np
 import parl_remote as parl
 
@@ -46,17 +46,47 @@ class Many:
     async def twice(self, number):
         await asyncio.sleep(0)
         return 2 * number
+
+class Streams:
+    def __init__(self):
+        self.at = 0
+
+    def count(self, number, pause=0.0):
+        for self.at in range(number):
+            time.sleep(pause)
+            yield self.at
+        return "end"
+
+    def ask(self):
+        answer = yield "first"
+        yield [answer]
+        raise KeyError("on purpose")
+
+    def where(self):
+        return self.at
+
+class Both:
+    async def count(self, number):
+        for n in range(number):
+            await asyncio.sleep(0)
+            yield n
+
+    async def never(self, begun):
+        with open(begun, "w"):
+            pass
+        await asyncio.Event().wait()
 """
 
 PROGRAM = """
 import multiprocessing
+import os
 import sys
 import numpy as np
 import parl_remote as parl
-from work import Plain, Many
+from work import Both, Many, Plain, Streams
 
 multiprocessing.current_process().authkey = b"the key of this program"
-parl.connect(cpu_num=2)
+parl.connect(cpu_num=5)
 Worker = parl.remote_class(Plain)
 worker = Worker.options(record="journals")(10)
 for number in range(3):
@@ -77,6 +107,26 @@ except parl.ActorLost:
 many = parl.remote_class(Many).options(record="journals")()
 futures = [parl.submit(many.twice, number) for number in range(4)]
 print([future.result() for future in futures])
+streams = parl.remote_class(Streams).options(record="journals")()
+assert list(streams.count(40)) == list(range(40))
+assert list(streams.count(12, 0.002)) == list(range(12))
+with streams.count(1000) as counted:
+    next(counted)
+asked = streams.ask()
+assert (next(asked), asked.send(2)) == ("first", [2])
+try:
+    next(asked)
+except KeyError:
+    pass
+streams.where()
+both = parl.remote_class(Both).options(record="journals")()
+assert list(both.count(40)) == list(range(40))
+os.mkfifo("begun")
+never = parl.submit(both.never, "begun")
+with open("begun") as begun:
+    begun.read()
+never.cancel()
+assert list(both.count(3)) == list(range(3))
 quiet = Worker(1)
 quiet.add(np.ones(1))
 """
@@ -113,7 +163,12 @@ def replay(folder: Path, *arguments: str, given: str = "") -> subprocess.Complet
 
 @pytest.mark.slow
 def test_only_what_is_wanted_is_recorded_down_to_the_call_that_ended_the_process(home: Path) -> None:
-    assert sorted(path.stem.split("-")[0] for path in (home / "journals").glob("*.journal")) == ["Many", "Plain"]
+    assert sorted(path.stem.split("-")[0] for path in (home / "journals").glob("*.journal")) == [
+        "Both",
+        "Many",
+        "Plain",
+        "Streams",
+    ]
     done = replay(home, "Plain", "--list", "--json")
     calls = [json.loads(line) for line in done.stdout.splitlines()]
     assert [call["name"] for call in calls[:6]] == ["__init__", "add", "add", "add", "add", "draw"]
@@ -152,6 +207,19 @@ def test_what_differs_is_shown_and_is_the_exit_status(home: Path) -> None:
 def test_coroutines_are_carried_out_again(home: Path) -> None:
     done = replay(home, "Many")
     assert (done.stdout, done.returncode) == ("5 calls of Many: as recorded\n", 0), done.stderr
+
+
+def test_generators_are_read_again_as_they_were(home: Path) -> None:
+    done = replay(home, "Streams")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.fullmatch(r"\d+ calls of Streams: as recorded\n", done.stdout)
+
+
+def test_a_coroutine_that_was_cancelled_is_not_run_again(home: Path) -> None:
+    done = replay(home, "Both")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.fullmatch(r"\d+ calls of Both: as recorded\n", done.stdout)
+    assert re.fullmatch(r"#\d+ never was cancelled, .* ms: not run again\n", done.stderr)
 
 
 @pytest.mark.slow

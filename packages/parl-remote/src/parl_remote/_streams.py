@@ -27,6 +27,7 @@ import time
 import types
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
+from math import inf
 from typing import Any, NoReturn, Protocol, Self
 
 from parl_remote._data import serialize
@@ -35,11 +36,14 @@ from parl_remote.errors import ActorLost, NotConnected
 
 __all__ = [
     "RemoteIterator",
+    "as_recorded",
     "can_stream",
     "close_streams",
     "close_unwanted",
+    "numbers_of",
     "of_part",
     "open_stream",
+    "part_size",
     "read_by",
     "stream_method",
 ]
@@ -314,7 +318,8 @@ class _Source:
 
     def __init__(self, generator: Any) -> None:
         self.generator = generator
-        self.number = int.from_bytes(os.urandom(8))  # unique: a reader may ask the actor after it was made again
+        # Unique: a reader may ask the actor after it was made again.
+        self.number = _recorded.numbers.popleft() if _recorded.numbers else int.from_bytes(os.urandom(8))
         self.reader: object = None
         self.turn = threading.Lock()
         self.next_part: list[Any] = []  # a value that was yielded, and is a part by itself
@@ -322,8 +327,44 @@ class _Source:
         self.task: Any = None  # in which an asynchronous one runs
 
 
+class _Recorded:
+    """The recording that this process repeats.
+
+    Attributes:
+        numbers: The numbers of the generators that are opened next.
+        size: The number of values in the next part; None if that does not depend on the time they take.
+        repeats: Whether this process repeats one.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: deque[int] = deque()
+        self.size: int | None = None
+        self.repeats = False
+
+
 # Per process, because a function that yields has no object that could keep its generator.
 _sources: dict[int, _Source] = {}
+_recorded = _Recorded()
+
+
+def numbers_of(references: Iterable[object]) -> list[int]:
+    """Return the numbers of the generators among the references of an answer, for its recording."""
+    return [source.number for source in references if isinstance(source, _Source)]
+
+
+def part_size(name: str, value: Any) -> int | None:
+    """Return the number of values in the result of a call, for its recording: if it is a part before the last one."""
+    return len(value[0]) if name == _NEXT and value[1] else None
+
+
+def as_recorded(numbers: Iterable[int], size: int | None) -> None:
+    """Make the next call repeat a recorded one.
+
+    Args:
+        numbers: The `numbers_of` its answer.
+        size: The `part_size` of its result.
+    """
+    _recorded.numbers, _recorded.size, _recorded.repeats = deque(numbers), size, True
 
 
 def can_stream(value: object) -> bool:
@@ -417,8 +458,8 @@ class _Part:
         source.next_part = []
         self.is_full = bool(self.values)
         self._source = source
-        self._most = most
-        self._until = time.perf_counter() + _PART_S
+        self._most = most if _recorded.size is None else _recorded.size
+        self._until = inf if _recorded.repeats else time.perf_counter() + _PART_S
 
     def add(self, value: Any) -> None:
         """Add values that the generator has yielded."""

@@ -23,16 +23,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from parl_remote import _current
-from parl_remote._actor.host import ActorHost, Concurrency, ConcurrencyMode, Creation, Run
+from parl_remote._actor.host import ActorHost, Concurrency, ConcurrencyMode, Creation, HoldingReply, Run
 from parl_remote._actor.loop_runner import construct_on, new_loop
 from parl_remote._data import serialize
 from parl_remote._data.answers import Failure, rebuild
 from parl_remote._links.call_messages import Flag, Kind, header_of, pack, payload_of
+from parl_remote._streams import as_recorded, numbers_of, part_size
 from parl_remote._system.texts import class_name_of
 from parl_remote._transport import Buffer
 from parl_remote.errors import RemoteError
@@ -40,21 +41,32 @@ from parl_remote.errors import RemoteError
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Entry", "Journal", "Outcome", "Replay", "begin"]
+__all__ = ["CANCELLED", "Entry", "Journal", "Outcome", "Replay", "begin"]
 
 _VERSION = 1
 _CREATE, _CALL = int(Kind.CREATE), int(Kind.CALL)
 _NAMES = {_CREATE: "__init__", int(Kind.GET): "(read)", int(Kind.SET): "(write)", int(Kind.NAMES): "(names)"}
 _DIGEST_BYTES = 16
+CANCELLED = "(cancelled)"  # in place of an error's name
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a call: the error's name or a digest of the pickled result, and the time that it took."""
+    """The outcome of a call.
+
+    Attributes:
+        error: The error's name.
+        digest: A digest of the pickled result.
+        took_s: The time that it took, in seconds.
+        streams: The numbers of the generators that it returned.
+        part: The number of values, if it is a part of a generator's values before the last one.
+    """
 
     error: str = ""
     digest: str = ""
     took_s: float = 0.0
+    streams: tuple[int, ...] = ()
+    part: int | None = None
 
     def equals(self, other: Outcome) -> bool:
         """Return whether both outcomes are the same."""
@@ -94,14 +106,16 @@ class _Writer:
         self._lock = threading.Lock()
         self._number = 0
         self._begun: dict[int, tuple[int, float]] = {}
-        self._serial = host.handle
-        self._start, self._finish = host.start, host.finish
+        self._here = threading.local()  # the `part` of the call that ends in this thread
+        self._serial, self._dumps = host.handle, host._dumps_result
+        self._start, self._finish, self._drop = host.start, host.finish, host.drop
         # In the place of the methods, for this host alone: an actor that is not recorded has nothing to check.
-        for name in ("handle", "start", "finish"):
+        for name in ("handle", "start", "finish", "drop", "_dumps_result"):
             setattr(host, name, getattr(self, name))
 
     def handle(self, frames: Sequence[memoryview]) -> list[Buffer]:
         """Process a message, and record its beginning and its reply."""
+        self._here.part = None
         number, began = self._note_begin(frames), time.perf_counter()
         reply = self._serial(frames)
         self._note_end(number, reply, time.perf_counter() - began)
@@ -114,6 +128,7 @@ class _Writer:
 
     def finish(self, run: Run, value: Any, error: BaseException | None, send: Callable[[list[Buffer]], None]) -> None:
         """Pass a call's reply to `send`, and record it."""
+        self._here.part = None
         number, began = self._begun.pop(id(run), (-1, 0.0))
 
         def note(reply: list[Buffer]) -> None:
@@ -121,6 +136,18 @@ class _Writer:
             send(reply)
 
         self._finish(run, value, error, note)
+
+    def drop(self, run: Run) -> list[Buffer]:
+        """Return the reply for a cancelled call, and record that if the call has begun."""
+        begun = self._begun.pop(id(run), None)
+        if begun is not None:
+            self._write_end(begun[0], Outcome(CANCELLED, took_s=round(time.perf_counter() - begun[1], 6)))
+        return self._drop(run)
+
+    def _dumps_result(self, value: object, name: str, references: list[object]) -> list[Buffer]:
+        """Pickle a result, and note how many values it has if it is a part of a generator's."""
+        self._here.part = part_size(name, value)
+        return self._dumps(value, name, references)
 
     def _note_begin(self, frames: Sequence[memoryview]) -> int:
         kind, _, index, _ = header_of(frames[0])
@@ -141,7 +168,19 @@ class _Writer:
             outcome = outcome_of(reply, took_s)
         except Exception as error:  # of the user's own pickling: the call goes on
             outcome = Outcome(digest=f"unknown: {class_name_of(type(error))}", took_s=took_s)
-        self._write({"ended": number, "error": outcome.error, "digest": outcome.digest, "took": outcome.took_s}, [])
+        streams = numbers_of(reply.references) if isinstance(reply, HoldingReply) else ()
+        self._write_end(number, replace(outcome, streams=tuple(streams), part=self._here.part))
+
+    def _write_end(self, number: int, outcome: Outcome) -> None:
+        told: dict[str, Any] = {
+            "ended": number,
+            "error": outcome.error,
+            "digest": outcome.digest,
+            "took": outcome.took_s,
+        }
+        if outcome.streams or outcome.part is not None:
+            told |= {"streams": outcome.streams, "part": outcome.part}
+        self._write(told, [])
 
     def _write(self, entry: dict[str, Any], frames: Sequence[Any]) -> None:
         line = json.dumps({**entry, "frames": [memoryview(frame).nbytes for frame in frames]}).encode()
@@ -237,7 +276,8 @@ class Journal:
                 elif "began" in line:
                     entries[line["began"]] = Entry(line["began"], line["name"], line["at"], frames)
                 elif line["ended"] in entries:
-                    entries[line["ended"]].outcome = Outcome(line["error"], line["digest"], line["took"])
+                    streams, part = tuple(line.get("streams", ())), line.get("part")
+                    entries[line["ended"]].outcome = Outcome(line["error"], line["digest"], line["took"], streams, part)
                 whole = file.tell()
             damaged = file.seek(0, os.SEEK_END) - whole
         return cls(header["class"], header["lease_id"], list(entries.values()), random_states, whole, damaged)
@@ -265,6 +305,7 @@ class Replay:
         frames = [memoryview(frame) for frame in entry.frames]
         replies: list[list[Buffer]] = []
         value, error = None, None
+        as_recorded(*((entry.outcome.streams, entry.outcome.part) if entry.outcome is not None else ((), None)))
         if entry.kind == _CREATE:
             replies.append(self._host.handle(frames))
             reply = [memoryview(frame) for frame in replies[0]]
@@ -272,15 +313,26 @@ class Replay:
             if kind == Kind.FAILURE:
                 error = rebuild(Failure(*serialize.loads(*payload_of(flags, reply))))
         else:
-            run = self._host.accept(frames)
-            try:
-                value = self._host.start(run)
-                if inspect.isawaitable(value):
-                    value = self._await(value)
-            except Exception as raised:
-                error = raised
-            self._host.finish(run, value, error, replies.append)
+            carried = self._carried(self._host.accept(frames), replies.append)
+            if self._loop is not None:
+                value, error = self._loop.run_until_complete(carried)
+            else:  # nothing in it waits
+                try:
+                    carried.send(None)
+                except StopIteration as end:
+                    value, error = end.value
         return outcome_of(replies[0]), error, value
+
+    async def _carried(self, run: Run, send: Callable[[list[Buffer]], None]) -> tuple[Any, BaseException | None]:
+        value, error = None, None
+        try:
+            value = self._host.start(run)
+            if self._loop is not None and inspect.isawaitable(value):
+                value = await value
+        except Exception as raised:
+            error = raised
+        self._host.finish(run, value, error, send)
+        return value, error
 
     def step_into(self, entry: Entry, run_call: Callable[..., Any]) -> Any:
         """Make one call through a debugger's `runcall`; return its result.

@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from parl_core.atomic_write import atomic_write
-from parl_remote._actor.journal import Entry, Journal, Replay
+from parl_remote._actor.journal import CANCELLED, Entry, Journal, Replay
 from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import Done
 from parl_remote._messages.overview import ClusterEvent, Events, ListEvents, NodeDetail
@@ -113,6 +113,14 @@ def _carried_out(found: Journal, number: int | None, *, debug: bool, as_json: bo
             click.echo(f"{_line(entry)}; at the method's first line:")
             click.echo(f"it returned {_clipped(replay.step_into(entry, pdb.Pdb().runcall))}")
             return
+        if entry.outcome is not None and entry.outcome.error == CANCELLED:  # run to its end, it would not be the same
+            if as_json:
+                click.echo(json.dumps(_as_json(entry) | {"replayed": CANCELLED, "differs": False}))
+            else:
+                click.echo(f"{_line(entry)}: not run again", err=True)
+            if entry.number == number:
+                break
+            continue
         if entry.outcome is None:
             click.echo(f"{_line(entry)}: running it again", err=True)  # it may end this process, too
         outcome, error, value = replay.carry_out(entry)
@@ -160,6 +168,8 @@ def _line(entry: Entry) -> str:
 def _ended(entry: Entry) -> str:
     if entry.outcome is None:
         return "never ended"
+    if entry.outcome.error == CANCELLED:
+        return "was cancelled"
     return f"raised {entry.outcome.error}" if entry.outcome.error else "returned"
 
 
