@@ -23,6 +23,7 @@ from parl_remote import Executor, ExecutorBroken
 from parl_remote._functions import sources, worker
 from parl_remote._functions.worker import CallForm, Code, FunctionWorker, Outcome, pack_items
 from parl_remote._functions.workers import Chunk, Workers
+from parl_remote._program.actor_ref import ActorRef
 
 PATIENCE_S = 60.0
 _state: dict[str, Any] = {}
@@ -134,6 +135,25 @@ def test_a_worker_that_dies_after_the_end_of_its_map_holds_no_shutdown_up(shared
     executor._workers.soon(closed.set)
     assert closed.wait(PATIENCE_S)
     os.kill(number, signal.SIGKILL)
+    shut_down(executor)
+
+
+def test_a_worker_that_is_ended_because_its_call_takes_too_long_gets_no_other_call(
+    shared_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, out = tmp_path / "gate", tmp_path / "out"
+    os.mkfifo(gate)
+    os.mkfifo(out)
+    executor = Executor(1, initializer=remember, initargs=(0,), timeout_s=600)
+    held = executor.submit(tell_and_hold, str(out), str(gate))
+    number = int(out.read_text())
+    assert executor._workers is not None
+    (worker,) = executor._workers._workers
+    monkeypatch.setattr(ActorRef, "destroy", lambda _: None)  # it comes too late
+    executor._workers._time_out(worker, worker.chunks[0])
+    gate.write_text("")
+    held.result(PATIENCE_S)
+    assert executor.submit(os.getpid).result(PATIENCE_S) != number
     shut_down(executor)
 
 

@@ -386,7 +386,6 @@ class Workers:
             source.running += 1
             source.quota.taken += 1
             worker.chunks.append(chunk)
-            worker.overdue = False
             del self._ready[source]  # behind the others
             self._ready[source] = None
             if source.has_next() and self._idle_for(source) is None:
@@ -627,9 +626,12 @@ class Workers:
             chunk.source.fail(chunk, error)
 
     def _time_out(self, worker: _Worker, chunk: Chunk) -> None:
-        if chunk in worker.chunks:
+        with self.lock:
+            if chunk not in worker.chunks:
+                return
             worker.overdue = True
-            threading.Thread(target=worker.ref.destroy, name="parl-timeout", daemon=True).start()
+            self._workers.pop(worker, None)  # it gets no other chunk, also if it answers at this moment
+        threading.Thread(target=worker.ref.destroy, name="parl-timeout", daemon=True).start()
 
     def _lost(self, worker: _Worker, chunk: Chunk, error: BaseException) -> None:
         """Run a chunk whose worker ended again in pieces, to find and give up the item that ends workers."""
