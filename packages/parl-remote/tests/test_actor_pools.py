@@ -65,6 +65,10 @@ class Worker:
             os.kill(os.getpid(), signal.SIGKILL)
         return item
 
+    def tell_and_hold(self, out: str, path: str) -> str:
+        Path(out).write_text(str(os.getpid()))
+        return self.hold(path)
+
     def hold(self, path: str) -> str:
         with open(path) as gate:
             return gate.read()
@@ -544,6 +548,31 @@ def test_options_of_one_object_and_limits_of_calls_go_with_pools(anywhere: str) 
         assert list(pool.map("work", range(10))) == list(range(10))
     with ActorPool(Bounded, 2, per_actor=3) as pool:
         assert list(pool.map("work", range(30))) == list(range(30))
+
+
+def test_a_full_actor_is_tried_again_without_another_thread(
+    shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with ActorPool(Bounded, 1, per_actor=3) as pool:
+        assert pool.submit("work", 0).result(PATIENCE_S) == 0
+        monkeypatch.setattr(threading.Timer, "start", no_thread)
+        assert list(pool.map("work", range(30), timeout_s=PATIENCE_S)) == list(range(30))
+
+
+def test_an_actor_that_is_killed_from_outside_is_no_death_of_its_item(shared_cluster: None, tmp_path: Path) -> None:
+    out, gate = tmp_path / "out", tmp_path / "gate"
+    os.mkfifo(out)
+    os.mkfifo(gate)
+    with ActorPool(Worker, 1, retries=0) as pool:
+        result = pool.submit("tell_and_hold", str(out), str(gate))
+        first = out.read_text()
+        parl_remote.kill(pool.actors[0])
+        assert out.read_text() != first
+        gate.write_text("through")
+        assert result.result(PATIENCE_S) == "through"
 
 
 def test_handles_of_actors_keep_their_ways_outside(anywhere: str) -> None:

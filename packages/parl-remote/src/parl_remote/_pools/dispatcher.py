@@ -104,6 +104,7 @@ class Dispatcher:
         self._members: dict[Member, None] = {}
         self._requests: deque[concurrent.futures.Future[Any]] = deque()  # for actors, which leave the pool
         self._making = 0
+        self._refused: list[tuple[Member, Task]] = []  # because the actor's calls had reached their limit
         self._open: dict[Task, None] = {}  # those that are not settled
         self._all_done: list[threading.Event] = []
         self._why_none: BaseException | None = None
@@ -173,7 +174,8 @@ class Dispatcher:
 
     def _serve(self) -> None:
         while not self._over:
-            self._events.get()()
+            with contextlib.suppress(queue.Empty):
+                self._events.get(timeout=_FULL_RETRY_S if self._refused else None)()
             while not self._over:  # what else has come, before the members are looked at
                 try:
                     event = self._events.get_nowait()
@@ -181,6 +183,7 @@ class Dispatcher:
                     break
                 event()
             if not self._over:
+                self._put_back()
                 self._assign()
                 self._settle_requests()
         self._forget_events()
@@ -220,7 +223,7 @@ class Dispatcher:
                 )
         except TooManyPendingCalls:  # other callers keep it busy, too
             member.tasks[task] = None
-            threading.Timer(_FULL_RETRY_S, self._post, (lambda: self._put_back(member, task),)).start()
+            self._refused.append((member, task))
             return
         except BaseException as error:
             task.future._settle(None, error)
@@ -229,9 +232,12 @@ class Dispatcher:
         member.tasks[task] = None
         future.add_done_callback(lambda done: self._post(lambda: self._answered(member, task, done)))
 
-    def _put_back(self, member: Member, task: Task) -> None:
-        member.tasks.pop(task, None)
-        self._todo.appendleft(task)
+    def _put_back(self) -> None:
+        """Put tasks that an actor has refused at the front of the queue."""
+        while self._refused:
+            member, task = self._refused.pop()
+            member.tasks.pop(task, None)
+            self._todo.appendleft(task)
 
     def _answered(self, member: Member, task: Task, done: concurrent.futures.Future[Any]) -> None:
         error = concurrent.futures.CancelledError() if done.cancelled() else done.exception()
@@ -248,7 +254,8 @@ class Dispatcher:
     def _lost(self, member: Member, task: Task, error: ActorLost) -> None:
         """Record the death of an actor that had this task, and perhaps others."""
         if not task.is_hit:  # the first of them that reports it
-            task.killed += error.was_sent and len(member.tasks) == 1  # of several, which one it was is not known
+            # Of several, which one it was is not known.
+            task.killed += error.was_sent and not error.from_outside and len(member.tasks) == 1
             for other in member.tasks:
                 other.is_hit = other.is_suspect = True
         task.is_hit = False

@@ -56,8 +56,9 @@ class ActorPool:
         per_actor: The maximum number of items sent to an actor at a time, 1 or more (default 2). One runs; the others
             wait in the actor, which saves a round trip between items.
         retries: The maximum number of times that an item is run again after its actor has died, 0 or more (default 3).
-            After that it raises `ItemLost`. Only deaths of an actor with no other item are counted. If the actor had
-            several items, all of them are run again, one at a time.
+            After that it raises `ItemLost`. Only deaths of an actor with no other item are counted, and not those with
+            a cause outside the actor, such as `parl.kill` or a drained node. If the actor had several items, all of
+            them are run again, one at a time.
 
     Raises:
         TypeError: `actors` is neither a class nor remote objects.
