@@ -9,10 +9,12 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -248,3 +250,11 @@ def test_a_process_that_has_too_little_to_start_tells_its_worker_why(tmp_path: P
     shutil.rmtree(folder)
     assert status == 0
     assert said == ExitReport(DeathKind.EXIT, "its host could not start it (No space left on device)")
+
+
+def test_cancelled_calls_that_a_runner_has_are_forgotten() -> None:
+    process: Any = ActorProcess.__new__(ActorProcess)
+    process._queue, process._callers, process.over = deque(), {}, False
+    process._serving, process._cancelled = Mock(), {(Mock(), 1)}
+    process._hand_to_runner()
+    assert not process._cancelled

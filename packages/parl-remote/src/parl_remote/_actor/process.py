@@ -608,6 +608,10 @@ class ActorProcess:
         caller.outbox.held.append(pack(Kind.FAILURE, Flag.CANCELLED, 0, call_id))
         return True
 
+    def _forget_cancelled(self) -> None:
+        if self._cancelled and not self._queue and not any(caller.aside for caller in self._callers.values()):
+            self._cancelled.clear()  # the rest had been answered, or begun, when they were cancelled
+
     def _work(self) -> None:
         """Run the queued calls; replies of quick calls are sent together."""
         queue = self._queue
@@ -641,8 +645,7 @@ class ActorProcess:
                     self._read(other)
                 self._host.meter.waiting(len(queue))
         # Else an asynchronous actor has just been made, and its loop goes on with the queue.
-        if self._cancelled and not queue and not any(caller.aside for caller in self._callers.values()):
-            self._cancelled.clear()  # the rest had been answered when they were cancelled
+        self._forget_cancelled()
         if self._host.meter.has_waiting:
             self._host.meter.waiting(0)
         if self._leaving:
@@ -730,6 +733,7 @@ class ActorProcess:
                     serving.runner.take(Job(self._host.accept(frames), caller))
                 except RemoteProtocolError as error:
                     self._turn_away(caller, error)
+        self._forget_cancelled()
 
     def flush_all(self) -> None:
         """Write all buffered replies that their callers can read now."""
