@@ -32,7 +32,7 @@ from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._transport.addresses import Address
 from parl_remote.cli import main
 from parl_remote.cli._start import NodeResources
-from parl_remote.cli._stop import NOTHING_THERE, _is_at, stop_all
+from parl_remote.cli._stop import NOTHING_THERE, _is_at, on_record, stop_all
 
 COMMANDS = ["start", "connect", "status", "stop", "list", "logs", "top", "kill", "drain", "doctor", "key"]
 
@@ -280,7 +280,8 @@ def test_stop_ends_frozen_processes_and_no_others(xparl: Xparl, tmp_path: Path) 
     bystander = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     for process in family:
         os.kill(process.pid, signal.SIGSTOP)
-    said = stop_all(RunFiles(found.run_dir), (port,), Limits())
+    run_files = RunFiles(found.run_dir)
+    said = stop_all(run_files, on_record(run_files, (port,)), Limits())
     assert "was killed, it did not end by itself" in said[0]
     assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert all(process.is_running() for process in others)
@@ -423,9 +424,25 @@ def test_stop_says_what_has_ended_although_its_records_cannot_be_removed(
         write_record(run_files.worker_directory("w"), record)
         read_only = Mock(side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS)))
         monkeypatch.setattr("parl_remote.cli._stop.forget", read_only)
-        (said,) = stop_all(run_files, (), Limits())
+        (said,) = stop_all(run_files, on_record(run_files), Limits())
         assert "has ended" in said
         read_only.assert_called_once()
+
+
+def test_stop_ends_what_it_has_listed_and_nothing_that_began_since(xparl: Xparl) -> None:
+    run_files = RunFiles(environment().run_dir)
+    directory = run_files.worker_directory("w")
+    with subprocess.Popen([sys.executable, "-c", ""]) as listed:
+        write_record(directory, WorkerRecord("w", "first:8037", ProcessRecord.of(listed.pid)))
+        nodes = on_record(run_files)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as begun:
+        write_record(directory, WorkerRecord("w", "first:8037", ProcessRecord.of(begun.pid)))
+        assert stop_all(run_files, nodes, Limits()) == [
+            f"the worker of first:8037 (process {listed.pid}) had ended before"
+        ]
+        assert begun.poll() is None
+        assert [record.process.pid for _, record in on_record(run_files)] == [begun.pid]
+        begun.communicate(b"\n")
 
 
 def test_stop_tells_what_it_ends_from_what_had_ended_before(xparl: Xparl) -> None:

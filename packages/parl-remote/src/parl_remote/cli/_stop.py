@@ -32,7 +32,7 @@ from parl_remote._system import processes
 from parl_remote._transport.addresses import EVERY_INTERFACE, Address, address_here, is_this_host
 from parl_remote.cli._session import parsed
 
-__all__ = ["NOTHING_THERE", "stop_all", "stop_command"]
+__all__ = ["NOTHING_THERE", "on_record", "stop_all", "stop_command"]
 
 NOTHING_THERE = 3
 """The exit status of `xparl stop` if nothing is known here of the clusters that it names."""
@@ -43,21 +43,17 @@ _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows ends a process eit
 _LAST_WORK_S = 0.5  # a zygote whose node was killed detects that and ends its actors by itself
 
 
-def stop_all(
-    run_files: RunFiles, ports: Collection[int], limits: Limits, addresses: Collection[Address] = ()
-) -> list[str]:
-    """Stop this user's nodes and monitors on this host.
+def stop_all(run_files: RunFiles, nodes: Sequence[tuple[Path, _Record]], limits: Limits) -> list[str]:
+    """Stop nodes and monitors on this host.
 
     Args:
         run_files: The records of the processes.
-        ports: Only the clusters on these ports and their workers here; none, without addresses, stops all.
+        nodes: The records of those to stop, from `on_record`.
         limits: The grace time before SIGKILL.
-        addresses: Only the clusters at these addresses and their workers here.
 
     Returns:
         A line for each process on how it ended; monitors that ended with their cluster are not listed.
     """
-    nodes = _on_record(run_files, ports, addresses)
     clusters = {where for where, node in nodes if isinstance(node, ClusterRecord)}
     gone = {node.process for _, node in nodes if not node.process.alive()}
     family = list(_descendants(node.process for _, node in nodes))
@@ -78,8 +74,9 @@ def stop_all(
     for process in (*(node.process for _, node in nodes), *family):
         _ended(process, deadline)
     _end_the_rest(family)
+    now = on_record(run_files)
     for where, node in nodes:
-        if not node.process.alive():
+        if not node.process.alive() and (where, node) in now:  # else another one has begun there since
             with contextlib.suppress(OSError):  # not empty, or a read-only disk: records that stay name no process
                 (forget_monitor if isinstance(node, MonitorRecord) else forget)(where)
                 where.rmdir()
@@ -87,9 +84,16 @@ def stop_all(
     return [_line(node, killed, gone) for node in told]
 
 
-def _on_record(
-    run_files: RunFiles, ports: Collection[int], addresses: Collection[Address]
+def on_record(
+    run_files: RunFiles, ports: Collection[int] = (), addresses: Collection[Address] = ()
 ) -> list[tuple[Path, _Record]]:
+    """Return this user's nodes and monitors on this host, with the directories of their records.
+
+    Args:
+        run_files: The records of the processes.
+        ports: Only the clusters on these ports and their workers here; none, without addresses, means all.
+        addresses: Only the clusters at these addresses and their workers here.
+    """
     records: list[tuple[Path, _Record]] = [*run_files.clusters(), *run_files.workers(), *run_files.monitors()]
     known = [(where, one) for where, one in records if _is_from_here(one.process)]  # hosts may share the directory
     if not ports and not addresses:
@@ -119,9 +123,9 @@ def _cluster_of(node: _Record) -> str:
     return node.cluster_id or str(_port_of(node))
 
 
-def _running(run_files: RunFiles, ports: Collection[int], addresses: Collection[Address]) -> list[_Record]:
-    """Return its processes on this host, without monitors that end with their cluster."""
-    alive = [(where, one) for where, one in _on_record(run_files, ports, addresses) if one.process.alive()]
+def _running(nodes: Sequence[tuple[Path, _Record]]) -> list[_Record]:
+    """Return those that run, without monitors that end with their cluster."""
+    alive = [(where, one) for where, one in nodes if one.process.alive()]
     clusters = {where for where, one in alive if isinstance(one, ClusterRecord)}
     return [one for where, one in alive if not (isinstance(one, MonitorRecord) and where in clusters)]
 
@@ -211,11 +215,12 @@ def stop_command(ports: tuple[int, ...], addresses: list[Address], everything: b
     run_files = RunFiles(found.run_dir)
     if ports and addresses:
         raise click.UsageError("--port and --address both name clusters; use one of them")
-    running = _running(run_files, ports, addresses)
+    nodes = on_record(run_files, ports, addresses)
+    running = _running(nodes)
     several = len({_cluster_of(one) for one in running}) > max(1, len({_port_of(one) for one in running} & set(ports)))
     if not addresses and (several or not ports):
         _announce(running, asks=several and not everything)
-    stopped = stop_all(run_files, ports, found.limits, addresses)
+    stopped = stop_all(run_files, nodes, found.limits)
     for line in stopped:
         click.echo(line)
     if not stopped:

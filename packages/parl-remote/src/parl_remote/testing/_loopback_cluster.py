@@ -33,7 +33,7 @@ from parl_remote._messages import Status
 from parl_remote._program.rendezvous import ClusterAddress
 from parl_remote._run_files import RunFiles
 from parl_remote.cli._session import ask_status
-from parl_remote.cli._stop import stop_all
+from parl_remote.cli._stop import on_record, stop_all
 from parl_remote.testing._line import Conditions, Direction, Line
 from parl_remote.testing._machine import Process, processes_with
 
@@ -461,7 +461,8 @@ def _guard() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole terminal; the end of file is what counts
     sys.stdin.buffer.read()
     found = environment()
-    stop_all(RunFiles(found.run_dir), (), found.limits)
+    run_files = RunFiles(found.run_dir)
+    stop_all(run_files, on_record(run_files), found.limits)
 
 
 if __name__ == "__main__":
