@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -120,6 +121,29 @@ def test_a_second_recording_prolongs_the_first(tmp_path: Path) -> None:
     assert host.meter is first
     call(host, "step")
     assert len(lines(path)) == 1
+
+
+def test_a_call_that_ends_with_the_recording_writes_before_the_file_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = ActorHost()
+    reports.begin_recording(host, str(tmp_path / "times"), time.perf_counter() + PATIENCE_S)
+    host.meter = host.meter.shared()
+    meter, write = host.meter, os.write
+    assert isinstance(meter, reports.RecordingMeter)
+    other = threading.Thread(target=call, args=(host, "last"))
+
+    def slow_write(file: int, line: bytes) -> int:
+        monkeypatch.undo()
+        meter.until = 0.0
+        other.start()
+        other.join(0.2)  # it ends the recording as soon as it can
+        return write(file, line)
+
+    monkeypatch.setattr(os, "write", slow_write)
+    call(host, "step")
+    other.join(PATIENCE_S)
+    assert [line[0] for line in lines(tmp_path / "times")] == ["step"]
 
 
 def test_calls_that_overlap_lie_in_lanes_of_their_own() -> None:

@@ -403,7 +403,7 @@ class RecordingMeter(CallMeter):
         OSError: The file cannot be opened.
     """
 
-    __slots__ = ("_before", "_begun", "_file", "_host", "_left", "_names", "until")
+    __slots__ = ("_before", "_begun", "_file", "_host", "_left", "_lock", "_names", "until")
 
     def __init__(self, host: Metered, path: str, until: float) -> None:
         self._host = host
@@ -415,6 +415,7 @@ class RecordingMeter(CallMeter):
         self._names: dict[float, str] = {}
         self._begun = threading.local()
         self._left = MOST_BYTES
+        self._lock = threading.Lock()  # concurrent calls must not write into a file that one of them has closed
         self.until = until
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | CLOSE_ON_EXEC | NO_FOLLOW | BINARY
         self._file = os.open(path, flags, 0o600)
@@ -467,12 +468,13 @@ class RecordingMeter(CallMeter):
         ended = time.perf_counter()
         method = self._names.pop(began, self._before._method)
         line = f"{method if method.isprintable() else ascii(method)}\t{began:.7f}\t{ended:.7f}\t{error}\n".encode()
-        self._left -= len(line)
-        if ended > self.until or self._left < 0:
-            self._end()
-        else:
-            with contextlib.suppress(OSError):  # a full disk: the calls go on
-                os.write(self._file, line)
+        with self._lock:
+            self._left -= len(line)
+            if ended > self.until or self._left < 0:
+                self._end()
+            else:
+                with contextlib.suppress(OSError):  # a full disk: the calls go on
+                    os.write(self._file, line)
 
     def _end(self) -> None:
         if self._host.meter is self:  # calls that run now end with this one, which is then no more than the usual one
