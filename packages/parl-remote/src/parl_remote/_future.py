@@ -432,8 +432,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
         method is not interrupted; its result is discarded.
 
         Returns:
-            True if the call is cancelled. False if it has ended; also if it has begun and belongs to an executor, a
-            remote function or a pool, whose calls run to their end.
+            True if the call is cancelled. False if it has ended or another thread is just sending it; also if it has
+            begun and belongs to an executor, a remote function or a pool, whose calls run to their end.
         """
         if self.done():
             return self.cancelled()
