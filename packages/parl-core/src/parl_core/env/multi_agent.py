@@ -2,7 +2,7 @@
 
     ParallelAgents(parallel_env)    any environment of the parallel API, as lists with one entry for each agent
     MAenv("simple_spread")          one of the multi-agent particle environments (MPE), by PARL's names, as lists
-    SMACGame("3m")                  the StarCraft Multi-Agent Challenge (Samvelyan et al. 2019), and SMACv2, SMAClite
+    SMACGame("3m")                  the StarCraft Multi-Agent Challenge (Samvelyan et al. 2019), and SMACv2
     TupleGame(env)                  level-based foraging, RWARE: spaces are tuples with one entry for each agent
 
 The first two have lists in an order that never changes. An agent that leaves the episode early keeps its place: its
