@@ -1,6 +1,8 @@
 """Several agents as one environment: joint observations, agents that leave, masks, padding, other interfaces."""
 
 import re
+import sys
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -477,8 +479,8 @@ def test_only_the_first_agent_sees_the_cue_and_only_once() -> None:
 class FakeStarCraft:
     """SMAC's interface: two agents, of which the first dies in the second step."""
 
-    def __init__(self, limit: int = 9) -> None:
-        self.limit, self.t = limit, 0
+    def __init__(self, limit: int = 9, *, map_name: str = "8m", continuing_episode: bool = False) -> None:
+        self.limit, self.map_name, self.reports_limit, self.t = limit, map_name, continuing_episode, 0
         self.actions: list[list[int]] = []
 
     def get_env_info(self) -> dict[str, int]:
@@ -501,7 +503,8 @@ class FakeStarCraft:
         self.t += 1
         self.actions.append(list(actions))
         over = self.t >= min(self.limit, 4)
-        return 1.5, over, {"episode_limit": True} if over and self.limit == self.t else {"battle_won": over}
+        at_limit = self.t == self.limit
+        return 1.5, over, {"episode_limit": True} if at_limit and self.reports_limit else {"battle_won": not at_limit}
 
     def close(self) -> None: ...
 
@@ -521,13 +524,20 @@ def test_an_agent_of_smac_that_dies_leaves() -> None:
     assert env.parallel_env.env.actions[-1] == [0, 3]  # who has left does nothing
 
 
-def test_the_limit_of_steps_of_smac_truncates() -> None:
-    env = JointEnv(SMACGame(env=FakeStarCraft(limit=3)))
+@pytest.mark.parametrize(("options", "cut"), [({}, True), ({"continuing_episode": False}, False)])
+def test_the_limit_of_steps_of_smac_truncates(
+    options: dict[str, Any], cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package: Any = ModuleType("smac.env")
+    package.StarCraft2Env = FakeStarCraft
+    monkeypatch.setitem(sys.modules, "smac.env", package)
+    env = make_joint_env("smac:3m", limit=3, **options)
+    assert env.parallel_env.env.map_name == "3m"
     env.reset()
     for _ in range(3):
         obs, _, terminated, truncated, _ = env.step([1, 3])
-    assert (terminated, truncated) == (False, True)
-    assert obs["terminated"].tolist() == [1, 0]  # the first had died before
+    assert (terminated, truncated) == (not cut, cut)
+    assert obs["terminated"].tolist() == [1, int(not cut)]  # the first had died before
 
 
 def test_smac_that_is_not_installed_is_named() -> None:

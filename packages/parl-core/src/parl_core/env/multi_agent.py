@@ -232,8 +232,11 @@ class SMACGame:
     Args:
         map_name: such as `"3m"`.
         env: an existing environment of the same interface: `get_env_info`, `reset`, `step`, `get_obs`, `get_state`
-            and `get_avail_actions`; default: `smac.env.StarCraft2Env`.
-        options: further arguments of `StarCraft2Env`, such as `difficulty="7"`.
+            and `get_avail_actions`; default: `smac.env.StarCraft2Env`. It reports the limit of steps by
+            `info["episode_limit"]`, as SMAC and SMACv2 do with `continuing_episode=True`; otherwise an episode that
+            reaches it terminates.
+        options: further arguments of `StarCraft2Env`, such as `difficulty="7"`; `continuing_episode` is True by
+            default.
 
     Raises:
         ImportError: smac is not installed.
@@ -252,7 +255,7 @@ class SMACGame:
                     "    pip install git+https://github.com/oxwhirl/smac.git",
                     name="smac",
                 ) from None
-            env = module.StarCraft2Env(map_name=map_name, **options)
+            env = module.StarCraft2Env(map_name=map_name, **{"continuing_episode": True, **options})
         self.env, self._options = env, options
         info = env.get_env_info()
         self.possible_agents = [f"agent_{i}" for i in range(int(info["n_agents"]))]
