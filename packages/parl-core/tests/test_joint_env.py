@@ -524,6 +524,19 @@ def test_an_agent_of_smac_that_dies_leaves() -> None:
     assert env.parallel_env.env.actions[-1] == [0, 3]  # who has left does nothing
 
 
+def test_an_agent_of_smac_that_dies_may_stay_for_the_rewards_of_its_team() -> None:
+    env = JointEnv(SMACGame(env=FakeStarCraft(), dead_agents_stay=True))
+    env.reset(seed=1)
+    env.step([1, 4])
+    obs = env.step([2, 3])[0]
+    assert (obs["alive"].tolist(), obs["terminated"].tolist()) == ([1, 1], [0, 0])
+    assert obs["action_mask"][0].tolist() == [1, 0, 0, 0, 0]
+    assert env.step([0, 3])[0]["rewards"].tolist() == [1.5, 1.5]
+    obs, _, terminated, truncated, _ = env.step([0, 3])
+    assert (terminated, truncated) == (True, False)
+    assert obs["terminated"].tolist() == [1, 1]
+
+
 @pytest.mark.parametrize(("options", "cut"), [({}, True), ({"continuing_episode": False}, False)])
 def test_the_limit_of_steps_of_smac_truncates(
     options: dict[str, Any], cut: bool, monkeypatch: pytest.MonkeyPatch

@@ -227,7 +227,8 @@ Steps = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool]
 class SMACGame:
     """A map of the StarCraft Multi-Agent Challenge; all agents get the team's reward.
 
-    An agent that dies leaves the episode. An episode that reaches the map's limit of steps is truncated.
+    An agent that dies leaves the episode, or stays, see `dead_agents_stay`. An episode that reaches the map's limit of
+    steps is truncated.
 
     Args:
         map_name: such as `"3m"`.
@@ -235,6 +236,8 @@ class SMACGame:
             and `get_avail_actions`; default: `smac.env.StarCraft2Env`. It reports the limit of steps by
             `info["episode_limit"]`, as SMAC and SMACv2 do with `continuing_episode=True`; otherwise an episode that
             reaches it terminates.
+        dead_agents_stay: agents that die remain in the episode: their only action is 0, which does nothing, and they
+            get the rewards that the team earns later, as in PyMARL. Default: they leave with the reward of that step.
         options: further arguments of `StarCraft2Env`, such as `difficulty="7"`; `continuing_episode` is True by
             default.
 
@@ -245,7 +248,9 @@ class SMACGame:
     metadata: Mapping[str, Any] = {"name": "smac", "render_modes": []}
     render_mode = None
 
-    def __init__(self, map_name: str = "3m", *, env: Any = None, **options: Any) -> None:
+    def __init__(
+        self, map_name: str = "3m", *, env: Any = None, dead_agents_stay: bool = False, **options: Any
+    ) -> None:
         if env is None:
             try:
                 module = import_module("smac.env")
@@ -256,7 +261,7 @@ class SMACGame:
                     name="smac",
                 ) from None
             env = module.StarCraft2Env(map_name=map_name, **{"continuing_episode": True, **options})
-        self.env, self._options = env, options
+        self.env, self._dead_stay = env, dead_agents_stay
         info = env.get_env_info()
         self.possible_agents = [f"agent_{i}" for i in range(int(info["n_agents"]))]
         self.agents: list[str] = []
@@ -292,7 +297,8 @@ class SMACGame:
         masks = self.env.get_avail_actions()
         cut = bool(over) and bool(info.get("episode_limit", False))
         dead = {
-            name: bool(mask[0]) and not np.any(mask[1:]) for name, mask in zip(self.possible_agents, masks, strict=True)
+            name: not self._dead_stay and bool(mask[0]) and not np.any(mask[1:])
+            for name, mask in zip(self.possible_agents, masks, strict=True)
         }
         terminated = {name: (bool(over) and not cut) or dead[name] for name in took}
         truncated = {name: cut and not dead[name] for name in took}
