@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from parl_core.actors import open_actors
 from parl_core.env._recorded import RecordedEnv
@@ -583,6 +584,46 @@ def test_tuples_are_agents() -> None:
     assert (terminated, truncated) == (False, True)
     with pytest.raises(HyperparameterError, match="must be a Tuple"):
         TupleGame(gymnasium.make("CartPole-v1"))
+
+
+class Apart(Foraging):
+    """The first agent terminates in the first step, the second is truncated in the second; each has a flag."""
+
+    action_space = spaces.Tuple([spaces.Discrete(3, start=1), spaces.Discrete(3)])
+
+    def step(self, action: Any) -> Any:
+        self.action = action
+        seen, rewards, *_, info = super().step(action)
+        return seen, rewards, [self.t == 1, False], [False, self.t == 2], info
+
+
+def test_agents_of_tuples_that_have_flags_of_their_own_end_each_on_its_own() -> None:
+    env = JointEnv(TupleGame(Apart()))
+    env.reset(seed=0)
+    obs, _, *ended, _ = env.step([2, 2])
+    assert (obs["alive"].tolist(), obs["terminated"].tolist(), ended) == ([0, 1], [1, 0], [False, False])
+    obs, _, *ended, _ = env.step([2, 2])
+    assert env.parallel_env.env.action == (1, 2)  # who has left takes its first action
+    assert (obs["alive"].tolist(), obs["terminated"].tolist(), ended) == ([0, 0], [1, 0], [False, True])
+    assert obs["rewards"].tolist() == [0.0, 2.0]
+
+
+class Endless(Foraging):
+    def step(self, action: Any) -> Any:
+        seen, rewards, *_, info = super().step(action)
+        return seen, rewards, False, False, info
+
+
+@pytest.mark.parametrize(("options", "limit"), [({}, 3), ({"max_episode_steps": 2}, 2)])
+def test_a_registered_limit_of_steps_truncates_agents_of_tuples(
+    options: dict[str, int], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = EnvSpec("Endless-v0", f"{__name__}:Endless", max_episode_steps=3)
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    env = make_joint_env(f"gymnasium:{spec.id}", **options)
+    env.reset(seed=0)
+    ended = [env.step([0, 0])[2:4] for _ in range(limit)]
+    assert ended == [(False, False)] * (limit - 1) + [(False, True)]
 
 
 def test_names() -> None:

@@ -333,6 +333,9 @@ class SMACGame:
 class TupleGame:
     """A Gymnasium environment whose observations, actions and rewards have one entry per agent, as LBF and RWARE.
 
+    Rewards and ends have one entry per agent, or are those of all. An agent that has ended leaves the episode, and its
+    action is then the first of its choices, or zeros.
+
     Args:
         env: its spaces are `Tuple`s of equal length.
 
@@ -351,6 +354,7 @@ class TupleGame:
         self.render_mode = getattr(env, "render_mode", None)
         self.possible_agents = [f"agent_{i}" for i in range(len(seen))]
         self.agents: list[str] = []
+        self._idle = {name: _idle(space) for name, space in zip(self.possible_agents, acts, strict=True)}
 
     def observation_space(self, agent: str) -> Any:
         """Return the space of an agent's observations."""
@@ -369,18 +373,17 @@ class TupleGame:
         return self._named(found), {name: dict(info) for name in self.possible_agents}
 
     def step(self, actions: Mapping[str, Any]) -> Steps:
-        """Take one step of all agents."""
-        names = self.possible_agents
-        found, reward, terminated, truncated, info = self.env.step(tuple(actions[name] for name in names))
-        rewards = np.broadcast_to(np.asarray(reward, np.float64), (len(names),))
-        over, cut = bool(np.all(terminated)), bool(np.all(truncated))
-        if over or cut:
-            self.agents = []
+        """Take one step of all agents that are in the episode."""
+        names, took = self.possible_agents, self.agents
+        taken = tuple(actions[name] if name in took else self._idle[name] for name in names)
+        found, *told, info = self.env.step(taken)
+        rewards, terminated, truncated = (self._named(np.broadcast_to(each, len(names))) for each in told)
+        self.agents = [name for name in took if not (terminated[name] or truncated[name])]
         return (
             self._named(found),
-            {name: float(rewards[row]) for row, name in enumerate(names)},
-            dict.fromkeys(names, over),
-            dict.fromkeys(names, cut),
+            {name: float(rewards[name]) for name in took},
+            {name: bool(terminated[name]) for name in took},
+            {name: bool(truncated[name]) for name in took},
             {name: dict(info) for name in names},
         )
 
@@ -410,4 +413,8 @@ def tuple_maker(env_id: str) -> Callable[..., Any] | None:
     made.close()
     if not joint:
         return None
-    return lambda **options: TupleGame(gymnasium.make(probe.id, disable_env_checker=True, **options).unwrapped)
+    return lambda **options: TupleGame(gymnasium.make(probe.id, disable_env_checker=True, **options))
+
+
+def _idle(space: Any) -> Any:
+    return int(space.start) if isinstance(space, spaces.Discrete) else _zeros(space)
