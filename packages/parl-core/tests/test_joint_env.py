@@ -758,6 +758,30 @@ def test_agents_that_take_turns_are_converted() -> None:
     assert (terminated, truncated) == (True, False)
 
 
+def test_agents_that_take_turns_with_numbers_are_refused() -> None:
+    """No mask says that what a waiting agent does is ignored."""
+    pettingzoo = pytest.importorskip("pettingzoo")
+
+    class Turns(pettingzoo.AECEnv):  # type: ignore[misc,name-defined]  # optional package
+        metadata = {"name": "turns", "is_parallelizable": False}  # noqa: RUF012
+        possible_agents = ["a", "b"]  # noqa: RUF012
+        render_mode = None
+
+        def observation_space(self, agent: str) -> Any:
+            return spaces.Box(0.0, 9.0, (1,), np.float32)
+
+        def action_space(self, agent: str) -> Any:
+            return spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    with pytest.raises(HyperparameterError, match=r"agents of Turns take turns.*numbers.*AgainstOpponents"):
+        JointEnv(Turns())
+
+    class Together(Turns):
+        metadata = {"name": "together", "is_parallelizable": True}  # noqa: RUF012
+
+    assert JointEnv(Together()).action_space.shape == (2, 1)
+
+
 def test_an_agent_that_died_while_it_waited_stays_dead_until_its_turn_removes_it() -> None:
     pettingzoo = pytest.importorskip("pettingzoo")
 

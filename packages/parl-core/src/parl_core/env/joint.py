@@ -29,7 +29,7 @@ the mask excludes, numbers of an action with ones that are ignored. Nothing else
 
 Where agents take turns (PettingZoo's AEC API, unless the environment is declared parallelizable), a step is one turn.
 Agents that wait remain in the episode and get their rewards. Their actions are ignored, and their masks allow a single
-choice, so that no policy learns from it.
+choice, so that no policy learns from it. Continuous actions have no mask, so agents that take turns have discrete ones.
 """
 
 import sys
@@ -86,7 +86,8 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
 
     Raises:
         HyperparameterError: it is not such an environment, has no possible agents, mixes discrete and continuous
-            actions, has actions of another kind, or an argument is unknown.
+            actions, has actions of another kind, has agents that take turns with continuous actions, or an argument is
+            unknown.
         ImportError: agents take turns, and pettingzoo, which is needed to convert that, is not installed.
     """
 
@@ -127,6 +128,13 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         self.observation_space = self._observed(size)
         turns = getattr(self.parallel_env, "aec_env", None)
         self._turns = None if (getattr(turns, "metadata", None) or {}).get("is_parallelizable", False) else turns
+        if self._turns is not None and not self.discrete:
+            raise HyperparameterError(
+                f"the agents of {type(self._turns.unwrapped).__name__} take turns, and their actions are numbers: "
+                "policies would learn from actions that are ignored while an agent waits, which no mask can exclude. "
+                'Make the actions discrete, or set metadata["is_parallelizable"] = True if all agents act in each '
+                "cycle; parl.training.AgainstOpponents trains one seat of such a game"
+            )
         self._alive = np.zeros(len(self.agents), np.int8)
         self._terminated = np.zeros(len(self.agents), np.int8)
         self._running = False
