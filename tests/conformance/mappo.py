@@ -317,6 +317,22 @@ class COMAConformance(Conformance):
         assert figures["advantage"] == pytest.approx(0.0, abs=1e-6)
         assert figures["entropy"] == pytest.approx(0.0, abs=1e-6)
 
+    def test_what_an_agent_that_has_left_does_is_not_seen_by_the_critics_of_others(self) -> None:
+        rng = np.random.default_rng(6)
+        weights, batch = random_weights(rng, COUNTERFACTUAL_SHAPES), _batch(rng, FLOAT32)
+        left = batch.active == 0
+        assert left.any()
+        batch.obs["alive"][left], batch.obs["action_mask"][left] = 0, 1
+        other = batch.action.copy()
+        other[left] = (other[left] + 1) % CHOICES
+        learned = []
+        for action in (batch.action, other):
+            agent = self._agent(weights, FLOAT32)
+            figures = agent.learn_rollout(batch.made(**{**batch.__dict__, "action": action}), rng=rng)
+            learned.append((figures, agent.alg.model.get_weights(portable=True)))
+        assert learned[0][0] == pytest.approx(learned[1][0], abs=1e-7)
+        assert_weights_close(learned[0][1], learned[1][1], 1e-7)
+
     def test_explore_values_what_it_drew_by_the_target(self, precision: Precision) -> None:
         rng = np.random.default_rng(3)
         weights = random_weights(rng, COUNTERFACTUAL_SHAPES)

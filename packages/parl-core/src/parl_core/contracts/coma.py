@@ -26,8 +26,8 @@ class COMA(OnPolicy):
         policy loss = -mean(A^a log pi^a(u^a | o^a)) - entropy_coef * entropy
         critic loss = mean((Q(s, u) - y)**2),   y = TD(lambda) of the target critic              (section 4)
 
-    with means over agents that acted. Each rollout is used once: `critic_updates` steps of the critic, then one step of
-    the actors with the new critic.
+    with means over agents that acted; critics see zeros for the actions of the others. Each rollout is used once:
+    `critic_updates` steps of the critic, then one step of the actors with the new critic.
 
     Deviations from the paper: each step of the critic takes the whole rollout, not one time step after the other from
     the last; rollouts are of a fixed number of steps, which may cut episodes (the rest is bootstrapped); actors

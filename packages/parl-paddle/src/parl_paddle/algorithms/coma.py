@@ -42,7 +42,9 @@ class COMA(contract.COMA, Algorithm):
         return loss, {name: figure.detach() for name, figure in figures.items()}
 
     def _values(self, model: Any, obs: Any, action: Tensor) -> Tensor:
-        one_hot = paddle.nn.functional.one_hot(action, self.n_actions).astype(obs["state"].dtype)
+        dtype = obs["state"].dtype
+        taken = paddle.nn.functional.one_hot(action, self.n_actions).astype(dtype)
+        one_hot = taken * obs["alive"].astype(dtype).unsqueeze(2)
         values: Tensor = model.values(obs, one_hot)
         return values
 

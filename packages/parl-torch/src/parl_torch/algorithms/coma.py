@@ -40,7 +40,8 @@ class COMA(contract.COMA, Algorithm):
         return loss, {name: figure.detach() for name, figure in figures.items()}
 
     def _values(self, model: Any, obs: Any, action: Tensor) -> Tensor:
-        one_hot = torch.nn.functional.one_hot(action, self.n_actions).to(obs["state"].dtype)
+        dtype = obs["state"].dtype
+        one_hot = torch.nn.functional.one_hot(action, self.n_actions).to(dtype) * obs["alive"].to(dtype).unsqueeze(2)
         values: Tensor = model.values(obs, one_hot)
         return values
 
