@@ -205,9 +205,10 @@ class QMIXConformance(Conformance):
         reward = rng.normal(size=(count, _ROWS, 1)).astype(np.float32)
         terminated, filled = np.zeros((2, count, _ROWS, 1), np.float32)
         terminated[0, 1], filled[0, 2:] = 1.0, 1.0
+        terminated[1, -1] = 1.0  # this one fills all rows, and ends in the last
         by_place = self.made("QMIX", _float32(), weights)
         old = self.backend.Agent(by_place).learn(state, action, reward, terminated, obs, mask, filled)
-        learned = (1.0 - filled[..., 0]) * (np.arange(_ROWS) < _ROWS - 1)
+        learned = np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
         n, places = count * _ROWS, np.arange(count * _ROWS).reshape(count, _ROWS)
         batch = Sequences(
             obs={"obs": obs.reshape(n, _AGENTS, _OBS), "state": state.reshape(n, _STATE)},

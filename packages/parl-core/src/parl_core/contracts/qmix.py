@@ -43,7 +43,10 @@ class TeamEpisodes(Batch):
     ELSEWHERE = frozenset({"extra"})
 
     def sequences(self, gamma: float) -> Sequences:  # type: ignore[override]  # of this kind there are no rows to pick
-        """Return the episodes as `Sequences` of joint observations; the last row only serves to bootstrap from."""
+        """Return the episodes as `Sequences` of joint observations.
+
+        The last row is learned from if it terminates its episode; otherwise it only serves to bootstrap from.
+        """
         count, steps, agents = self.action.shape[:3]
         rows = count * steps
         flags = {
@@ -51,7 +54,7 @@ class TeamEpisodes(Batch):
             for name in ("reward", "terminated", "filled")
         }
         learned = 1.0 - flags["filled"]
-        learned[:, -1] = 0.0
+        learned[:, -1] *= flags["terminated"][:, -1]
         places = np.arange(rows).reshape(count, steps)
         ahead = np.minimum(places + 1, places[:, -1:]).reshape(-1)
         return Sequences.made(
