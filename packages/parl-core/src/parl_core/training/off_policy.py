@@ -351,7 +351,8 @@ class OffPolicySettings:
         train_every: Steps between two phases of learning.
         gradient_steps: Updates of one phase; there are `gradient_steps / train_every` updates per step for any number
             of environments.
-        batch_size: Transitions of one update; episodes for algorithms that learn from whole episodes (QMIX, VDN).
+        batch_size: Transitions of one update; episodes for algorithms that learn from whole episodes (QMIX, VDN without
+            `sequence_length`).
         memory_size: Number of transitions in the replay memory.
         n_step: Rewards that are summed before bootstrapping, with the algorithm's gamma.
         sequence_length: The steps of a sequence that a model with a memory learns from; default 20. An update learns
