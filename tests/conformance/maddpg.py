@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from conformance.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from conformance.complex_step import gradient, layers
 from conformance.reference import Adam, clip_by_global_norm
+from parl_core._nested import map_nested
 from parl_core.backends import Backend
 from parl_core.contracts.batches import Transitions
 from parl_core.errors import HyperparameterError, ModelContractError
@@ -348,6 +349,17 @@ class MADDPGConformance(Conformance):
         obs, after = _joint(np.random.default_rng(2), np.float32, continuous=False)
         with pytest.raises(ValueError, match="choices"):
             agent.learn(obs, np.zeros((_BATCH, 3), int), np.zeros(_BATCH), after, np.zeros(_BATCH))
+        for wrong in (-1, _ACTS):
+            with pytest.raises(ValueError, match=rf"action must be in 0\.\.{_ACTS - 1}, got {wrong}\.\.{wrong}"):
+                agent.learn(obs, np.full((_BATCH, _AGENTS), wrong), np.zeros(_BATCH), after, np.zeros(_BATCH))
+        rest = {name: part for name, part in after.items() if name != "action_mask"}
+        choices, numbers = np.zeros((_BATCH, _AGENTS), int), np.zeros(_BATCH, np.float32)
+        for convert in (np.asarray, algorithm._tensor):
+            columns = [map_nested(convert, column) for column in (obs, choices, numbers, rest, numbers)]
+            with pytest.raises(ValueError, match=r"next_obs must be joint observations.*action_mask"):
+                agent.learn(*columns)
+            columns[3] = map_nested(convert, after)
+            agent.learn(*columns)
         for name, value in (("temperature", 0.0), ("tau", 0.0), ("policy_decay", -1.0)):
             with pytest.raises(HyperparameterError, match=name):
                 self.made(FLOAT32, random_weights(np.random.default_rng(1), _SHAPES), continuous=False, **{name: value})

@@ -151,12 +151,7 @@ class MADDPG(ContinuousActorCritic):
         Raises:
             ValueError: Its observations are not joint ones, or actions do not fit.
         """
-        for name, obs in (("obs", batch.obs), ("next_obs", batch.next_obs)):
-            if not isinstance(obs, Mapping) or not {"obs", "alive", "rewards", "terminated"} <= set(obs):
-                raise ValueError(
-                    f"{name} must be joint observations, dictionaries with obs, alive, rewards and terminated, as "
-                    "parl.env.JointEnv gives them"
-                )
+        self._require_joint(batch)
         n, agents = batch.obs["alive"].shape
         action = np.asarray(batch.action)
         if self.continuous:
@@ -168,6 +163,9 @@ class MADDPG(ContinuousActorCritic):
             return batch.made(**{**batch.__dict__, "action": action.reshape(n, agents, width)})
         if action.dtype.kind not in "iu" or action.shape != (n, agents):
             raise ValueError(f"action must hold choices [{n}, {agents}], got {action.dtype} {action.shape}")
+        choices = batch.obs["action_mask"].shape[2]
+        if action.size and (action.min() < 0 or action.max() >= choices):
+            raise ValueError(f"action must be in 0..{choices - 1}, got {action.min()}..{action.max()}")
         return batch.made(**{**batch.__dict__, "action": action.astype(np.int64)})
 
     def choose(
@@ -212,6 +210,20 @@ class MADDPG(ContinuousActorCritic):
                 for agent in range(int(acts.shape[1])):
                     self.model.value(rows, acts, agent)
         super().settle_shapes(obs, action)
+
+    def _fitted(self, batch: Transitions) -> Transitions:
+        self._require_joint(batch)
+        return super()._fitted(batch) if self.continuous else batch  # choices are no outputs of the policy
+
+    def _require_joint(self, batch: Transitions) -> None:
+        """Refuse observations that lack a part of joint ones; of choices it needs the mask, too."""
+        parts = ("obs", "alive", "rewards", "terminated", *(() if self.continuous else ("action_mask",)))
+        for name, obs in (("obs", batch.obs), ("next_obs", batch.next_obs)):
+            if not isinstance(obs, Mapping) or not set(parts) <= set(obs):
+                raise ValueError(
+                    f"{name} must be joint observations, dictionaries with {', '.join(parts)}, as parl.env.JointEnv "
+                    "gives them"
+                )
 
     def _values(self, model: Any, obs: Any, action: Any) -> Any:
         """Return all agents' values `[batch, agents]` of a joint action, or of one for each critic."""
