@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from parl_core.actors import open_actors
 from parl_core.env.two_player import ConnectFour, MatrixGame, rock_paper_scissors
-from parl_core.errors import HyperparameterError, LostActor
+from parl_core.errors import EnvironmentContractError, HyperparameterError, LostActor
 from parl_core.training.self_play import (
     AgainstOpponents,
     Arena,
@@ -288,6 +288,19 @@ def test_an_environment_against_opponents_pays_the_learners_rewards_in_either_se
         observation, _ = env.reset(seed=seed)
         assert env.observation_space.contains(observation)
         assert env.step(0)[1:4] == (3.0, True, False)  # rock beats scissors, whoever begins
+
+
+def test_a_seat_that_never_gets_a_turn_is_named() -> None:
+    class OneMove(MatrixGame):
+        """Over after the first player's move."""
+
+        def step(self, action: int | None) -> None:
+            super().step(action)
+            self.terminations = dict.fromkeys(self.agents, True)
+
+    env = AgainstOpponents(lambda: OneMove(np.eye(3)), [Mixed([1, 0, 0])], seat=1)
+    with pytest.raises(EnvironmentContractError, match=r"100 games of OneMove in a row .* first turn of player_1"):
+        env.reset(seed=0)
 
 
 def test_opponents_are_drawn_with_their_chances_at_every_reset() -> None:

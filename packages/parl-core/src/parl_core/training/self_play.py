@@ -30,7 +30,7 @@ from parl_core._closing import ClosingContext
 from parl_core.actors import ActorSystem, InProcessActors
 from parl_core.checks import check_int, check_positive
 from parl_core.deprecation import class_of_old_name
-from parl_core.errors import HyperparameterError, LostActor
+from parl_core.errors import EnvironmentContractError, HyperparameterError, LostActor
 from parl_core.policy import Policy
 from parl_core.training.acting import Acting
 from parl_core.worker_pool import Work, WorkerPool
@@ -50,6 +50,9 @@ __all__ = [
 
 MATCHMAKING = ("uniform", "rating", "hardest")
 """The ways to draw opponents; see `OpponentPool`."""
+
+GAMES_WITHOUT_A_TURN = 100
+"""Games in a row that may be over before the learner's first turn."""
 
 ELO_SCALE = 400.0
 """Points of rating that make the odds ten to one, as in chess (Elo 1978)."""
@@ -541,9 +544,13 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
         self._players: dict[str, Acting] = {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a game, against opponents that are drawn now, and play it until it is the learner's turn."""
+        """Begin a game, against opponents that are drawn now, and play it until it is the learner's turn.
+
+        Raises:
+            EnvironmentContractError: a hundred games in a row were over before the learner's first turn.
+        """
         super().reset(seed=seed)
-        while True:
+        for _ in range(GAMES_WITHOUT_A_TURN):
             self._game.reset(seed=int(self.np_random.integers(2**31)), options=options)
             seat = int(self.np_random.integers(len(self._agents))) if self._seat is None else self._seat
             self._me = self._agents[seat]
@@ -552,6 +559,10 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
             observation, _, terminated, truncated = self._until_own_turn()
             if not (terminated or truncated):  # the game may be over before the learner's first turn
                 return observation, {}
+        raise EnvironmentContractError(
+            f"{GAMES_WITHOUT_A_TURN} games of {type(self._game).__name__} in a row were over before the first turn of "
+            f"{self._me}: there is nothing to learn in this seat, choose another by seat=, or weaker opponents"
+        )
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play the learner's action, and then the others' until the learner's next turn or the end of its game."""
