@@ -62,6 +62,10 @@ def test_algorithms_for_choices_and_numbers_have_a_recipe_of_both_kinds(algorith
     assert find_recipe(algorithm, "Unknown-v0", lambda: kind).source
 
 
+def test_a_recipe_with_the_numbers_of_another_one_deviates_as_that_does() -> None:
+    assert RECIPES["IPPO", "*"].deviations == RECIPES["MAPPO", "*"].deviations
+
+
 def test_recipes_of_ppo_clip_values_only_where_rewards_are_scaled() -> None:
     clip = {
         name: recipe

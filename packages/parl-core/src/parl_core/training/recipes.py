@@ -944,7 +944,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             source="own, close to the five actors of five environments of PARL's example",
         ),
         ("MAPPO", "*"): _MAPPO,
-        ("IPPO", "*"): replace(_MAPPO, source="as MAPPO's", deviations=()),
+        ("IPPO", "*"): replace(_MAPPO, source="as MAPPO's"),
         ("COMA", "*"): _COMA,
         ("QMIX", "*"): _QMIX,
         ("VDN", "*"): _QMIX,
