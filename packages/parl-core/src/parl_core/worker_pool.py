@@ -21,7 +21,7 @@ from parl_core import logger
 from parl_core.actors import ActorFuture, ActorHandle, wait_any
 from parl_core.errors import LostActor
 
-__all__ = ["Answer", "RestartPolicy", "Work", "WorkerPool"]
+__all__ = ["Answer", "LossLimit", "RestartPolicy", "Work", "WorkerPool"]
 
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that workers may take in all to close what they hold, before they are ended."""
@@ -63,6 +63,23 @@ class RestartPolicy(Protocol):
 
     def not_spawned(self, slot: int, error: Exception) -> None:
         """Count a worker that could not be spawned; its work fails, and another attempt follows a little later."""
+
+
+class LossLimit:
+    """A `RestartPolicy` that allows a number of lost workers, and none that cannot be spawned."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def lost(self, slot: int, work: Work | None, error: LostActor) -> None:  # noqa: ARG002 - as the pool calls it
+        """Count a loss; the one beyond the limit is raised."""
+        if self._left == 0:
+            raise error
+        self._left -= 1
+
+    def not_spawned(self, slot: int, error: Exception) -> None:  # noqa: ARG002
+        """Raise the error."""
+        raise error
 
 
 class _Spawning(Future[ActorHandle]):

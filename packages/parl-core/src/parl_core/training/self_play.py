@@ -33,7 +33,7 @@ from parl_core.deprecation import class_of_old_name
 from parl_core.errors import EnvironmentContractError, HyperparameterError, LostActor
 from parl_core.policy import Policy
 from parl_core.training.acting import Acting
-from parl_core.worker_pool import Work, WorkerPool
+from parl_core.worker_pool import LossLimit, Work, WorkerPool
 
 __all__ = [
     "MATCHMAKING",
@@ -374,7 +374,7 @@ class Arena(ClosingContext):
         self._pool = WorkerPool(
             lambda _: system.create(_Table, make_game),
             self._workers,
-            _Losses(check_int("max_losses", max_losses, at_least=0)),
+            LossLimit(check_int("max_losses", max_losses, at_least=0)),
             timeout_s=timeout_s,
             runs="a game",
         )
@@ -444,21 +444,6 @@ class Arena(ClosingContext):
             self._pool.drop_calls()  # the next match finds all workers free
             raise
         return totals
-
-
-class _Losses:
-    """Allows a number of lost workers, and none that cannot be spawned."""
-
-    def __init__(self, limit: int) -> None:
-        self._left = limit
-
-    def lost(self, slot: int, work: Work | None, error: LostActor) -> None:  # noqa: ARG002 - as the pool calls it
-        if self._left == 0:
-            raise error
-        self._left -= 1
-
-    def not_spawned(self, slot: int, error: Exception) -> None:  # noqa: ARG002
-        raise error
 
 
 class _Table:
