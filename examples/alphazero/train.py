@@ -4,6 +4,7 @@ from __future__ import annotations  # `make_agent` travels to actors, where the 
 
 import os
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,13 +14,17 @@ from search import Search, by_random_games, drawn_moves, play_match
 
 import parl
 from parl import training
-from parl_core.actors import wait_any
 from parl_core.atomic_write import write_json
 from parl_core.env.two_player import COLUMNS, ROWS, ConnectFourBoards
+from parl_core.errors import LostActor
 from parl_core.training.checkpoints import LoopParts
+from parl_core.worker_pool import LossLimit, Work, WorkerPool
 
 EXPLORED_MOVES = 12
 """Moves at the beginning of a game of self-play that are drawn by visits."""
+
+MOST_LOSSES = 10
+"""Workers that may be lost and replaced in a run."""
 
 
 @dataclass(frozen=True)
@@ -187,8 +192,22 @@ class Progress:
         vars(self).update(state)
 
 
-def train(agent: parl.Agent, workers: list[Any], actors: Any, run: training.Run, settings: Settings) -> None:
-    rng = np.random.default_rng(settings.seed)
+def gathered(workers: WorkerPool) -> list[tuple[Work, Any]]:
+    """Wait, and return calls with their results; those of a lost worker are made again at the one in its place."""
+    found = []
+    for work, result, failed in workers.gather():
+        if isinstance(result, LostActor):
+            workers.submit(work)
+        elif failed:
+            raise result
+        else:
+            found.append((work, result))
+    return found
+
+
+def train(agent: parl.Agent, workers: WorkerPool, actors: Any, run: training.Run, settings: Settings) -> None:
+    rng, count = np.random.default_rng(settings.seed), max(settings.actors, 1)
+    arrived: deque[tuple[Work, Any]] = deque()  # games of self-play that are not learned from yet
     positions, pool = Positions(settings.capacity, rng), training.OpponentPool("rating")
     progress, checkpoints = Progress(), training.Checkpoints(run)
     agent.predict(ConnectFourBoards.empty(2).observations())
@@ -211,21 +230,31 @@ def train(agent: parl.Agent, workers: list[Any], actors: Any, run: training.Run,
         progress.seconds = saved = elapsed()
         checkpoints.save(progress.updates, dict)
 
-    def ask(worker: Any, weights: Any) -> Any:
-        return worker.submit("self_play", weights, settings.games, settings.simulations, int(rng.integers(2**31)))
+    def ask(slot: int, weights: Any) -> None:
+        seed = int(rng.integers(2**31))
+        workers.submit(Work(slot, "self_play", (weights, settings.games, settings.simulations, seed)))
 
     def measure() -> None:
         weights, predecessor = agent.get_weights(), pool.players[-1]
-        share = 2 * max(settings.match_games // (2 * len(workers)), 1)
-        seeds = rng.integers(2**31, size=(2, len(workers))).tolist()
-        sizes = share, settings.simulations, settings.rollouts
+        pairs, seeds = settings.match_games // 2, rng.integers(2**31, size=(2, count)).tolist()
+        shares = [2 * (pairs // count + (slot < pairs % count)) for slot in range(count)]
         calls = [
-            worker.submit("match", weights, other, *sizes, seed)
-            for other, row in zip((None, predecessor.policy), seeds, strict=True)
-            for worker, seed in zip(workers, row, strict=True)
+            Work(slot, "match", (weights, other, share, settings.simulations, settings.rollouts, seed), match)
+            for match, (other, row) in enumerate(zip((None, predecessor.policy), seeds, strict=True))
+            for slot, (share, seed) in enumerate(zip(shares, row, strict=True))
+            if share
         ]
-        found = np.array([call.result() for call in calls]).reshape(2, len(workers), 3).sum(axis=1).tolist()
-        fixed, before = (training.Results(*counts) for counts in found)
+        for call in calls:
+            workers.submit(call)
+        left, found = len(calls), np.zeros((2, 3), np.int64)
+        while left:
+            for work, result in gathered(workers):
+                if work.method == "self_play":
+                    arrived.append((work, result))
+                else:
+                    found[work.tag] += result
+                    left -= 1
+        fixed, before = (training.Results(*counts) for counts in found.tolist())
         name = f"{len(progress.rows)}"
         pool.add(name, weights)
         pool.record(name, predecessor.name, before)
@@ -258,24 +287,28 @@ def train(agent: parl.Agent, workers: list[Any], actors: Any, run: training.Run,
         measure()
         save()
     weights = actors.put(agent.get_weights())
-    calls = {ask(worker, weights): worker for worker in workers} if goes_on() else {}
-    while calls:
-        for call in wait_any(list(calls)):
-            worker = calls.pop(call)
-            positions.add(*call.result())
-            progress.games += settings.games
-            progress.losses.clear()
-            for _ in range(settings.updates):
-                figures = agent.learn(*positions.sample(settings.batch_size))
-                progress.losses.append([float(figure) for figure in figures])
-            progress.updates += settings.updates
-            if goes_on():
-                if elapsed() - saved >= 60 * settings.save_every:
-                    save()  # before the next call is drawn: a resumed run draws it again
-                weights = actors.put(agent.get_weights())
-                calls[ask(worker, weights)] = worker
-                if elapsed() - progress.matched >= 60 * settings.match_every:
-                    measure()
+    if goes_on():
+        for slot in range(count):
+            ask(slot, weights)
+    while arrived or workers.is_busy:
+        if not arrived:
+            arrived.extend(gathered(workers))
+            continue
+        work, played = arrived.popleft()
+        positions.add(*played)
+        progress.games += settings.games
+        progress.losses.clear()
+        for _ in range(settings.updates):
+            figures = agent.learn(*positions.sample(settings.batch_size))
+            progress.losses.append([float(figure) for figure in figures])
+        progress.updates += settings.updates
+        if goes_on():
+            if elapsed() - saved >= 60 * settings.save_every:
+                save()  # before the next call is drawn: a resumed run draws it again
+            weights = actors.put(agent.get_weights())
+            ask(work.slot, weights)
+            if elapsed() - progress.matched >= 60 * settings.match_every:
+                measure()
     if progress.rows[-1]["updates"] != progress.updates:
         measure()
     save()
@@ -307,11 +340,20 @@ def main(settings: Settings) -> None:
         small = {"games": 4, "simulations": 8, "updates": 2, "rollouts": 8, "match_games": 4, "batch_size": 32}
         small["total_games"] = 2 * small["games"]
         settings = Settings(**{**vars(settings), **small})
+    if settings.match_games < 2 or settings.match_games % 2:
+        raise SystemExit(
+            f"--match-games must be even, for half of them with each seat, and at least 2, got {settings.match_games}"
+        )
     with training.open_run("alphazero", settings) as run:
         training.seed_everything(settings.seed)
         agent = make_agent(settings.backend, settings.lr, settings.seed)
-        with training.choose_actors(settings.actors, settings.address) as actors:
-            workers = [actors.create(Worker, settings.backend) for _ in range(max(settings.actors, 1))]
+        with (
+            training.choose_actors(settings.actors, settings.address) as actors,
+            WorkerPool(
+                lambda _: actors.create(Worker, settings.backend), max(settings.actors, 1), LossLimit(MOST_LOSSES)
+            ) as workers,
+        ):
+            workers.start()
             train(agent, workers, actors, run, settings)
         run.save(agent)
         print(run.inventory())
