@@ -1,8 +1,9 @@
 """Guard rails: shortened updates, control traffic, going back to the last model, and the history of all of it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from parl_evokit import (
     NothingToUpdate,
     SamplingInfo,
     SolverError,
+    Tokens,
     _solver_dir,
     mlp,
 )
@@ -43,8 +45,19 @@ def settings(kind: str = "BASIC_ES", lr: float = 0.1, **guard: Any) -> dict[str,
     }
 
 
-def control(es: Any, model: int | None = None) -> SamplingInfo:
-    return SamplingInfo([0, 0], es.sampler.model_iter_id if model is None else model, es.sampler.fingerprint)
+def identities(held_out: bool) -> Iterator[int]:
+    """Yield what clones draw for one of the arms, with the shares of `settings`."""
+    sampler = replace(ES(np.ones(1), settings(rollback=True)).sampler, trusted=(0, np.ones(1, np.float32)))
+    return (key for key in count(2) if sampler.is_control(key) and sampler.is_holdout(key) == held_out)
+
+
+IDENTITIES = identities(False), identities(True)
+
+
+def control(es: Any, held_out: bool = False) -> SamplingInfo:
+    """Return a new sample without noise of the present model, or of the arm that got the trusted one."""
+    model, fingerprint = es.sampler.origin
+    return SamplingInfo([0, 0], model, fingerprint, next(IDENTITIES[held_out]))
 
 
 def update(es: Any, controls: list[float], holdout: list[float] = ()) -> Any:  # type: ignore[assignment]
@@ -52,8 +65,7 @@ def update(es: Any, controls: list[float], holdout: list[float] = ()) -> Any:  #
     count = max(8, getattr(es, "population", 0))
     infos = es.ask(count)
     rewards = [7.0 * n % count + 100 * es.sampler.model_iter_id for n in range(count)]  # the best are not a pair
-    trusted = es.guard.trusted
-    infos += [control(es) for _ in controls] + [control(es, trusted[0] if trusted else 0) for _ in holdout]
+    infos += [control(es) for _ in controls] + [control(es, held_out=True) for _ in holdout]
     return es.tell(infos, [*rewards, *controls, *holdout])
 
 
@@ -142,9 +154,7 @@ def test_the_step_after_a_rollback_is_that_of_the_rounds_noise_around_the_truste
     for seed in range(3, 23, 2):
         infos = es.ask(200)
         rewards = es.candidates(infos)[:, 2].tolist()
-        assert es.guard.trusted is not None
-        trusted = es.guard.trusted[0]
-        infos += [control(es) for _ in range(10)] + [control(es, trusted) for _ in range(10)]
+        infos += [control(es) for _ in range(10)] + [control(es, held_out=True) for _ in range(10)]
         report = es.tell(infos, [*rewards, *rewards_of(9.5, 10, seed), *rewards_of(10.0, 10, seed + 1)])
         if report.rolled_back:
             break
@@ -161,7 +171,7 @@ def test_samples_that_a_rollback_makes_too_old_are_reported_as_such() -> None:
     update(es, [])
     late = es.ask(3)
     update(es, [])
-    infos = [*es.ask(8), *late, *(control(es) for _ in range(30)), *(control(es, 0) for _ in range(30))]
+    infos = [*es.ask(8), *late, *(control(es) for _ in range(30)), *(control(es, held_out=True) for _ in range(30))]
     report = es.tell(infos, [*range(11), *rewards_of(1.0, 30, 1), *rewards_of(10.0, 30, 2)])
     assert report.rolled_back
     assert (report.used, report.set_aside.too_old, report.stale) == (8, 3, {1: 8})
@@ -172,7 +182,7 @@ def test_samples_that_are_too_few_for_a_step_after_a_rollback_are_reported_as_su
     config["solver"]["update"] = {"min_samples": 8}
     es = ES(np.ones(6), config)
     update(es, [])
-    infos = [*es.ask(5), *(control(es) for _ in range(30)), *(control(es, 0) for _ in range(30))]
+    infos = [*es.ask(5), *(control(es) for _ in range(30)), *(control(es, held_out=True) for _ in range(30))]
     report = es.tell(infos, [*range(5), *rewards_of(1.0, 30, 1), *rewards_of(10.0, 30, 2)])
     assert report.rolled_back
     assert (report.used, report.set_aside.too_few, report.set_aside.total, report.mean_reward) == (0, 5, 5, 0.0)
@@ -184,7 +194,7 @@ def test_clones_leave_the_old_trusted_model_also_where_the_step_is_not_taken() -
     config["solver"]["update"] = {"shaping": "CENTERED"}
     es = ES(np.ones(6), config)
     update(es, [])
-    infos = [*es.ask(4), *(control(es) for _ in range(30)), *(control(es, 0) for _ in range(30))]
+    infos = [*es.ask(4), *(control(es) for _ in range(30)), *(control(es, held_out=True) for _ in range(30))]
     rewards = [3e38, -3e38, 3e38, 1.0, *rewards_of(10.0, 30, 1), *rewards_of(1.0, 30, 2)]
     assert es.sampler.trusted is not None
     assert es.tell(infos, rewards).rejected
@@ -306,7 +316,7 @@ def test_an_update_that_fails_counts_no_control_rewards() -> None:
     update(es, [10.0, 10.1])
     for _ in range(3):
         with pytest.raises(NothingToUpdate):
-            es.tell([control(es), control(es, 0)], [5.0, 10.0])
+            es.tell([control(es), control(es, held_out=True)], [5.0, 10.0])
     assert es.guard.comparison.present.count == 0
 
 
@@ -317,16 +327,54 @@ def test_a_share_of_the_traffic_gets_the_trusted_model() -> None:
     infos = [clone.add_noise() for _ in range(400)]
     assert {info.model_iter_id for info in infos} == {0}
     agent.update(infos, np.arange(400.0))
-    infos = [clone.add_noise() for _ in range(2000)]
-    holdout = [info for info in infos if info.model_iter_id == 0]
+    infos, holdout = [], []
+    for _ in range(2000):
+        infos.append(clone.add_noise())
+        if all((array == trusted[name]).all() for name, array in clone.parameters().items()):
+            holdout.append(infos[-1])
     assert len(holdout) / 2000 == pytest.approx(0.3, abs=0.04)
     assert sum(info.noise_key == 0 for info in infos) / 2000 == pytest.approx(0.5, abs=0.04)
     assert all(info.noise_key == 0 and info.identity for info in holdout)
-    while clone.add_noise().model_iter_id != 0:
-        pass
-    assert all((array == trusted[name]).all() for name, array in clone.parameters().items())
+    assert {info.model_iter_id for info in infos} == {1}
     report = agent.update([*infos, *holdout], np.concatenate([np.arange(2000.0), np.zeros(len(holdout))]))
     assert report.holdout == len(holdout)
+
+
+def test_both_arms_have_the_same_age_limit() -> None:
+    """Equal models, whose late rewards are better."""
+    config = settings(rollback=True, min_control=2)
+    config["solver"]["update"] = {"max_age": 3}
+    es = ES(np.ones(6), config)
+    update(es, [])
+    late = [control(es, held_out) for held_out in (False, True) * 10]
+    for _ in range(4):
+        update(es, rewards_of(1.0, 10, 1), rewards_of(1.0, 10, 1))
+    report = es.tell([*es.ask(8), *late], [*range(8), *[100.0] * 20])
+    assert report.set_aside.too_old == 20
+    assert (report.control, report.holdout) == (0, 0)
+    assert es.guard.comparison.total == 0.0
+
+
+def test_probes_are_not_compared() -> None:
+    agent = ESAgent(settings(rollback=True, min_control=2), mlp([4, 2]))
+    clone, tokens = agent.clone(), Tokens([bytes(32)])
+    agent.update([clone.add_noise() for _ in range(40)], np.arange(40.0))
+    probes = [clone.add_noise(evaluate=True) for _ in range(200)]
+    for probe in probes[100:]:
+        tokens.issue(probe)
+    infos = [clone.add_noise() for _ in range(8)]
+    report = agent.update([*infos, *probes], [*range(8), *[-5.0] * 200])
+    assert report.control >= 200
+    comparison = agent._ready("test")[0].guard.comparison
+    assert comparison.present.count + comparison.holdout.count + comparison.seen_present + comparison.seen_holdout <= 8
+
+
+def test_late_rewards_stay_in_their_arm_while_a_canary_grows() -> None:
+    sampler = ES(np.ones(2), settings(control_share=0.04, holdout_share=0.95)).sampler
+    served = np.array([2 * n for n in range(1, 2000)], np.uint64)
+    arms, later = sampler.arms(served), replace(sampler, holdout_share=0.5).arms(served)
+    quiet = np.array([sampler.is_control(key) for key in served.tolist()])
+    assert all((one[quiet] == other[quiet]).all() for one, other in zip(arms, later, strict=True))
 
 
 def test_a_share_of_the_traffic_is_control_the_same_for_a_key_everywhere() -> None:
@@ -468,15 +516,13 @@ def test_the_command_says_that_it_reverted_and_exits_with_five(tmp_path: Path) -
         agent.load_config(config)
         agent.load_inference_model(tmp_path / f"m{epoch}", model=mlp([4, 20, 2], activation="linear"))
         agent.load_solver(tmp_path / f"m{epoch}")
-        clone = agent.clone()
+        clone, strategy = agent.clone(), agent._ready("test")[0]
         with LogWriter(tmp_path / "log") as log:
             for n in range(6):
                 log.reward(clone.add_noise(), float(n))
             for n in range(3):
-                control = clone.add_noise(evaluate=True)
-                log.reward(control, worth + 0.1 * n)
-                control.model_iter_id = 0  # the trusted model, in the same hours
-                log.reward(control, 10.0 + 0.1 * n)
+                log.reward(control(strategy), worth + 0.1 * n)
+                log.reward(control(strategy, held_out=True), 10.0 + 0.1 * n)
         models = ["--model_dir", str(tmp_path / f"m{epoch}"), "--updated_model_dir", str(tmp_path / f"m{epoch + 1}")]
         result = run.invoke(main, ["offline-update", "--log_path", str(tmp_path / "log"), *models, *common])
         codes.append(result.exit_code)

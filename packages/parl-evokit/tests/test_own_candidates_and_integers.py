@@ -115,7 +115,7 @@ def test_the_holdout_arm_serves_whole_numbers_too() -> None:
     agent = ESAgent({"keys": "COUNTER", "solver": solver}, (start, lambda arrays, _: arrays["x"]))
     agent.update(agent.clone().draw(40), list(range(40)))
     clone = agent.clone()
-    while clone.add_noise().model_iter_id:  # until the trusted model, number 0, is served
+    while not clone.source.sampler.is_holdout(clone.add_noise().identity):  # until the trusted model is served
         pass
     whole, broken = clone.parameters()["x"].tolist()
     assert whole == 0.0

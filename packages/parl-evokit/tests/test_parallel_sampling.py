@@ -189,6 +189,7 @@ def test_a_class_is_made_in_each_worker_and_its_failure_is_reported(pool: Pool) 
     assert len(sample(agent, counting, 8, pool, share=1.0)) == 8
     with pytest.raises(EvaluationFailed, match="no environment here"):
         sample(agent, unmakeable, 8, pool)
+    assert len(sample(agent, counting, 8, pool, share=1.0)) == 8
 
 
 @pytest.mark.slow
@@ -436,8 +437,27 @@ def test_a_share_of_the_samples_is_control_traffic_as_a_clone_draws_it() -> None
     agent = new_agent(guard={"control_share": 0.5})
     drawn = agent.clone().draw(40)
     again = new_agent(guard={"control_share": 0.5}).clone()
-    assert [info.key for info in drawn] == [again.add_noise().key for _ in range(40)]
+    assert drawn == [again.add_noise() for _ in range(40)]
     assert 5 < sum(info.noise_key == 0 for info in drawn) < 35
+
+
+def test_samples_of_both_arms_are_served_and_seeded_as_a_clone_draws_them(pool: Pool) -> None:
+    from parallel_evaluations import output
+
+    agent = new_agent(guard={"control_share": 0.2, "holdout_share": 0.3, "rollback": True})
+    agent.update(*sample(agent, output, 40, pool, share=1.0))
+    sampled = sample(agent, output, 200, pool, share=1.0)
+    clone = agent.clone()
+    wanted = []
+    for info in sampled.infos:
+        clone.apply_noise(info)
+        wanted.append(output(clone, seed_of(info.identity or info.noise_key)))
+    assert sampled.rewards.tolist() == wanted
+    controls = [info.identity for info in sampled.infos if not info.noise_key]
+    assert len({*controls}) == len(controls) > 60
+    report = agent.update(*sampled)
+    assert report.control + report.holdout == len(controls)
+    assert min(report.control, report.holdout) > 20
 
 
 def test_statistics_of_observations_are_those_of_numpy_and_come_back_from_a_file() -> None:

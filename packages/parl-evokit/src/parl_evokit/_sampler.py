@@ -10,6 +10,7 @@ accumulate at the sides as with clipping, and the parameters of a sample remain 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from parl_evokit._records import SamplingInfo
 from parl_evokit.errors import ConfigError, EvolutionError
 from parl_evokit.noise._gaussian import GaussianNoise, PairPerturbation, PreparedPerturbation
 from parl_evokit.noise._keys import CONTROL_KEY
-from parl_evokit.noise._spec import UNITS_PER_ONE, splitmix64
+from parl_evokit.noise._spec import UNITS_PER_ONE, splitmix64, splitmix64_array
 
 __all__ = [
     "FARTHEST",
@@ -32,10 +33,12 @@ __all__ = [
     "RankOneTransform",
     "Sampler",
     "Transform",
+    "is_of_no_arm",
 ]
 
 PARENT_INDEX = 2**32
 CONTROL_INDEX = 2**32 + 1
+NO_ARM = 255 / 256  # from this place on, an identity is that of a sample of neither arm
 FARTHEST = 10.0  # standard deviations: no sample is farther from its model
 LARGEST_SPREAD = 1e30  # standard deviation beyond which samples of finite parameters may not be finite
 LARGEST_REACH = float(np.finfo(np.float32).max)
@@ -239,6 +242,33 @@ class Sampler:
             and (splitmix64(key >> 1, CONTROL_INDEX) >= self.control_share * 2**64)
         )
 
+    def arms(self, identities: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return the masks of the samples that got the present model of their time without noise, and the trusted one.
+
+        The shares are those of now: `holdout_share` may have changed since, as while a canary grows.
+
+        Args:
+            identities: Keys that clones drew, or of samples for which `is_of_no_arm` is true.
+        """
+        places = splitmix64_array(identities >> np.uint64(1), CONTROL_INDEX)
+        first, last = (np.uint64(ceil(share * 2**64)) for share in (self.control_share, max(self.quiet_share, NO_ARM)))
+        return places < first, (places >= first) & (places < last)
+
+    def serve(self, drawn: int, info: SamplingInfo, out: FlatVector) -> None:
+        """Write what a clone serves that drew this key: the record into `info`, the parameters into `out` `[n]`."""
+        quiet = self.quiet_share > 0.0 and drawn != CONTROL_KEY and self.is_control(drawn)
+        info.fill(CONTROL_KEY if quiet else drawn, self.model_iter_id, self.fingerprint)
+        info.identity = drawn if quiet else 0
+        self.apply(info, out)
+
+    def apply(self, info: SamplingInfo, out: FlatVector) -> None:
+        """Write the parameters of a sample of this model into `out` `[n]`."""
+        if self.trusted is not None and info.identity and self.is_holdout(info.identity):
+            np.copyto(out, self.trusted[1])
+            self.confine(out)
+        else:
+            self.perturb(info.noise_key, out)
+
     def parent_of(self, key: int) -> int:
         """Return the index of the parent of a sample: splitmix64(key >> 1, 2**32) modulo the number of parents.
 
@@ -332,6 +362,11 @@ class Sampler:
             raise EvolutionError(
                 f"{info} is of model {info.model_iter_id}, not of the present model {self.model_iter_id}"
             )
+
+
+def is_of_no_arm(identity: int) -> bool:
+    """Return whether an identity is none that a clone with a share of traffic without noise draws."""
+    return splitmix64(identity >> 1, CONTROL_INDEX) >= NO_ARM * 2**64
 
 
 @dataclass(frozen=True, eq=False)

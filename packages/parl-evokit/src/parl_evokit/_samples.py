@@ -5,7 +5,7 @@ reward. These are decoded with arrays, field by field for all records; `Record.d
 update, samples are sorted into groups that count and samples that are set aside, with the reason.
 
     samples ──► set aside: no key, foreign, orphan, too old, not finite
-            ──► control:   no noise, their rewards only
+            ──► arms:      no noise, the present or the trusted model, their rewards only
             ──► groups:    by the model they perturbed, newest first; one reward per key
 
 The result does not depend on the order of the samples.
@@ -342,6 +342,7 @@ class SortedSamples:
         groups: Usable samples, the newest model first.
         controls: Rewards of samples without noise, sorted, by the age of their model; not of the trusted one.
         holdout: Rewards of samples without noise of the trusted model, sorted.
+        arms: Rewards of both arms of the guard, the present model and the trusted one, by the age of the present model.
         repeated: Number of rewards beyond the first of a sample.
         set_aside: Numbers of samples that do not count, by reason.
         stale_rule: The algorithm's rule for samples of older models.
@@ -351,6 +352,7 @@ class SortedSamples:
     groups: list[Group] = field(default_factory=list)
     controls: dict[int, list[float]] = field(default_factory=dict)
     holdout: list[float] = field(default_factory=list)
+    arms: dict[int, tuple[list[float], list[float]]] = field(default_factory=dict)
     repeated: int = 0
     set_aside: SetAsideCounts = field(default_factory=SetAsideCounts)
     stale_rule: str = ""
@@ -374,8 +376,11 @@ class SortedSamples:
         return sum(int(np.count_nonzero(group.keys[:-1] ^ SIGN_BIT == group.keys[1:])) for group in self.groups)
 
 
+Arms = Callable[[NDArray[np.uint64]], tuple[NDArray[np.bool_], NDArray[np.bool_]]]
+
+
 def sort_samples(
-    samples: Samples, *, model_iter_id: int, fingerprint: int, max_age: int, trusted: int | None = None
+    samples: Samples, *, model_iter_id: int, fingerprint: int, max_age: int, arms: Arms | None = None
 ) -> SortedSamples:
     """Sort samples for an update.
 
@@ -384,7 +389,7 @@ def sort_samples(
         model_iter_id: Number of the model to update.
         fingerprint: Fingerprint of that model; a sample without one (0) is not checked.
         max_age: Largest age, in updates, of the models whose samples count.
-        trusted: Number of the model whose samples without noise may be of any age.
+        arms: `Sampler.arms`, if there is a trusted model; else no sample is of the holdout.
     """
     if (usual := _usual(samples, model_iter_id, fingerprint)) is not None:
         return SortedSamples([usual])
@@ -403,31 +408,44 @@ def sort_samples(
         bad_key=take(samples.keys == NO_KEY),
         foreign=take((samples.fingerprints != fingerprint) & (samples.fingerprints != 0)),
         orphan=take(ages < 0),
-        too_old=take((ages > max_age) & ~(samples.without_noise & (samples.models == trusted))),
+        too_old=take(ages > max_age),
         not_finite=take(~np.isfinite(samples.rewards)),
     )
     repeated = 0
     control = left & samples.without_noise
     controls: dict[int, list[float]] = {}
     holdout: list[float] = []
+    compared: dict[int, tuple[list[float], list[float]]] = {}
     if take(control):
         rows = samples.where(control)
         identified = rows.keys >= IDENTIFIED
         one_each = rows.where(identified).joined()
         repeated = int(np.count_nonzero(identified)) - len(one_each)
+        if arms is not None and len(one_each):
+            present, kept = arms(one_each.keys ^ IDENTIFIED)
+            compared = {
+                model_iter_id - number: (
+                    one_each.rewards[present & own].tolist(),
+                    one_each.rewards[kept & own].tolist(),
+                )
+                for number in distinct(one_each.models)
+                for own in [one_each.models == number]
+            }
+            holdout = sorted(one_each.rewards[kept].tolist())
+            one_each = one_each.where(~kept)
         rows = Samples.concatenated([rows.where(~identified), one_each])
         controls = {
             model_iter_id - number: sorted(rows.rewards[rows.models == number].tolist())
             for number in distinct(rows.models)[::-1]
         }
-        if trusted is not None:
-            holdout = controls.pop(model_iter_id - trusted, [])
     # A sample may have come with its fingerprint and without: it is the same sample.
     usable = replace(samples, fingerprints=np.zeros_like(samples.fingerprints))
     if aside.total or np.count_nonzero(control):
         usable = usable.where(left)
     one = usable.joined()
-    return SortedSamples(_groups(one, model_iter_id), controls, holdout, repeated + len(usable) - len(one), aside)
+    return SortedSamples(
+        _groups(one, model_iter_id), controls, holdout, compared, repeated + len(usable) - len(one), aside
+    )
 
 
 def fresh_intake(

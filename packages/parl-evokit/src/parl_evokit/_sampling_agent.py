@@ -56,6 +56,7 @@ class SamplingAgent:
         self._model = model
         self._buffer: FlatVector = source.sampler.parameters.copy()
         self._model.bind(self._buffer)
+        self._info = SamplingInfo()
 
     def add_noise(self, info: SamplingInfo | None = None, *, evaluate: bool = False) -> SamplingInfo:
         """Perturb the newest parameters with new noise.
@@ -65,38 +66,33 @@ class SamplingAgent:
 
         Args:
             info: A record to overwrite and return. Default: a new one.
-            evaluate: Use no noise (key 0): control traffic, which measures the model itself.
+            evaluate: Use no noise (key 0). Such samples measure the model itself; the guard does not compare them,
+                because no trusted model is served beside them.
 
         Returns:
             The record of the sample, to log beside its reward.
         """
         sampler = self._source.sampler
         drawn = CONTROL_KEY if evaluate else self._source.keys.draw()
-        control = sampler.quiet_share > 0.0 and drawn != CONTROL_KEY and sampler.is_control(drawn)
-        key, model = CONTROL_KEY if control else drawn, sampler.model_iter_id
-        if control and sampler.trusted is not None and sampler.is_holdout(drawn):
-            model, parameters = sampler.trusted
-            np.copyto(self._buffer, parameters)
-            sampler.confine(self._buffer)
-        else:
-            sampler.perturb(key, self._buffer)
-        self._model.refresh()
         info = SamplingInfo() if info is None else info
-        info.fill(key, model, sampler.fingerprint)
-        if control:
-            info.identity = drawn
+        sampler.serve(drawn, info, self._buffer)
+        self._model.refresh()
         return info
 
     def draw(self, n: int) -> list[SamplingInfo]:
         """Return the records of `n` samples, as `add_noise` would, for evaluation elsewhere with `apply_noise`."""
         sampler = self._source.sampler
-        keys = self._source.keys.draw_many(n)
+        keys = self._source.keys.draw_many(n).tolist()
+        infos = sampling_infos(keys, sampler.origin)
         if sampler.quiet_share:
-            keys[[sampler.is_control(key) for key in keys.tolist()]] = CONTROL_KEY
-        return sampling_infos(keys.tolist(), sampler.origin)
+            for key, info in zip(keys, infos, strict=True):
+                if sampler.is_control(key):
+                    info.fill(CONTROL_KEY, *sampler.origin)
+                    info.identity = key
+        return infos
 
     def apply_noise(self, info: SamplingInfo) -> None:
-        """Perturb the newest parameters with the noise of `info`, to evaluate samples that were drawn elsewhere.
+        """Take the parameters of `info`, to evaluate samples of the newest model that were drawn elsewhere.
 
         Raises:
             EvolutionError: The sample is of another model.
@@ -104,7 +100,12 @@ class SamplingAgent:
         """
         sampler = self._source.sampler
         sampler.require_own(info)
-        sampler.perturb(info.noise_key, self._buffer)
+        sampler.apply(info, self._buffer)
+        self._model.refresh()
+
+    def take(self, drawn: int) -> None:
+        """Take the parameters that `add_noise` serves with this key of `draw`."""
+        self._source.sampler.serve(drawn, self._info, self._buffer)
         self._model.refresh()
 
     @property

@@ -120,9 +120,7 @@ class UsedSamples:
                 found[rows] |= known[places] == keys
         return found
 
-    def adding(
-        self, keys: NDArray[np.uint64], models: NDArray[np.int64], update: int, oldest: int, trusted: int | None = None
-    ) -> "UsedSamples":
+    def adding(self, keys: NDArray[np.uint64], models: NDArray[np.int64], update: int, oldest: int) -> "UsedSamples":
         """Return these samples and those of another update.
 
         Args:
@@ -130,14 +128,9 @@ class UsedSamples:
             models: Model of each sample.
             update: Number of the model that the update made.
             oldest: Number of the oldest model whose samples are kept.
-            trusted: Number of an older model whose samples are kept, too.
         """
-        kept = [
-            batch
-            for batch in self._batches
-            if (max(batch.ranges) >= oldest or trusted in batch.ranges) and batch.update != update
-        ]
-        rows = (keys != CONTROL_KEY) & (keys != NO_KEY) & ((models >= oldest) | (models == trusted))
+        kept = [batch for batch in self._batches if max(batch.ranges) >= oldest and batch.update != update]
+        rows = (keys != CONTROL_KEY) & (keys != NO_KEY) & (models >= oldest)
         if not rows.all():
             keys, models = keys[rows], models[rows]
         ranges: dict[int, tuple[int, int]] = {}

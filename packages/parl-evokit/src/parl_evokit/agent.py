@@ -410,14 +410,13 @@ class ESAgent:
         contents.expire(report.model_iter_id, max_age)
         counted = np.isfinite(samples.rewards) & (samples.models <= model_iter_id)
         keys, models = samples.keys[counted], samples.models[counted]
-        trusted = None if (kept := strategy.guard.trusted) is None else kept[0]
         seen = {segment.segment for segment in contents.segments}
         missing = {name: before.missing.get(name, model_iter_id) for name in contents.ledger if name not in seen}
         gone = {name for name, model in missing.items() if model_iter_id - model > max(max_age, REMEMBERED)}
         self._progress = _solver_dir.Progress(
             {name: place for name, place in contents.ledger.items() if name not in gone},
             contents.waiting,
-            before.used.adding(keys, models, report.model_iter_id, report.model_iter_id - max_age, trusted),
+            before.used.adding(keys, models, report.model_iter_id, report.model_iter_id - max_age),
             {name: model for name, model in missing.items() if name not in gone},
             now_us,
             since_us,
@@ -436,8 +435,7 @@ class ESAgent:
             aside.untrusted = int(np.count_nonzero(~samples.tokens))
             samples = samples.where(samples.tokens) if aside.untrusted else samples
         if used.oldest > self.model_iter_id - strategy.max_age:  # `max_age` has been raised since
-            trusted = None if strategy.guard.trusted is None else strategy.guard.trusted[0]
-            known = [(some.models >= used.oldest) | (some.models == trusted) for some in (samples, contents.waiting)]
+            known = [some.models >= used.oldest for some in (samples, contents.waiting)]
             aside.too_old = int(np.count_nonzero(~known[0]))
             samples, contents.waiting = samples.where(known[0]), contents.waiting.where(known[1])
         older = np.flatnonzero(samples.models < self.model_iter_id)

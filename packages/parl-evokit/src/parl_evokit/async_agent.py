@@ -270,8 +270,7 @@ class AsyncESAgent(ESAgent):
         return restore
 
     def _tell(self, samples: Samples, aside: SetAsideCounts, **of_log: Any) -> UpdateReport:
-        trusted = self._ready("update")[0].guard.trusted
-        there = np.array([*self.warehouse.models(), self.model_iter_id, *(trusted or ())[:1]], np.int64)
+        there = np.array([*self.warehouse.models(), self.model_iter_id], np.int64)
         gone = ~np.isin(samples.models, there)
         if not gone.any():
             return super()._tell(samples, aside, **of_log)

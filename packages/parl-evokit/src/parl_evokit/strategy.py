@@ -226,7 +226,7 @@ class Strategy(ABC):
             return self._updated(intake, self._sampler)
 
     def _updated(self, intake: SortedSamples, before: Sampler) -> UpdateReport:
-        guard = self.guard.noting(self._since_trusted(intake, before), intake.holdout)
+        guard = self.guard.noting(*self._since_trusted(intake, before))
         comparison, verdict = guard.comparison, guard.verdict()
         if verdict is Verdict.WORSE:
             return self._with_comparison(self._roll_back(intake, before, guard), comparison, intake.holdout)
@@ -274,7 +274,7 @@ class Strategy(ABC):
             model_iter_id=present.model_iter_id,
             fingerprint=present.fingerprint,
             max_age=self._max_age,
-            trusted=None if present.trusted is None else present.trusted[0],
+            arms=None if present.trusted is None else present.arms,
         )
 
     def _take(self, step: Advance, before: Sampler, guard: Guard, state: Mapping[str, NDArray[Any]]) -> FlatVector:
@@ -294,13 +294,12 @@ class Strategy(ABC):
         self.keys.start_pair()
         return parameters
 
-    def _since_trusted(self, intake: SortedSamples, before: Sampler) -> list[float]:
-        """Return the rewards without noise of the models since the trusted one; none while it is the present one."""
+    def _since_trusted(self, intake: SortedSamples, before: Sampler) -> tuple[list[float], list[float]]:
+        """Return the rewards of both arms while a model since the trusted one was the present one; else none."""
         trusted = self.guard.trusted
-        if trusted is None:
-            return []
-        age = before.model_iter_id - trusted[0]
-        return [reward for own, rewards in intake.controls.items() if own < age for reward in rewards]
+        age = 0 if trusted is None else before.model_iter_id - trusted[0]
+        arms = [rewards for own, rewards in intake.arms.items() if own < age]
+        return [reward for present, _ in arms for reward in present], [reward for _, kept in arms for reward in kept]
 
     def _with_comparison(self, report: UpdateReport, comparison: Comparison, holdout: list[float]) -> UpdateReport:
         """Return the report with the comparison of the arms of this update."""

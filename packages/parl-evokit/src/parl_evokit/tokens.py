@@ -32,6 +32,7 @@ from pathlib import Path
 from parl_core.atomic_write import atomic_write
 from parl_evokit._directories import path_of
 from parl_evokit._records import SamplingInfo
+from parl_evokit._sampler import is_of_no_arm
 from parl_evokit.errors import InvalidToken, RecordError, SecretError
 from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS
 
@@ -158,7 +159,9 @@ class Tokens:
         key, flags = info.noise_key, 0
         if key == CONTROL_KEY:
             if not info.identity:
-                info.identity = random.randbits(KEY_BITS - 1) + 2
+                while not is_of_no_arm(identity := random.randbits(KEY_BITS - 1) + 2):
+                    pass
+                info.identity = identity
             key, flags = info.identity, WITHOUT_NOISE
         expiry = int(min(LATEST, self._clock() + self._lifetime_s))
         info.SerializeToString()  # a sample that no log holds must not be served

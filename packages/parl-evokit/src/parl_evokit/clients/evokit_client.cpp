@@ -628,7 +628,6 @@ struct Model {
     std::vector<size_t> integers; // parameters that are whole numbers
     double control_share = 0, holdout_share = 0;
     bool has_trusted = false; // else the trusted model is this one
-    uint32_t trusted_id = 0;
     std::vector<float> trusted; // its parameters
     bool mirrored = true;
     std::shared_ptr<const evokit_noise> noise;
@@ -662,6 +661,12 @@ struct Model {
             noise->perturb(key, 0, out.size(), steps.empty() ? nullptr : steps.data(), step(), from.data(), out.data());
         }
         confine(out);
+    }
+
+    // The trusted model in its arm, else this one; of the arms of identities, of which none is that of a perturbed sample.
+    void without_noise(Arm arm, std::vector<float> &out) const {
+        if (arm == Arm::holdout) out = trusted;
+        else perturb(0, out);
     }
 
     float step() const { return static_cast<float>(std) * (1.0f / 4096.0f); }
@@ -861,7 +866,6 @@ std::shared_ptr<const Model> read_model(const std::string &path, const std::vect
     model->control_share = share("control_share"), model->holdout_share = share("holdout_share");
     if (state.find("guard.parameters")) {
         model->has_trusted = true;
-        model->trusted_id = static_cast<uint32_t>(state.get<int64_t>("guard.number", "<i8", 1)[0]);
         model->trusted = state.get<float>("guard.parameters", "<f4", start);
     }
     uint64_t seed = std::strtoull(setting(config, sampling + "seed", "18").c_str(), nullptr, 10);
@@ -996,12 +1000,9 @@ int evokit_add_noise(evokit_sampler *sampler, evokit_info *info) {
         if (arm == Model::Arm::perturbed) {
             *info = {key, 0, model.model_iter_id, model.fingerprint};
             model.perturb(key, sampler->buffer);
-        } else if (arm == Model::Arm::control) {
-            *info = {0, key, model.model_iter_id, model.fingerprint};
-            model.perturb(0, sampler->buffer);
         } else {
-            *info = {0, key, model.trusted_id, model.fingerprint};
-            sampler->buffer = model.trusted;
+            *info = {0, key, model.model_iter_id, model.fingerprint};
+            model.without_noise(arm, sampler->buffer);
         }
         return 0;
     });
@@ -1014,7 +1015,9 @@ int evokit_apply_noise(evokit_sampler *sampler, const evokit_info *info) {
         if (info->model_iter_id != model->model_iter_id || (info->fingerprint && info->fingerprint != model->fingerprint))
             throw Failure("the sample is of another model than the newest");
         sampler->model = std::move(model);
-        sampler->model->perturb(info->key, sampler->buffer);
+        const Model &newest = *sampler->model;
+        if (info->key || !info->identity) newest.perturb(info->key, sampler->buffer);
+        else newest.without_noise(newest.arm(info->identity), sampler->buffer);
         return 0;
     });
 }

@@ -41,7 +41,7 @@ typedef struct evokit_sampler evokit_sampler;
 typedef struct evokit_log evokit_log;
 typedef struct evokit_tokens evokit_tokens;
 
-/* A sample: which noise a model had. Key 0 is control and holdout traffic, which has no noise. */
+/* A sample: which noise a model had. Key 0 is control and holdout traffic, which has no noise; the identity tells which. */
 typedef struct {
     uint64_t key;
     uint64_t identity; /* of a sample without noise, which its key does not tell from others; else 0 */
@@ -79,9 +79,9 @@ size_t evokit_parameter_count(const evokit_source *source);
 evokit_sampler *evokit_sampler_new(evokit_source *source);
 void evokit_sampler_free(evokit_sampler *sampler);
 /* Perturb the newest model with noise of a new key; or serve it as it is, where the control share says so, or the trusted
-   model (info->model_iter_id), where the holdout share does. */
+   model, where the holdout share does; model_iter_id is that of the newest one in both cases. */
 int evokit_add_noise(evokit_sampler *sampler, evokit_info *info);
-/* Perturb the newest model as `info` says; -1 if that is a sample of another model. */
+/* Take the parameters of the sample `info`; -1 if that is a sample of another model. */
 int evokit_apply_noise(evokit_sampler *sampler, const evokit_info *info);
 /* All perturbed parameters, or those of one name, and how many; valid until the next perturbation. */
 const float *evokit_parameters(const evokit_sampler *sampler, size_t *count);

@@ -139,6 +139,7 @@
     if (view.getUint8(0) !== 1 || flags & ~CONTROL_FLAG) throw new Error("this is not a token of format 1");
     return {
       key: flags & CONTROL_FLAG ? 0n : view.getBigUint64(18, true),
+      identity: flags & CONTROL_FLAG ? view.getBigUint64(18, true) : 0n,
       expires: new Date(1000 * view.getUint32(6, true)),
       modelIterId: view.getUint32(10, true),
       fingerprint: view.getUint32(14, true),
@@ -188,7 +189,7 @@
     return Array.from(found, ([, text]) => Number(text.replace("inf", "Infinity")));
   }
 
-  const PARENT_INDEX = 1n << 32n;
+  const PARENT_INDEX = 1n << 32n, CONTROL_INDEX = PARENT_INDEX + 1n;
   const dot = (a, b, start = 0) => a.reduce((sum, value, i) => sum + value * b[start + i], 0);
 
   // The matrix that an algorithm multiplies noise by, as a function of the normal numbers; null where it has none.
@@ -276,6 +277,7 @@
       const config = solver.config, sampling = (name, otherwise) => setting(config, "gaussian_sampling", name, otherwise);
       const algorithm = setting(config, "solver", "type", "BASIC_ES");
       if (!state && !WITHOUT_STATE.includes(algorithm)) throw new Error(`${algorithm} needs state: solver.npz`);
+      this.state = Boolean(state);
       this.modelIterId = solver.model_iter_id;
       this.fingerprint = solver.fingerprint;
       this.arrays = readNpz(parameters);
@@ -284,7 +286,11 @@
       this.std = Number(sampling("std", "1"));
       const arrays = Object.fromEntries((state ? readNpz(state) : []).map((array) => [array.name, array]));
       const std = arrays.std, trusted = arrays["guard.parameters"];
-      this.trusted = trusted ? { number: Number(arrays["guard.number"].values[0]), flat: trusted.values } : null;
+      this.trusted = trusted ? trusted.values : null;
+      const part = (name) => Number(setting(config, "guard", name, "0"));
+      this.rollback = setting(config, "guard", "rollback", "false") === "true";
+      this.holdout = [part("control_share"), part("control_share") + part("holdout_share")].map(
+        (share) => BigInt(Math.ceil(share * 2 ** 64)));
       if (std) this.std = std.shape.length ? Float32Array.from(std.values) : std.values[0];
       if (arrays.sigma) this.std = arrays.sigma.values[0];
       if (algorithm === "SEP_CMA_ES") this.std = Float32Array.from(arrays.variances.values, (each) => this.std * Math.sqrt(each));
@@ -296,7 +302,7 @@
       this.parents = algorithm === "GA" ? parentsOf(arrays, this.noise, this.std, n) : null;
       this.box = /\b(lower|upper)\s*:/.test(config) ? [sides("lower", -Infinity), sides("upper", Infinity)] : null;
       this.integers = settings(config, "integers");
-      if (this.trusted) this.confine(this.trusted.flat);
+      if (this.trusted) this.confine(this.trusted);
       const [kind, , ...words] = (solver.model || "").split(":");
       this.layers = kind === "mlp" ? this.arrays.filter((array) => /^w\d+$/.test(array.name)).length : 0;
       this.activation = words.find((word) => word in ACTIVATIONS) || "tanh";
@@ -321,10 +327,13 @@
     // The model with the noise of a token; the trusted model for a token of the holdout arm, which needs `state`.
     sample(token) {
       const said = readToken(token), same = said.fingerprint === this.fingerprint;
-      if (same && said.key === 0n && this.trusted && said.modelIterId === this.trusted.number)
-        return this.parts(this.trusted.flat.slice());
       if (said.modelIterId !== this.modelIterId || !same)
         throw new Error(`the token is of model ${said.modelIterId}, here is ${this.modelIterId}: load it anew`);
+      const place = splitmix64(said.identity >> 1n, CONTROL_INDEX), [first, end] = this.holdout;
+      if (said.identity && first <= place && place < end) {
+        if (this.trusted) return this.parts(this.trusted.slice());
+        if (this.rollback && !this.state) throw new Error("the token is of the holdout arm, which needs state: solver.npz");
+      }
       return this.perturbed(said.key);
     }
 

@@ -233,7 +233,7 @@ class Pool(ClosingContext):
             size = 1 if alone else max(1, int(self._size / CALLS_PER_S / member.each_s))
             numbers = [member.unsent.popleft() for _ in range(min(size, len(member.unsent)))]
             member.calls += 1
-            keys = [self._infos[number].noise_key for number in numbers]
+            keys = [info.identity or info.noise_key for info in map(self._infos.__getitem__, numbers)]
             self._submit(slot, "evaluate", keys, numbers=numbers)
 
     def _take(
@@ -252,7 +252,8 @@ class Pool(ClosingContext):
                 )
             elif isinstance(value, Failure):  # it could not be made ready: next time anew
                 self._forget(work.slot)
-                yield EvaluationFailed(value.summary, value.trace)
+                if member.job is self._job:  # else it failed at an earlier function, which has been reported
+                    yield EvaluationFailed(value.summary, value.trace)
             elif isinstance(value, Reply):
                 member.calls -= 1
                 if value.answers(len(numbers)):

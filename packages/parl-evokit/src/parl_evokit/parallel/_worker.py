@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parl_evokit._records import SamplingInfo
 from parl_evokit._sampler import Sampler
 from parl_evokit._samples import as_float
 from parl_evokit._sampling_agent import FixedModel, SamplingAgent
@@ -125,17 +124,16 @@ class Worker:
             self._agent = self._counting = NormalizedAgent(self._clone, model.normalizer, counts=True)
 
     def evaluate(self, keys: Sequence[int]) -> Reply:
-        """Evaluate the samples with these keys."""
+        """Evaluate the samples that were drawn with these keys."""
         assert self._clone is not None
         assert self._source is not None
-        sampler, info, began = self._source.sampler, SamplingInfo(), monotonic()
+        began = monotonic()
         rewards: list[float] = []
         sums: list[ObservationSums | None] | None = None if self._counting is None else []
         failure = None
         for key in keys:
-            info.fill(key, sampler.model_iter_id, sampler.fingerprint)
             try:
-                self._clone.apply_noise(info)
+                self._clone.take(key)
                 reward = as_float(self._call(self._agent, seed_of(key, self._alike)))
             except (Exception, SystemExit) as error:  # of the user's function: it belongs to the caller
                 failure = _failure_of(error)
