@@ -65,3 +65,18 @@ def test_its_samples_are_those_of_basic_es_and_the_agent_takes_it() -> None:
     agent = ESAgent(settings(), mlp([4, 3, 2]))
     clone = agent.clone()
     assert agent.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0]).used == 4
+
+
+def test_a_late_pair_counts_as_one_pair() -> None:
+    steps = []
+    for late in (0, 2):
+        es = ARS(np.ones(100), settings(top_k=64))
+        first = es.ask(64)
+        rewards = [-float(np.square(x).sum()) for x in es.candidates(first)]
+        es.tell(first[: 64 - late], rewards[: 64 - late])
+        second, before = es.ask(64), es.mean
+        again = [-float(np.square(x).sum()) for x in es.candidates(second)]
+        report = es.tell([*second, *first[64 - late :]], [*again, *rewards[64 - late :]])
+        assert report.stale == ({1: late} if late else {})
+        steps.append(float(np.linalg.norm(es.mean - before)))
+    assert steps[1] == pytest.approx(steps[0], rel=0.2)

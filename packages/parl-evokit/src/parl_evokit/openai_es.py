@@ -33,7 +33,7 @@ reports its choice:
 Augmented random search (Mania, Guy, Recht 2018, arXiv 1803.07055), algorithm 1 in its version V1-t, is the same with
 other utilities:
 
-    theta <- theta + rate / (b * deviation of their rewards) * sum over the b best directions of (r+ - r-) * z
+    theta <- theta + rate / (b * deviation of their rewards) * sum over the b best directions of (r+ - r-) * z  (5)
 
 A direction is a mirrored pair, and is as good as its better half (line 6). The normalisation of observations of version
 V2 belongs to the policy; see `ObservationStatistics` of `parl_evokit.parallel`.
@@ -44,7 +44,8 @@ by std, not by 1/std, as the original EvoKit does, so that its documented learni
 weights are clipped, and utilities are centred by their weighted mean, so that the shift of the centre, which all
 samples of one model have in common, adds nothing if their utilities do not differ. ARS steps go through the optimizer
 of the settings (SGD is the paper's); halves of a pair count alone when their twins did not come; stale samples are
-chosen and normalised within their own model and weighted by stale_decay**age.
+chosen and normalised within their own model and weighted by stale_decay**age, and b is the sum of these weights over
+the chosen directions of all models.
 """
 
 from __future__ import annotations
@@ -259,8 +260,9 @@ class ARS(ES):
 
     def _scale(self, group: Group, intake: SortedSamples) -> float:  # noqa: ARG002
         """Return the part of one unit of noise with utility 1: the deviation is in the utilities already."""
-        directions = len(np.unique(group.keys >> np.uint64(1)))
-        return -1.0 / UNITS_PER_ONE / min(self.config.solver.update.top_k, directions)
+        update = self.config.solver.update
+        weights = sum([_weight(each, update) * _directions(each, update) for each in intake.groups])
+        return -1.0 / UNITS_PER_ONE / weights if weights else 0.0
 
 
 def utilities_of(group: Group, update: UpdateConfig) -> shaping.Utilities:
@@ -276,6 +278,11 @@ def _weight(group: Group, update: UpdateConfig) -> float:
     for _ in range(group.age):
         weight *= update.stale_decay
     return weight
+
+
+def _directions(group: Group, update: UpdateConfig) -> int:
+    """Return the number of directions that count of one model."""
+    return min(update.top_k, len(np.unique(group.keys >> np.uint64(1))))
 
 
 def _together(groups: Sequence[Group]) -> Group:
