@@ -118,3 +118,13 @@ def test_grouped_samples_of_an_old_model_cancel_the_shift_of_the_centre() -> Non
 
 def _noise(es: ES, info: SamplingInfo) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     return es.sampler.normals(np.array([info.noise_key], np.uint64))[0] * STD
+
+
+def test_samples_under_a_schedule_of_std_have_no_importance_weights() -> None:
+    schedule = {"type": "EXPONENTIAL", "final": 0.01, "updates": 4}
+    sampling = {"gaussian_sampling": {"std": 1.0, "schedule": schedule}}
+    es = ES(np.ones(5), {"keys": "COUNTER", "solver": {"sampling": sampling}})
+    first = es.ask(20)
+    es.tell(first[:10], np.arange(10.0))
+    report = es.tell([*es.ask(10), *first[10:]], np.arange(20.0))
+    assert report.stale_rule in {"GROUPED", "POOLED"}

@@ -27,7 +27,8 @@ reports its choice:
 
     up to 100 parameters: IMPORTANCE if the weights (3) leave at least half of the samples, by sum(w)^2 / sum(w^2); else
                           POOLED
-    more parameters:      POOLED if there are fewer than 4 samples a model, or if the models differ more than their
+    more parameters,
+    or a schedule of std: POOLED if there are fewer than 4 samples a model, or if the models differ more than their
                           samples do (more than half of the variance of all ranks lies between them); else GROUPED
 
 Augmented random search (Mania, Guy, Recht 2018, arXiv 1803.07055), algorithm 1 in its version V1-t, is the same with
@@ -120,7 +121,8 @@ class ES(Strategy):
         self._centres: Centres | None = None
         stale = self.config.solver.update.stale
         few = self.layout.size <= MOST_PARAMETERS
-        if stale is StaleKind.IMPORTANCE or (stale is StaleKind.AUTO and few and type(self) is ES):
+        chosen = stale is StaleKind.AUTO and few and not self._scheduled  # the densities are those of one std
+        if stale is StaleKind.IMPORTANCE or (chosen and type(self) is ES):
             if not few:
                 raise ConfigError(
                     f"stale: IMPORTANCE is for up to {MOST_PARAMETERS} parameters, not {self.layout.size}: use "
