@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_evokit import ARS, ES, ESAgent, mlp
+from parl_evokit import ARS, ES, ConfigError, ESAgent, mlp
 
 
 def settings(top_k: int = 4, lr: float = 0.02, std: float = 0.05) -> dict[str, Any]:
@@ -80,3 +80,8 @@ def test_a_late_pair_counts_as_one_pair() -> None:
         assert report.stale == ({1: late} if late else {})
         steps.append(float(np.linalg.norm(es.mean - before)))
     assert steps[1] == pytest.approx(steps[0], rel=0.2)
+
+
+def test_no_direction_at_all_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="top_k must be 1 or more, not 0"):
+        ARS(np.zeros(3), settings(top_k=0))

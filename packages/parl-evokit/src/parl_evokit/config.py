@@ -403,6 +403,7 @@ class UpdateConfig:
     default_reward: float = 0.0
 
     def __post_init__(self) -> None:
+        _require(self.top_k >= 1, "top_k", self.top_k, "1 or more")
         _require(
             self.weight_decay >= 0.0 and isfinite(self.weight_decay), "weight_decay", self.weight_decay, "0 or more"
         )
