@@ -187,3 +187,17 @@ def test_what_is_no_decision_or_no_policy_is_refused(tmp_path: Path) -> None:
             evaluate(decisions, returning(result))
     with pytest.raises(EvolutionError, match="too few"):
         evaluate(read_decisions(tmp_path), candidate)
+
+
+def test_visitors_who_send_nothing_count_with_the_reward_that_says_so(tmp_path: Path) -> None:
+    with LogWriter(tmp_path) as log:
+        for n in range(30):
+            info = SamplingInfo([7, n + 2], 1, 5)
+            log.sampled(info, context=[1.0], action=n % 2, propensity=0.5)
+            if n % 3 == 0:
+                log.reward(info, 1.0)
+    assert read_decisions(tmp_path).rewards.tolist() == [1.0] * 10
+    decisions = read_decisions(tmp_path, default_reward=0.0)
+    assert sorted(decisions.rewards.tolist()) == [0.0] * 20 + [1.0] * 10
+    with pytest.raises(EvolutionError, match="rewards are finite"):
+        read_decisions(tmp_path, default_reward=float("nan"))

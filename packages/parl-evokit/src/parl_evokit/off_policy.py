@@ -104,11 +104,18 @@ class Evaluation:
     largest_weight: float
 
 
-def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> Decisions:
+def read_decisions(
+    paths: str | PathLike[str] | Iterable[str | PathLike[str]], *, default_reward: float | None = None
+) -> Decisions:
     """Return all decisions of logs that have a reward; several rewards are combined as an update combines them.
 
     Samples without noise that have no identity are left out, because their rewards cannot be assigned. Records of other
     writers that `LogWriter` would refuse are left out, too.
+
+    Args:
+        paths: Logs: directories of segments, or single files.
+        default_reward: Reward of a decision without one that counts. Default: such decisions are left out, which is
+            right only if each visitor sends a reward, or if rewards are lost for unrelated reasons.
 
     Raises:
         LogError: A path does not exist, or cannot be read.
@@ -137,7 +144,8 @@ def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -
                 continue
             if is_decision(record.context, record.action, record.propensity):
                 served[_identity(record.info, fingerprint)] = record
-    rows = [(record, rewards[sample]) for sample, record in served.items() if sample in rewards]
+    found = ((record, rewards.get(sample, default_reward)) for sample, record in served.items())
+    rows = [(record, reward) for record, reward in found if reward is not None]
     if len({len(record.context) for record, _ in rows}) > 1:
         raise EvolutionError("contexts in the log differ in length: they are of different products or versions")
     contexts = b"".join(record.context for record, _ in rows)
