@@ -169,6 +169,7 @@ int values(char **given) {
     if (!source) return failed();
     evokit_sampler *sampler = evokit_sampler_new(source);
     evokit_info info = {0, 0, evokit_model_iter_id(source), 0};
+    evokit_source_close(source); // the sampler goes on
     while (std::cin >> info.key) {
         if (evokit_apply_noise(sampler, &info)) return failed();
         size_t count;
@@ -176,7 +177,6 @@ int values(char **given) {
         std::fwrite(values, sizeof(float), count, stdout);
     }
     evokit_sampler_free(sampler);
-    evokit_source_close(source);
     return 0;
 }
 

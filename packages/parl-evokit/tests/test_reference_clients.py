@@ -577,3 +577,14 @@ def test_a_full_disk_is_reported_and_leaves_whole_records(cpp: Command, tmp_path
     contents = read_log(tmp_path / "log")
     assert 10 < len(contents.samples) < 1000
     assert all(report.unread == 0 and not report.damage for report in contents.segments)
+
+
+@pytest.mark.slow
+def test_a_cpp_sampler_outlives_its_source(tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("there is no g++")
+    program = tmp_path / "checked"
+    flags = ["-std=c++17", "-g", "-fsanitize=address", "-pthread", f"-I{SOURCE.parent}"]
+    sources = [HERE / "cpp_client_program.cpp", SOURCE]
+    subprocess.run(["g++", *flags, "-o", program, *sources], check=True, timeout=240)
+    assert_alike([str(program)], updated("BASIC_ES", {}), tmp_path / "model", 20)

@@ -903,9 +903,8 @@ std::pair<int64_t, std::string> newest_in(const std::string &path) {
     return newest;
 }
 
-}  // namespace
-
-struct evokit_source {
+// Where models come from; samplers keep it as long as they need it.
+struct Source {
     std::string path;
     std::vector<int16_t> quantiles;
     std::mutex refreshing;
@@ -934,30 +933,36 @@ struct evokit_source {
     }
 };
 
+}  // namespace
+
+struct evokit_source {
+    std::shared_ptr<Source> shared;
+};
+
 evokit_source *evokit_source_open(const char *path, const char *quantiles) {
     return guarded<evokit_source *>(nullptr, [&] {
-        auto source = std::make_unique<evokit_source>();
+        auto source = std::make_shared<Source>();
         source->path = path;
         source->quantiles = read_quantiles(quantiles);
         source->refresh();
-        return source.release();
+        return new evokit_source{std::move(source)};
     });
 }
 
 void evokit_source_close(evokit_source *source) { delete source; }
 
 int evokit_refresh(evokit_source *source) {
-    return guarded(-1, [&] { return source->refresh() ? 1 : 0; });
+    return guarded(-1, [&] { return source->shared->refresh() ? 1 : 0; });
 }
 
-uint32_t evokit_model_iter_id(const evokit_source *source) { return source->newest()->model_iter_id; }
+uint32_t evokit_model_iter_id(const evokit_source *source) { return source->shared->newest()->model_iter_id; }
 
-size_t evokit_parameter_count(const evokit_source *source) { return source->newest()->parameters.size(); }
+size_t evokit_parameter_count(const evokit_source *source) { return source->shared->newest()->parameters.size(); }
 
 // --- sampling ----------------------------------------------------------------------------------------------------------------
 
 struct evokit_sampler {
-    evokit_source *source;
+    std::shared_ptr<Source> source;
     std::shared_ptr<const Model> model;
     std::vector<float> buffer;
     std::array<uint64_t, 32> randomness{};
@@ -982,8 +987,8 @@ struct evokit_sampler {
 evokit_sampler *evokit_sampler_new(evokit_source *source) {
     return guarded<evokit_sampler *>(nullptr, [&] {
         auto sampler = std::make_unique<evokit_sampler>();
-        sampler->source = source;
-        sampler->model = source->newest();
+        sampler->source = source->shared;
+        sampler->model = sampler->source->newest();
         sampler->buffer = sampler->model->parameters;
         return sampler.release();
     });

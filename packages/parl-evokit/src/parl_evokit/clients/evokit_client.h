@@ -67,7 +67,7 @@ void evokit_perturb(const evokit_noise *noise, uint64_t key, uint64_t start, siz
 
 /* A model directory (params.npz, solver.json, solver.npz) of any algorithm, or a warehouse of them. */
 evokit_source *evokit_source_open(const char *path, const char *quantiles);
-/* Samplers may be used on after that; they keep the model. */
+/* Samplers may be used on after that; they keep the last model. */
 void evokit_source_close(evokit_source *source);
 /* Take up a newer model, from any thread: 1 there was one, 0 there was none, -1 it cannot be read and the last one stays. */
 int evokit_refresh(evokit_source *source);
