@@ -29,7 +29,7 @@ if (command === "noise" && given.length === 7) {
     quantiles: bytes(given[1]),
     parameters: bytes(`${given[0]}/params.npz`),
     solver,
-    state: bytes(`${given[0]}/solver.npz`),
+    state: given[2] === "stateless" ? undefined : bytes(`${given[0]}/solver.npz`),
   });
   const lines = fs.readFileSync(0, "utf8").split("\n").filter(Boolean).map((token) => {
     try {

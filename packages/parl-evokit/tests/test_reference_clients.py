@@ -588,3 +588,13 @@ def test_a_cpp_sampler_outlives_its_source(tmp_path: Path) -> None:
     sources = [HERE / "cpp_client_program.cpp", SOURCE]
     subprocess.run(["g++", *flags, "-o", program, *sources], check=True, timeout=240)
     assert_alike([str(program)], updated("BASIC_ES", {}), tmp_path / "model", 20)
+
+
+def test_a_browser_refuses_a_schedule_of_std_without_its_state(javascript: Command, tmp_path: Path) -> None:
+    for kind in ("EXPONENTIAL", "CONSTANT"):
+        schedule = {"type": kind} | ({"final": 0.1, "updates": 4} if kind == "EXPONENTIAL" else {})
+        agent("BASIC_ES", schedule=schedule).save(tmp_path / kind)
+    said(javascript, "sample", tmp_path / "CONSTANT", QUANTILES, "stateless")
+    command = [*javascript, "sample", str(tmp_path / "EXPONENTIAL"), str(QUANTILES), "stateless"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=240, check=False)
+    assert "a schedule of std needs state" in done.stderr

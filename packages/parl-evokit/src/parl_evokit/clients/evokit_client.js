@@ -277,6 +277,9 @@
       const config = solver.config, sampling = (name, otherwise) => setting(config, "gaussian_sampling", name, otherwise);
       const algorithm = setting(config, "solver", "type", "BASIC_ES");
       if (!state && !WITHOUT_STATE.includes(algorithm)) throw new Error(`${algorithm} needs state: solver.npz`);
+      const schedule = /\bgaussian_sampling\s*\{[^{}]*\bschedule\s*\{([^{}]*)/.exec(config);
+      if (!state && schedule && setting(schedule[1], null, "type", "CONSTANT") !== "CONSTANT")
+        throw new Error("a schedule of std needs state: solver.npz");
       this.state = Boolean(state);
       this.modelIterId = solver.model_iter_id;
       this.fingerprint = solver.fingerprint;
