@@ -245,3 +245,15 @@ def test_an_update_with_timeouts_can_be_replayed(tmp_path: Path) -> None:
     log_of(tmp_path / "log", agent, [(5000, 1.0)], "b")
     before = agent_of()
     assert before.replay_log(tmp_path / "log", tmp_path / "new")[0].parameters_sha256 == report.parameters_sha256
+
+
+def test_who_never_answers_counts_although_the_model_is_too_old_before_the_timeout(tmp_path: Path) -> None:
+    agent = agent_of(reward_timeout_s=1e6, max_age=2)
+    counts = []
+    for number in range(4):
+        log_of(
+            tmp_path / "log", agent, [(1000 + number, 1.0), (1000 + number, 2.0), (1000 + number, None)], "abcd"[number]
+        )
+        report, contents = agent.update_from_log(tmp_path / "log")
+        counts.append((report.used, report.timed_out, report.stale, contents.expired))
+    assert counts == [(2, 0, {}, 0), (2, 0, {}, 0), (3, 1, {2: 1}, 0), (3, 1, {2: 1}, 0)]

@@ -452,7 +452,7 @@ class ESAgent:
         """Return the samples with those whose reward did not come in time, and the number of the latter.
 
         They are not waited for any more. Samples that are read for the first time wait from `since_us` on, or from
-        their serving time if that is later.
+        their serving time if that is later. No sample waits beyond the last update that can use it: it would not count.
         """
         strategy, _ = self._ready("update")
         update, waiting = strategy.config.solver.update, contents.waiting
@@ -464,6 +464,7 @@ class ESAgent:
         times = np.where(new, np.maximum(waiting.times, since_us), waiting.times)
         waiting = contents.waiting = replace(waiting, times=times)
         late = timed & (times <= now_us - int(update.reward_timeout_s * 1e6))
+        late |= waiting.models == self.model_iter_id - strategy.max_age
         if not late.any():
             return samples, 0
         contents.waiting = waiting.where(~late)
