@@ -2,6 +2,7 @@
 
 import math
 import random
+from math import fsum
 
 import numpy as np
 import pytest
@@ -131,3 +132,36 @@ def test_rewards_that_a_log_cannot_hold_count_as_what_it_would_hold() -> None:
 def test_there_must_be_one_reward_for_each_sample() -> None:
     with pytest.raises(InvalidReward, match="2 samples came with 1 rewards"):
         Samples.of([info(2), info(4)], [1.0])
+
+
+def test_rewards_of_samples_join_as_one_by_one() -> None:
+    """Against a plain loop: repeated rewards with and without tokens, of several models, in any order."""
+    dice = np.random.default_rng(4)
+    n = 3000
+    samples = Samples(
+        dice.integers(2, 400, n).astype(np.uint64),
+        dice.integers(0, 3, n),
+        np.full(n, PRINT, np.uint32),
+        dice.normal(size=n).astype(np.float32),
+        dice.integers(1, 4, n).astype(np.uint32),
+        dice.integers(0, 5, n),
+        dice.random(n) < 0.3,
+    )
+    rows: dict[tuple[int, int], list[tuple[int, float, int, bool]]] = {}
+    for key, model, _, reward, count, time, token in zip(
+        *(each.tolist() for each in vars(samples).values()), strict=True
+    ):
+        rows.setdefault((model, key), []).append((time, reward, count, token))
+    joined = samples.joined()
+    assert list(zip(joined.models.tolist(), joined.keys.tolist(), strict=True)) == sorted(rows)
+    for sample, reward, count, token in zip(
+        sorted(rows), joined.rewards.tolist(), joined.counts.tolist(), joined.tokens.tolist(), strict=True
+    ):
+        signed = [(time, value) for time, value, _, trusted in rows[sample] if trusted]
+        assert token == bool(signed)
+        if signed:
+            assert reward == min(signed)[1]
+        else:
+            total = sum(number for _, _, number, _ in rows[sample])
+            assert count == total
+            assert reward == np.float32(fsum(value * number for _, value, number, _ in rows[sample]) / total)

@@ -166,19 +166,25 @@ class Samples:
         ordered, starts = self.sorted_runs()
         if len(starts) == len(self):
             return ordered
-        stops = np.append(starts[1:], len(self))
+        sizes = np.diff(starts, append=len(self))
         one = ordered.where(starts)
         rewards, counts, tokens = one.rewards.copy(), one.counts.copy(), one.tokens.copy()
-        for place in np.flatnonzero(stops - starts > 1).tolist():
-            several = slice(starts[place], stops[place])
-            trusted = ordered.tokens[several]
-            if trusted.any():
-                times, values = ordered.times[several][trusted].tolist(), ordered.rewards[several][trusted].tolist()
-                rewards[place], counts[place] = min(zip(times, values, strict=True))[1], 1
-                tokens[place] = True
-                continue
-            counts[place] = ordered.counts[several].sum()
-            rewards[place] = _mean(ordered.rewards[several].tolist(), ordered.counts[several].tolist())
+        several = sizes > 1
+        rows = np.flatnonzero(np.repeat(several, sizes))
+        places = np.repeat(np.flatnonzero(several), sizes[several])
+        signed = ordered.tokens[rows]
+        if signed.any():
+            valid, place = rows[signed], places[signed]
+            by_time = np.lexsort((ordered.rewards[valid], ordered.times[valid], place))
+            first = by_time[np.append(True, np.diff(place[by_time]) > 0)]
+            rewards[place[first]], counts[place[first]], tokens[place[first]] = ordered.rewards[valid[first]], 1, True
+            left = ~tokens[places]
+            rows, places = rows[left], places[left]
+        if len(rows):
+            begins = np.flatnonzero(np.append(True, np.diff(places) > 0))
+            several_of = places[begins]
+            rewards[several_of] = _means(ordered.rewards[rows], ordered.counts[rows], begins)
+            counts[several_of] = np.add.reduceat(ordered.counts[rows], begins)
         return replace(one, rewards=rewards, counts=counts, tokens=tokens)
 
     def infos(self) -> list[SamplingInfo]:
@@ -311,12 +317,18 @@ def _wrong_info(infos: Sequence[object]) -> RecordError:
     return RecordError("a sample is not a record")
 
 
-def _mean(rewards: list[float], counts: list[int]) -> float:
-    """Return the mean, which does not depend on the order: the sum is rounded once."""
-    try:
-        return fsum(reward * count for reward, count in zip(rewards, counts, strict=True)) / sum(counts)
-    except (ValueError, OverflowError):  # opposite infinities: not finite, so that the update sets it aside
-        return float("nan")
+def _means(rewards: NDArray[np.floating], counts: NDArray[np.uint32], begins: NDArray[np.intp]) -> list[float]:
+    """Return the mean of each run, which does not depend on the order: the sum is rounded once."""
+    weighted = (rewards.astype(np.float64) * counts).tolist()
+    totals = np.add.reduceat(counts.astype(np.uint64), begins).tolist()
+    bounds = begins.tolist()
+    means = []
+    for start, stop, total in zip(bounds, [*bounds[1:], len(weighted)], totals, strict=True):
+        try:
+            means.append(fsum(weighted[start:stop]) / total)
+        except (ValueError, OverflowError):  # opposite infinities: not finite, so that the update sets it aside
+            means.append(float("nan"))
+    return means
 
 
 @dataclass(frozen=True)
