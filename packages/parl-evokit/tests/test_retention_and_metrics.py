@@ -360,3 +360,20 @@ def test_a_page_is_named_with_whatever_reason_there_is(tmp_path: Path, monkeypat
 def test_a_directory_without_a_model_is_reported_in_a_line(tmp_path: Path) -> None:
     for command in ("report", "metrics"):
         assert evokit(command, "--model_dir", tmp_path, expect=2).stderr.count("\n") == 1
+
+
+def test_without_locks_only_segments_of_an_age_go(
+    agent: AsyncESAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def try_lock(_: int) -> bool:
+        raise OSError("no locks available")
+
+    with LogWriter(tmp_path / "open") as log:
+        log.reward(agent.clone().add_noise(), 1.0)
+        ledger = read_log(tmp_path / "open").ledger
+        monkeypatch.setattr(_segments, "try_lock", try_lock)
+        assert prune([tmp_path / "open"], ledger).segments == []
+        for path in (tmp_path / "open").iterdir():
+            os.utime(path, (0.0, 0.0))
+        assert prune([tmp_path / "open"], ledger).segments == []
+        assert len(prune([tmp_path / "open"], ledger, older_than_days=1.0, dry_run=True).segments) == 1

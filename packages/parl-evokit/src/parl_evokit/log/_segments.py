@@ -515,7 +515,7 @@ def used_files(
             continue
         except FileUnreadable:  # updates leave it out as well, until it can be read
             header, used = None, False
-        yield file, header if used and _at_rest(file.path, latest) else None
+        yield file, header if used and _at_rest(file.path, latest, without_locks=older_than_days > 0) else None
 
 
 def _has_no_more(file: LogFile, end: int | None) -> bool:
@@ -550,7 +550,8 @@ def prune(
         ledger: Ledger of the newest solver.
         fingerprint: Fingerprint of that solver; segments with records of another model are kept. Default: the records
             of all models may go.
-        older_than_days: Age of segments to remove at least, in days since the last write.
+        older_than_days: Age of segments to remove at least, in days since the last write. On a file system without locks,
+            which does not show who writes, segments stay unless an age above 0 is given.
         dry_run: Only report the segments that would be removed.
 
     Raises:
@@ -703,7 +704,7 @@ def _remove(path: Path) -> None:
         raise StorageError(f"{path} cannot be removed: {error}") from error
 
 
-def _at_rest(path: Path, latest: float, without_locks: bool = True) -> bool:
+def _at_rest(path: Path, latest: float, *, without_locks: bool) -> bool:
     """Return whether a segment was not written to after that time, and no writer has it open.
 
     Args:
