@@ -18,6 +18,7 @@ from parl_evokit import (
     LogWriter,
     StorageError,
     Tokens,
+    _solver_dir,
     mlp,
     off_policy,
     read_log,
@@ -377,3 +378,24 @@ def test_without_locks_only_segments_of_an_age_go(
             os.utime(path, (0.0, 0.0))
         assert prune([tmp_path / "open"], ledger).segments == []
         assert len(prune([tmp_path / "open"], ledger, older_than_days=1.0, dry_run=True).segments) == 1
+
+
+def test_counters_do_not_fall_when_the_history_drops_its_oldest_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_solver_dir, "_KEPT", 30)
+    agent = ESAgent({"keys": "COUNTER"}, mlp([3, 2]))
+    counts = []
+    for update in range(80):
+        clone = agent.clone()
+        agent.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, np.nan if update < 20 else 4.0])
+        if update % 10 == 9:
+            agent.save(tmp_path / "m")
+            agent = ESAgent()
+            agent.load_config({"keys": "COUNTER"})
+            agent.load_inference_model(tmp_path / "m", model=mlp([3, 2]))
+            agent.load_solver(tmp_path / "m")
+            (line,) = [line for line in exposition(tmp_path / "m").splitlines() if 'reason="not_finite"' in line]
+            counts.append(int(line.split()[-1]))
+    assert counts == [10, *[20] * 7]
+    assert len((tmp_path / "m" / "history.jsonl").read_text().splitlines()) == 30

@@ -7,6 +7,7 @@
     used-N.npy     keys of the samples that update N has used, as long as a reward for them could come again
     history.jsonl  one line for each update, each with the digest of the line before it:
                    {"model_iter_id": 7, "used": 20, ..., "parameters_sha256": "...", "previous": SHA-256 of the last}
+                   now and then a line has the totals of all updates, since only the newest lines are kept
 
 All files are data only; nothing in them is executed or names code. If a line of the history is changed or removed
 later, the digests do not match and the file is refused; without the file a new history begins. The history contains no
@@ -25,6 +26,7 @@ model.
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -50,6 +52,7 @@ __all__ = [
     "read",
     "read_history",
     "read_summary",
+    "totals_of",
     "version",
     "write",
 ]
@@ -63,6 +66,7 @@ COLUMNS = ("keys", "models", "fingerprints")
 TIMES = "times"
 HISTORY = "history.jsonl"
 _REMEDY = "take it from a copy, or move it away to continue with a new history"
+TOTALS = '"totals":'  # nowhere else in a line: quotes within texts are escaped
 _KEPT = 10_000  # lines of some 400 bytes; all are written anew at each save
 
 
@@ -340,17 +344,40 @@ def version(directory: Path) -> str:
         return ""
 
 
-def history_line(report: UpdateReport, previous: str) -> str:
+def history_line(report: UpdateReport, history: Sequence[str]) -> str:
     """Return one update as a line of JSON.
 
     Args:
         report: Report of the update.
-        previous: The previous line, empty for the first.
+        history: The lines before.
     """
     numbers: dict[str, Any] = {name: value for name, value in asdict(report).items() if name != "parameters"}
     numbers["parameters_sha256"] = report.parameters_sha256
-    numbers["previous"] = _line_digest(previous)
+    since = next((n for n, line in enumerate(reversed(history)) if TOTALS in line), len(history))
+    if since + 1 >= _KEPT // 10:
+        lines = [json.loads(line) for line in history[-since - 1 :]]
+        numbers["totals"] = totals_of([*lines, numbers])
+    numbers["previous"] = _line_digest(history[-1] if history else "")
     return json.dumps(numbers, separators=(",", ":"))
+
+
+def totals_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return the sums over all updates of a history, also those whose lines are not kept: {counter: {label: sum}}."""
+    place = next((n for n in range(len(lines) - 1, -1, -1) if "totals" in lines[n]), -1)
+    totals = {name: Counter(sums) for name, sums in (lines[place]["totals"].items() if place >= 0 else ())}
+    for line in lines[place + 1 :]:
+        numbers = {
+            "set_aside": line.get("set_aside", {}),
+            "refused": line.get("refused", {}),
+            "timed_out": {"": line.get("timed_out", 0)},
+            "rollbacks": {"": int(bool(line.get("rolled_back")))},
+            "quarantined": {"": len(line.get("quarantined", ()))},
+        }
+        for name, counts in numbers.items():
+            sums = totals.setdefault(name, Counter())
+            for label, count in counts.items():
+                sums[label] += count
+    return {name: dict(sums) for name, sums in totals.items()}
 
 
 def read_history(directory: Path, summary: Mapping[str, Any] | None = None) -> list[str]:

@@ -505,7 +505,7 @@ class ESAgent:
         self._to_quarantine = []
 
     def _note(self, report: UpdateReport) -> None:
-        self._history.append(history_line(report, self._history[-1] if self._history else ""))
+        self._history.append(history_line(report, self._history))
 
     def _bind(self) -> None:
         assert self._model is not None

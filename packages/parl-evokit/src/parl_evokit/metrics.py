@@ -16,7 +16,7 @@ from typing import Any
 
 from parl_evokit._directories import read_unchanged
 from parl_evokit._report import UpdateReport
-from parl_evokit._solver_dir import SUMMARY, read_history, read_summary
+from parl_evokit._solver_dir import SUMMARY, read_history, read_summary, totals_of
 from parl_evokit.errors import EvolutionError
 from parl_evokit.log import LogContents
 
@@ -40,6 +40,14 @@ HELP = {
     "quarantined_segments_total": "Segments that were moved aside.",
 }
 COUNTERS = {name for name in HELP if name.endswith("_total")}
+SERIES = {
+    "set_aside": "set_aside_total",
+    "refused": "refused_tokens_total",
+    "timed_out": "timed_out_total",
+    "rollbacks": "rollbacks_total",
+    "quarantined": "quarantined_segments_total",
+}
+LABELS = {"set_aside": "reason", "refused": "reason"}
 
 
 def last_update(model_dir: Path) -> float:
@@ -67,14 +75,9 @@ def _history(model_dir: Path) -> tuple[list[dict[str, Any]], float]:
 def _values(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Return all metrics of a history: {name: {label: value}}, the label being empty or `key="value"`."""
     found: dict[str, dict[str, float]] = {name: {} for name in HELP}
-    for line in lines:
-        for reason, count in line.get("set_aside", {}).items():
-            _count(found["set_aside_total"], f'reason="{reason}"', count)
-        for reason, count in line.get("refused", {}).items():
-            _count(found["refused_tokens_total"], f'reason="{reason}"', count)
-        _count(found["timed_out_total"], "", line.get("timed_out", 0))
-        _count(found["rollbacks_total"], "", bool(line.get("rolled_back")))
-        _count(found["quarantined_segments_total"], "", len(line.get("quarantined", ())))
+    for name, sums in totals_of(lines).items():
+        label, series = LABELS.get(name, ""), found[SERIES[name]]
+        series.update({f'{label}="{each}"' if label else "": total for each, total in sums.items()})
     if lines:
         last = lines[-1]
         found["model_iter_id"][""] = last["model_iter_id"]
@@ -85,10 +88,6 @@ def _values(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
         arms = {"noise": last["mean_reward"], "control": last["control_mean"], "holdout": last.get("holdout_mean")}
         found["mean_reward"] = {f'arm="{arm}"': mean for arm, mean in arms.items() if mean is not None}
     return found
-
-
-def _count(series: dict[str, float], label: str, number: float) -> None:
-    series[label] = series.get(label, 0) + number
 
 
 def exposition(model_dir: Path) -> str:

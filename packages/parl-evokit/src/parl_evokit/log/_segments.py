@@ -550,8 +550,8 @@ def prune(
         ledger: Ledger of the newest solver.
         fingerprint: Fingerprint of that solver; segments with records of another model are kept. Default: the records
             of all models may go.
-        older_than_days: Age of segments to remove at least, in days since the last write. On a file system without locks,
-            which does not show who writes, segments stay unless an age above 0 is given.
+        older_than_days: Age of segments to remove at least, in days since the last write. On a file system without
+            locks, which does not show who writes, segments stay unless an age above 0 is given.
         dry_run: Only report the segments that would be removed.
 
     Raises:
