@@ -267,3 +267,28 @@ def test_the_first_model_may_be_a_directory_that_needs_no_code(settings: dict[st
     assert (agent.parameters()["w0"] == ESAgent(settings, mlp([3, 2], seed=9)).parameters()["w0"]).all()
     with pytest.raises(SolverError, match="needs model="):
         AsyncESAgent(tmp_path, settings)
+
+
+def test_an_update_with_orphans_can_be_replayed(tmp_path: Path) -> None:
+    config = {
+        "async_es": {"model_warehouse": str(tmp_path / "w"), "max_to_keep": 2},
+        "solver": {"update": {"max_age": 8}},
+    }
+    agent, late = AsyncESAgent(mlp([3, 2]), config), []
+    for update in range(5):
+        clone = agent.clone()
+        infos = [clone.add_noise() for _ in range(20)]
+        if update == 0:
+            late, infos = infos[:6], infos[6:]
+        with LogWriter(tmp_path / "log") as log:
+            for number, info in enumerate(infos + (late if update == 4 else [])):
+                log.reward(info, float(number))
+        report, _ = agent.update_from_log(tmp_path / "log")
+    assert report.set_aside.orphan == 6
+    again = ESAgent()
+    again.load_config(config)
+    again.load_inference_model(tmp_path / "w" / "model_iter_id-4", model=mlp([3, 2]))
+    again.load_solver(tmp_path / "w" / "model_iter_id-4")
+    replayed, _ = again.replay_log(tmp_path / "log", tmp_path / "w" / "model_iter_id-5")
+    assert (replayed.used, replayed.set_aside.orphan) == (report.used, 6)
+    assert replayed.parameters_sha256 == report.parameters_sha256

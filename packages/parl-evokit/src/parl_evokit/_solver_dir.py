@@ -213,6 +213,7 @@ class Progress:
         now_us: The latest time of the records read, in microseconds since 1970 (UTC); 0 if they have none.
         since_us: Time from which the samples that the last update read first wait at the earliest, in microseconds
             since 1970 (UTC); 0 for the time of their records.
+        gone: Models of samples that the last update did not use, because the warehouse had removed them.
     """
 
     ledger: Mapping[str, int] = field(default_factory=dict)
@@ -221,6 +222,7 @@ class Progress:
     missing: Mapping[str, int] = field(default_factory=dict)
     now_us: int = 0
     since_us: int = 0
+    gone: Sequence[int] = ()
 
 
 def write(
@@ -264,6 +266,7 @@ def write(
         "oldest": progress.used.oldest,
         "now_us": progress.now_us,
         "since_us": progress.since_us,
+        "gone": list(progress.gone),
         "history": _summary_of(history),
         "files": {name: _digest(directory / name) for name in names},
     }
@@ -309,6 +312,7 @@ def read(directory: Path, strategy: Strategy) -> Progress:
         {str(segment): int(model) for segment, model in summary.get("missing", {}).items()},
         int(summary.get("now_us", 0)),
         int(summary.get("since_us", 0)),
+        [int(model) for model in summary.get("gone", ())],
     )
 
 

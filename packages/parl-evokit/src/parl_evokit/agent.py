@@ -85,6 +85,7 @@ class ESAgent:
         self._progress = _solver_dir.Progress()
         self._history: list[str] = []
         self._to_quarantine: list[SegmentReport] = []
+        self._gone: Sequence[int] = ()  # models of samples that the last update found to be removed
         self._versions: dict[str, str] = {}  # of directories that were loaded or saved: what was there then
         self._updating = threading.Lock()
         if config is not None:
@@ -400,8 +401,13 @@ class ESAgent:
         model_iter_id, max_age = self.model_iter_id, strategy.max_age
         samples, aside = self._fresh(contents)
         samples, timed_out = self._timed_out(contents, samples, now_us, since_us)
+        there = samples
+        if until is not None:
+            gone = np.isin(samples.models, np.array(until.get("gone", ()), np.int64))
+            aside.orphan += int(np.count_nonzero(gone))
+            there = samples.where(~gone)
         report = self._tell(
-            samples,
+            there,
             aside,
             refused=refusals(contents.refused),
             quarantined=tuple(segment.path.name for segment in contents.quarantined),
@@ -420,6 +426,7 @@ class ESAgent:
             {name: model for name, model in missing.items() if name not in gone},
             now_us,
             since_us,
+            self._gone if until is None else until.get("gone", ()),
         )
         self._to_quarantine = [] if until is not None else contents.quarantined
         return report, contents

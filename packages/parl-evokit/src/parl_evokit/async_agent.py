@@ -31,7 +31,7 @@ from parl_evokit._directories import clear_leftovers, path_of, read_unchanged, r
 from parl_evokit._records import Record, SamplingInfo
 from parl_evokit._report import SetAsideCounts, UpdateReport
 from parl_evokit._sampler import Sampler
-from parl_evokit._samples import Samples
+from parl_evokit._samples import Samples, distinct
 from parl_evokit._sampling_agent import SamplerSource
 from parl_evokit._solver_dir import read_history, read_summary
 from parl_evokit.agent import ESAgent, Source
@@ -272,6 +272,7 @@ class AsyncESAgent(ESAgent):
     def _tell(self, samples: Samples, aside: SetAsideCounts, **of_log: Any) -> UpdateReport:
         there = np.array([*self.warehouse.models(), self.model_iter_id], np.int64)
         gone = ~np.isin(samples.models, there)
+        self._gone = distinct(samples.models[gone])
         if not gone.any():
             return super()._tell(samples, aside, **of_log)
         orphans = int(np.count_nonzero(gone))
