@@ -26,6 +26,7 @@ from parl_evokit import (
     Tokens,
     read_log,
 )
+from parl_evokit import tokens as tokens_module
 from parl_evokit._records import Record
 from parl_evokit.cli import main
 from parl_evokit.log._frames import scan
@@ -281,3 +282,18 @@ def test_secrets_are_checked(tmp_path: Path) -> None:
     for secrets, life in (([], 5.0), ([b"short"], 5.0), ([ONE], 0.0), ([ONE], float("nan"))):
         with pytest.raises(EvolutionError):
             Tokens(secrets, lifetime_s=life)
+
+
+def test_a_process_that_runs_on_takes_tokens_of_a_rotated_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = create_secret(tmp_path / "secret")
+    collector, issued = Tokens.load(path), Tokens.load(path).issue(SamplingInfo([1, 2], 3, 4))
+    rotate_secret(path)
+    assert collector.redeem(Tokens.load(path).issue(SamplingInfo([1, 2], 3, 4))).key == [1, 2]
+    assert collector.redeem(issued).key == [1, 2]
+    monkeypatch.setattr(tokens_module, "_read", lambda _: pytest.fail("the file has not changed"))
+    for _ in range(3):
+        with pytest.raises(InvalidToken) as caught:
+            collector.redeem(Tokens([bytes(32)]).issue(SamplingInfo([1, 2], 3, 4)))
+        assert caught.value.reason is Refusal.UNKNOWN_SECRET

@@ -100,11 +100,11 @@ class Tokens:
             raise SecretError(f"one or more secrets of {SECRET_BYTES} bytes are needed")
         if not lifetime_s >= 1:
             raise SecretError(f"lifetime_s must be 1 or more, not {lifetime_s}")
-        self._secrets = {_name(secret): secret for secret in reversed(secrets)}
-        self._signing = _name(secrets[0])
+        self._keys = _by_name(secrets)  # in one assignment: threads share them
         self._lifetime_s = lifetime_s
         self._clock = clock
         self._file: Path | None = None
+        self._version: object = None  # of the file when it was read
         self.refused: Counter[Refusal] = Counter()
 
     @classmethod
@@ -116,6 +116,9 @@ class Tokens:
         environment: Mapping[str, str] | None = None,
     ) -> "Tokens":
         """Return tokens with the secrets of a file or of the environment.
+
+        The file is read again when it has changed and a token names a secret that is not known, as after
+        `rotate_secret` in another process.
 
         Args:
             path: File of the secrets. Default: the file that `EVOKIT_SECRET_FILE` names, else the secrets in
@@ -130,8 +133,10 @@ class Tokens:
         environment = os.environ if environment is None else environment
         path = path or environment.get(FILE_VARIABLE)
         if path:
-            tokens = cls(_read(path_of(path, SecretError)), lifetime_s=lifetime_s)
-            tokens._file = Path(os.path.realpath(path))
+            target = path_of(path, SecretError)
+            version = _version(target)
+            tokens = cls(_read(target), lifetime_s=lifetime_s)
+            tokens._file, tokens._version = Path(os.path.realpath(path)), version
             return tokens
         if VARIABLE not in environment:
             raise SecretError(
@@ -163,13 +168,14 @@ class Tokens:
                     pass
                 info.identity = identity
             key, flags = info.identity, WITHOUT_NOISE
+        secrets, signing = self._keys
         expiry = int(min(LATEST, self._clock() + self._lifetime_s))
         info.SerializeToString()  # a sample that no log holds must not be served
         try:
-            body = BODY.pack(FORMAT, flags, self._signing, expiry, info.model_iter_id, info.fingerprint, key)
+            body = BODY.pack(FORMAT, flags, signing, expiry, info.model_iter_id, info.fingerprint, key)
         except struct.error as error:
             raise InvalidToken(f"{info} has no token: {error}", Refusal.MALFORMED) from error
-        return base64.urlsafe_b64encode(body + self._hash(self._secrets[self._signing], body)).decode()
+        return base64.urlsafe_b64encode(body + self._hash(secrets[signing], body)).decode()
 
     def redeem(self, token: str) -> SamplingInfo:
         """Return the sample of a token that was issued and has not expired.
@@ -197,7 +203,7 @@ class Tokens:
         form, flags, name, expiry, model, fingerprint, key = BODY.unpack(body)
         if form != FORMAT or flags & ~WITHOUT_NOISE:
             raise InvalidToken(f"this is not a token of format {FORMAT}", Refusal.MALFORMED)
-        secret = self._secrets.get(name)
+        secret = self._keys[0].get(name) or self._rotated().get(name)
         if secret is None:
             raise InvalidToken("the token was signed with a secret that is not known here", Refusal.UNKNOWN_SECRET)
         if not hmac.compare_digest(found, self._hash(secret, body)):
@@ -212,6 +218,14 @@ class Tokens:
         else:
             info.fill(key, model, fingerprint)
         return info
+
+    def _rotated(self) -> Mapping[bytes, bytes]:
+        """Return the secrets by name, after reading the file anew if it has changed: not for every forged token."""
+        if self._file is not None and (version := _version(self._file)) not in {None, self._version}:
+            with contextlib.suppress(SecretError):  # the secrets that are known stay
+                self._keys = _by_name(_read(self._file))
+            self._version = version
+        return self._keys[0]
 
     @staticmethod
     def _hash(secret: bytes, body: bytes) -> bytes:
@@ -245,6 +259,20 @@ def rotate_secret(path: str | PathLike[str], *, keep: int = 1) -> Path:
         raise SecretError(f"keep must be 0 or more, not {keep}")
     target = path_of(path, SecretError)
     return _write(target, [random.token_bytes(SECRET_BYTES), *_read(target)[:keep]])
+
+
+def _by_name(secrets: Sequence[bytes]) -> tuple[dict[bytes, bytes], bytes]:
+    """Return secrets by their names, and the name of the one that signs."""
+    return {_name(secret): secret for secret in reversed(secrets)}, _name(secrets[0])
+
+
+def _version(path: Path) -> object:
+    """Return what changes when a file is rotated; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _name(secret: bytes) -> bytes:
