@@ -533,3 +533,13 @@ def test_the_command_says_that_it_reverted_and_exits_with_five(tmp_path: Path) -
 def _made(path: Path) -> Path:
     path.mkdir()
     return path
+
+
+def test_a_model_that_is_nearly_zero_can_move_as_one_of_zeros() -> None:
+    moved = []
+    for scale in (0.0, 1e-12, 1e-3):
+        es = ES(np.full(50, scale), settings(max_update_ratio=0.5))
+        es.tell(es.ask(8), np.arange(8.0))
+        moved.append(float(np.linalg.norm(es.mean)))
+    assert moved[1] == pytest.approx(moved[0], rel=1e-3)
+    assert moved[2] > 0.9 * moved[0]

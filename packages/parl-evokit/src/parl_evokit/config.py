@@ -421,7 +421,8 @@ class GuardConfig:
     """Guard rails of an online product against its own updates; all off by default.
 
     Attributes:
-        max_update_ratio: Largest norm of an update relative to the norm of the parameters; 0 for no limit.
+        max_update_ratio: Largest norm of an update relative to the norm of the parameters, or to that of a typical
+            perturbation if this is larger; 0 for no limit.
         control_share: Share of the traffic that gets the present model without noise, 0 to below 1.
         holdout_share: Share of the traffic that gets the trusted model without noise, 0 to below 1; with 0.95, a new
             model is a canary that gets 5 %. While the present model is the trusted one, as it always is without

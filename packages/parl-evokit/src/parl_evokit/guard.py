@@ -273,15 +273,18 @@ class Guard:
 def shortened(before: FlatVector, after: FlatVector, ratio: float, std: float | FlatVector = 0.0) -> FlatVector:
     """Return `after`, moved towards `before` if it is farther away than `ratio` times the norm of `before`.
 
+    For models that are smaller than their perturbations, the typical norm of a perturbation counts instead.
+
     Args:
         before: Parameters `[n]`.
         after: The next parameters `[n]`.
         ratio: Limit of the distance relative to the norm of `before`; 0 for no limit.
-        std: Deviation of the noise; if `before` is all zero, the typical norm of a perturbation is used instead.
+        std: Deviation of the noise.
     """
     if not ratio:
         return after
-    length = _length(before) or sqrt(fsum(np.square(np.broadcast_to(std, before.shape).astype(np.float64)).tolist()))
+    noise = sqrt(fsum(np.square(np.broadcast_to(std, before.shape).astype(np.float64)).tolist()))
+    length = max(_length(before), noise)
     step = _length(after, before)
     if not length or step <= ratio * length:
         return after
