@@ -304,3 +304,24 @@ def test_solutions_that_make_no_sense_are_refused() -> None:
         CMAES.warm_start([[1.0], [2.0]], [1.0])
     with pytest.raises(ValueError, match="best must be a share"):
         CMAES.warm_start([[1.0], [2.0]], [1.0, 2.0], best=0.0)
+
+
+def test_bounds_are_rounded_inwards() -> None:
+    settings = {"gaussian_sampling": {"std": 0.03}, "cma_sampling": {"lower": [-0.1], "upper": [0.1]}}
+    config = {"keys": "COUNTER", "solver": {"type": "CMA_ES", "sampling": settings}}
+    CMAES([0.1] * 3, config)
+    CMAES([-0.1] * 3, config)
+    with pytest.raises(LayoutMismatch, match=r"parameter 0 is 0\.1000"):
+        CMAES([0.10001] * 3, config)
+    es = CMAES([0.1] * 3, config)
+    assert float(es.mean.max()) <= 0.1
+    for _ in range(50):
+        infos = es.ask(8)
+        x = es.candidates(infos)
+        assert -0.1 <= float(x.min()) <= float(x.max()) <= 0.1
+        es.tell(infos, x.sum(axis=1).tolist())
+    for side in (0.1, -0.1, 1e-50, 0.0, 3.0, 1e300):
+        box = Bounds.of([-side - 1.0], [side], 1)
+        assert box is not None
+        assert float(box.upper[0]) <= side
+        assert float(box.lower[0]) >= -side - 1.0

@@ -117,14 +117,17 @@ class CmaFamily(Strategy):
         self._origin = self.mean.copy()
         self._bounds = Bounds.of(settings.lower, settings.upper, n)
         if self._bounds is not None:
-            outside = np.flatnonzero((self.mean < self._bounds.lower) | (self.mean > self._bounds.upper))
+            start = np.clip(self.mean, self._bounds.lower, self._bounds.upper, dtype=np.float64).astype(np.float32)
+            outside = np.flatnonzero(np.abs(start - self.mean) > np.spacing(np.abs(start)))
             if outside.size:
                 k = int(outside[0])
                 raise LayoutMismatch(
                     f"the initial parameters must lie within the bounds; parameter {k} is {self.mean[k]}, "
                     f"its bounds are {self._bounds.lower[k]} and {self._bounds.upper[k]}"
                 )
-            self._sampler = replace(self._sampler, bounds=self._bounds)
+            start.flags.writeable = False  # a start on a side may have been rounded to beyond it
+            self._sampler = replace(self._sampler, bounds=self._bounds, parameters=start)
+            self._origin = start.copy()
             self._largest_std = LARGEST_SHARE * (self._bounds.upper - self._bounds.lower)
         if settings.integers:
             if min(settings.integers) < 0 or max(settings.integers) >= n:
@@ -135,7 +138,9 @@ class CmaFamily(Strategy):
                 if empty.size:
                     k = int(empty[0])
                     low, high = box.lower[k], box.upper[k]
-                    raise ConfigError(f"parameter {k} of integers has no whole number between its bounds {low}, {high}")
+                    raise ConfigError(
+                        f"parameter {k} of integers has no whole number between its bounds {low:.7g}, {high:.7g}"
+                    )
             self._sampler = replace(self._sampler, integers=integers)
             if self._bounds is not None:  # a box of one whole number may be as narrow as that
                 self._largest_std[integers] = np.maximum(self._largest_std[integers], LEAST_INTEGER_STD)

@@ -71,14 +71,15 @@ class Bounds:
             n: Number of parameters.
 
         Returns:
-            The bounds; None if there are none.
+            The bounds, rounded to float32 so that they lie within the given ones; None if there are none.
 
         Raises:
             ConfigError: There are neither none, one nor `n` numbers, or as for the constructor.
         """
         if not lower and not upper:
             return None
-        return cls(_spread("lower", lower, n, -np.inf), _spread("upper", upper, n, np.inf))
+        box = cls(_spread("lower", lower, n, -np.inf), _spread("upper", upper, n, np.inf))
+        return cls(_inwards(box.lower, np.inf), _inwards(box.upper, -np.inf))
 
     @property
     def finite(self) -> bool:
@@ -101,6 +102,14 @@ class Bounds:
         x[...] = np.where(inside, x, np.where(both, twice, once))
         np.clip(x, low, high, out=x, casting="same_kind")  # rounding to float32 may have gone a last digit too far
         return turned
+
+
+def _inwards(side: NDArray[np.float64], inside: float) -> NDArray[np.float64]:
+    """Return the float32 numbers nearest to a side that do not lie beyond it."""
+    with np.errstate(over="ignore"):
+        nearest = side.astype(np.float32)
+    beyond = nearest < side if inside > 0 else nearest > side
+    return np.where(beyond, np.nextafter(nearest, np.float32(inside)), nearest).astype(np.float64)
 
 
 def _spread(name: str, given: Sequence[float], n: int, none: float) -> NDArray[np.float64]:

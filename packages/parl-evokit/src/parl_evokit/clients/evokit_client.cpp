@@ -815,6 +815,13 @@ void read_distribution(Model &model, const std::string &algorithm, const State &
 }
 
 // Bounds and whole numbers of the CMA family.
+// The float32 number nearest to a side that does not lie beyond it.
+double inwards(double side, double inside) {
+    const float nearest = static_cast<float>(side);
+    const bool beyond = inside > 0 ? nearest < side : nearest > side;
+    return beyond ? std::nextafter(nearest, static_cast<float>(inside)) : nearest;
+}
+
 void read_limits(Model &model, const Settings &config) {
     const size_t n = model.parameters.size();
     const std::string family = "solver.sampling.cma_sampling.";
@@ -824,6 +831,8 @@ void read_limits(Model &model, const Settings &config) {
         if (lower.size() < 2) lower.assign(n, lower.empty() ? -none : lower[0]);
         if (upper.size() < 2) upper.assign(n, upper.empty() ? none : upper[0]);
         if (lower.size() != n || upper.size() != n) throw Failure("the bounds in solver.json are of another model");
+        for (double &side : lower) side = inwards(side, none);
+        for (double &side : upper) side = inwards(side, -none);
         model.box = {std::move(lower), std::move(upper)};
     }
     for (double place : setting_numbers(config, family + "integers")) {

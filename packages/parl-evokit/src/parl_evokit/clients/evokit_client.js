@@ -230,6 +230,13 @@
     });
   }
 
+  // The largest float32 number that is not above x.
+  function below(x) {
+    const number = new Float32Array([x]), bits = new Int32Array(number.buffer);
+    if (number[0] > x) bits[0] = number[0] > 0 ? bits[0] - 1 : number[0] < 0 ? bits[0] + 1 : (1 << 31) + 1;
+    return number[0];
+  }
+
   // x mirrored into the box of a low and a high side, which may be infinite.
   function folded(x, low, high) {
     if (x >= low && x <= high) return x;
@@ -303,7 +310,8 @@
       const sides = (name, none) => Object.assign(new Array(n).fill(none), this.each(settings(config, name)));
       this.shape = shapeOf(algorithm, arrays, n);
       this.parents = algorithm === "GA" ? parentsOf(arrays, this.noise, this.std, n) : null;
-      this.box = /\b(lower|upper)\s*:/.test(config) ? [sides("lower", -Infinity), sides("upper", Infinity)] : null;
+      const box = () => [sides("lower", -Infinity).map((side) => -below(-side)), sides("upper", Infinity).map(below)];
+      this.box = /\b(lower|upper)\s*:/.test(config) ? box() : null;
       this.integers = settings(config, "integers");
       if (this.trusted) this.confine(this.trusted);
       const [kind, , ...words] = (solver.model || "").split(":");
