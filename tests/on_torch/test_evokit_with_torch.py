@@ -195,3 +195,26 @@ def test_every_algorithm_moves_a_torch_and_a_numpy_model_to_the_same_bits(kind: 
             report = agent.update(infos, [(7919 * (20 * update + i)) % 257 / 64.0 for i in range(20)])
             seen.append((infos, perturbed.tobytes(), report.parameters_sha256))
         assert seen[0] == seen[1]
+
+
+class Tied(torch.nn.Module):
+    """Two layers of one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4, bias=False)
+        self.second = torch.nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x)))  # type: ignore[no-any-return]  # torch's calls have no types
+
+
+def test_many_samples_of_a_module_with_tied_weights_are_predicted() -> None:
+    agent = ESAgent(SETTINGS, Tied())
+    clone, x = agent.clone(), np.ones(4, np.float32)
+    infos = [clone.add_noise() for _ in range(3)]
+    outputs = agent.predict_many(infos, x)
+    for k, info in enumerate(infos):
+        clone.apply_noise(info)
+        assert outputs[k] == pytest.approx(clone.predict(x), abs=1e-5)

@@ -107,14 +107,15 @@ class TorchModel:
         if self._predict is not None:
             raise EvolutionError("predict_many calls the module itself, but this model has its own predict function")
         stacked: dict[str, torch.Tensor] = {}
-        rest = {name: tensor.detach() for name, tensor in self._module.state_dict(keep_vars=True).items()}
+        evolving = {id(parameter) for parameter in self._parameters.values()}  # also under a second name, if it is tied
+        whole = self._module.state_dict(keep_vars=True)
+        rest = {name: tensor.detach() for name, tensor in whole.items() if id(tensor) not in evolving}
         start = 0
         for name, shape in zip(self._layout.names, self._layout.shapes, strict=True):
             stop = start + int(np.prod(shape))
             like = self._parameters[name]
             block = torch.from_numpy(np.ascontiguousarray(flats[:, start:stop]).reshape(len(flats), *shape))
             stacked[name] = block.to(like.device, like.dtype)
-            rest.pop(name, None)
             start = stop
         inputs = x if isinstance(x, torch.Tensor) else self._input(x)
 
