@@ -207,7 +207,7 @@ class ESAgent:
 
         Args:
             paths: Logs: directories of segments, or files; also files in the raw form.
-            max_damage: Share of the bytes read that may be damaged, 0 to 1. If more is damaged, the most damaged files
+            max_damage: Share of the bytes of files with new records that may be damaged, 0 to 1. If more is damaged, the most damaged files
                 are left out.
 
         Returns:

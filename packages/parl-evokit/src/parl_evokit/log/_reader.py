@@ -225,7 +225,7 @@ def read_log(
     Args:
         paths: Logs: directories of segments, or single files; also files in the raw form.
         ledger: `ledger` of the previous call. Default: all records are new.
-        max_damage: Share of all bytes that may be damaged, 0 to 1. If more is damaged, the most damaged files are left
+        max_damage: Share of all bytes of files with new records that may be damaged, 0 to 1. If more is damaged, the most damaged files are left
             out until the share of the rest is below this.
         waiting: `waiting` of the previous call: served samples without a reward.
         until: A later ledger, to repeat the call that returned it: only records up to that ledger are read.
