@@ -207,8 +207,8 @@ class ESAgent:
 
         Args:
             paths: Logs: directories of segments, or files; also files in the raw form.
-            max_damage: Share of the bytes of files with new records that may be damaged, 0 to 1. If more is damaged, the most damaged files
-                are left out.
+            max_damage: Share of the bytes of files with new records that may be damaged, 0 to 1. If more is
+                damaged, the most damaged files are left out.
 
         Returns:
             The report of the update, and the contents that were read. Files that were left out, or of which more than
@@ -403,9 +403,9 @@ class ESAgent:
         samples, timed_out = self._timed_out(contents, samples, now_us, since_us)
         there = samples
         if until is not None:
-            gone = np.isin(samples.models, np.array(until.get("gone", ()), np.int64))
-            aside.orphan += int(np.count_nonzero(gone))
-            there = samples.where(~gone)
+            removed = np.isin(samples.models, np.array(until.get("gone", ()), np.int64))
+            aside.orphan += int(np.count_nonzero(removed))
+            there = samples.where(~removed)
         report = self._tell(
             there,
             aside,

@@ -225,8 +225,8 @@ def read_log(
     Args:
         paths: Logs: directories of segments, or single files; also files in the raw form.
         ledger: `ledger` of the previous call. Default: all records are new.
-        max_damage: Share of all bytes of files with new records that may be damaged, 0 to 1. If more is damaged, the most damaged files are left
-            out until the share of the rest is below this.
+        max_damage: Share of all bytes of files with new records that may be damaged, 0 to 1. If more is damaged, the
+            most damaged files are left out until the share of the rest is below this.
         waiting: `waiting` of the previous call: served samples without a reward.
         until: A later ledger, to repeat the call that returned it: only records up to that ledger are read.
         only_tokens: True if a sample whose rewards all came without a token continues to wait.
