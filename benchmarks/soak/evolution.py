@@ -10,7 +10,8 @@
 Each process lives for a second or so, then is killed and begun again. Visitors note in a file of their own which tokens
 they have handed in and which rewards were acknowledged. In the end one update without faults reads the rest, and the
 samples that all updates have used are compared with those notes. A part of the traffic is a holdout, whose rewards make
-updates go back to it now and then, and in every second round rewards that do not come in time count as 0.
+updates go back to it now and then, and in every second round rewards that do not come in time count as 0. In every third
+round models become too old to count after some updates; then only the samples of younger ones must have been used.
 """
 
 import argparse
@@ -43,6 +44,7 @@ ERRORS = (errno.ENOSPC, errno.EROFS, errno.EMFILE, errno.EIO)
 TOKENS = Tokens([bytes(32)], lifetime_s=10 * 365 * 86400)
 DAY_S = 86400
 TIMEOUT_S = 5.0
+YOUNG = 3  # updates
 
 
 def timeout_of(place: Path) -> float:
@@ -50,9 +52,14 @@ def timeout_of(place: Path) -> float:
     return TIMEOUT_S if (place / "timeout").exists() else 0.0
 
 
+def max_age_of(place: Path) -> int:
+    """Return the age up to which models count in this round."""
+    return YOUNG if (place / "young").exists() else 1_000_000
+
+
 def agent_of(place: Path, wait_s: float = 0.5) -> AsyncESAgent:
     timeout_s = timeout_of(place)
-    update: dict[str, Any] = {"max_age": 1_000_000, "min_samples": 2, "reward_timeout_s": timeout_s}
+    update: dict[str, Any] = {"max_age": max_age_of(place), "min_samples": 2, "reward_timeout_s": timeout_s}
     update["stale"] = "AUTO" if timeout_s else "GROUPED"
     guard = {"control_share": 0.2, "holdout_share": 0.2, "rollback": True, "min_control": 5}
     config = {
@@ -94,7 +101,10 @@ def visit(place: Path, seed: int) -> None:
             agent.refresh()
             info = clone.add_noise()
             token = log.sampled(info)
-            early.append((token, 2.0 * (info.model_iter_id % 5 == 0)))
+            sampler = clone.source.sampler
+            kept = sampler.trusted if info.identity and sampler.is_holdout(info.identity) else None
+            served = info.model_iter_id if kept is None else kept[0]
+            early.append((token, 2.0 * (served % 5 == 0)))
             if len(early) > 20 or draw.random() < 0.5:
                 token, mean = early.pop(draw.randrange(len(early)))
                 for _ in range(draw.choice((1, 1, 1, 2))):
@@ -211,9 +221,14 @@ def settled(place: Path) -> dict[str, int]:
     assert newest is not None
     lines = [json.loads(line) for line in read_history(newest[1])]
     used: Counter[tuple[int, int]] = Counter()
-    for batch in agent._progress.used._batches:
-        for model, (first, last) in batch.ranges.items():
-            used.update((model, key) for key in batch.keys[first:last].tolist())
+    batches = {}
+    for directory in Warehouse(place / "warehouse").models().values():
+        for name, ranges in read_summary(directory)["used"].items():
+            batches[name] = directory / name, ranges  # of one update, in all directories while it is remembered
+    for path, ranges in batches.values():
+        keys = np.load(path)
+        for model, (first, last) in ranges.items():
+            used.update((int(model), key) for key in keys[first:last].tolist())
     twice = {sample for sample, count in used.items() if count > 1}
     acknowledged = set()
     for notes in place.glob("notes-*"):
@@ -221,7 +236,8 @@ def settled(place: Path) -> dict[str, int]:
             if len(line) == 56:
                 info = TOKENS.redeem(line)
                 acknowledged.add((info.model_iter_id, info.noise_key or info.identity | int(IDENTIFIED)))
-    lost = acknowledged - set(used)
+    oldest = agent.model_iter_id - max_age_of(place)  # uses of models up to there may be forgotten
+    lost = {sample for sample in acknowledged - set(used) if sample[0] > oldest}
     assert not twice, f"{len(twice)} samples counted twice"
     assert not lost, f"{len(lost)} of {len(acknowledged)} rewards are lost, as {sorted(lost)[:3]}"
     assert not list((place / "warehouse").glob("*.tmp-*")), "a temporary directory stays"
@@ -231,6 +247,7 @@ def settled(place: Path) -> dict[str, int]:
         "quarantined": len(list((place / "log" / "quarantine").glob("*.evl"))),
         "rewards acknowledged": len(acknowledged),
         "samples used": len(used),
+        "samples too old": len(acknowledged - set(used) - lost),
         "waiting": contents.pending,
         "rolled back": sum(bool(line.get("rolled_back")) for line in lines),
         "timed out": sum(line.get("timed_out", 0) for line in lines),
@@ -252,6 +269,8 @@ def main() -> None:
         try:
             if total["rounds"] % 2:
                 (place / "timeout").touch()
+            if total["rounds"] % 3 == 2:
+                (place / "young").touch()
             found = run(place, min(ROUND_S, given.seconds - total["seconds"]), given.seed + 10_000 * total["rounds"])
         except AssertionError as error:
             print(f"round {total['rounds']}: {error}; all files are in {place}", flush=True)
