@@ -543,3 +543,18 @@ def test_a_model_that_is_nearly_zero_can_move_as_one_of_zeros() -> None:
         moved.append(float(np.linalg.norm(es.mean)))
     assert moved[1] == pytest.approx(moved[0], rel=1e-3)
     assert moved[2] > 0.9 * moved[0]
+
+
+def test_samples_of_both_arms_are_predicted_as_a_clone_serves_them() -> None:
+    agent = ESAgent(settings(rollback=True, control_share=0.2, holdout_share=0.3), mlp([4, 2]))
+    clone, x = agent.clone(), np.arange(4, dtype=np.float32)
+    agent.update(clone.draw(40), np.arange(40.0))
+    infos = clone.draw(40)
+    strategy = agent._ready("test")[0]
+    assert {strategy.sampler.is_holdout(info.identity) for info in infos if info.identity} == {False, True}
+    outputs = agent.predict_many(infos, x)
+    for info, output in zip(infos, outputs, strict=True):
+        clone.apply_noise(info)
+        assert output == pytest.approx(clone.predict(x), abs=1e-6)
+        served = np.concatenate([part.ravel() for part in clone.parameters().values()])
+        assert (strategy.candidate(info) == served).all()

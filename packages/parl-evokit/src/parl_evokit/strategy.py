@@ -164,6 +164,10 @@ class Strategy(ABC):
         sampler.require_own(info)
         if out is not None:
             _output_of((self.layout.size,), out)
+        if info.identity:
+            made = np.empty_like(sampler.parameters) if out is None else out
+            sampler.apply(info, made)
+            return made
         if made is None:
             made = ahead.take(info.noise_key, out)
         if out is None or made is out:
@@ -188,7 +192,11 @@ class Strategy(ABC):
                 sampler.require_own(info)
         keys = self._ahead.keys_of([info.drawn_key for info in infos])
         keys = noise_keys(infos) if keys is None else keys
-        return sampler.perturb_many(keys, _output_of((len(infos), self.layout.size), out))
+        found = sampler.perturb_many(keys, _output_of((len(infos), self.layout.size), out))
+        for row, info in enumerate(infos if sampler.trusted is not None else ()):
+            if info.identity:
+                sampler.apply(info, found[row])
+        return found
 
     def tell(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
         """Update from any number of the drawn samples, in any order.
