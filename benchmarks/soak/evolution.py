@@ -11,7 +11,7 @@ Each process lives for a second or so, then is killed and begun again. Visitors 
 they have handed in and which rewards were acknowledged. In the end one update without faults reads the rest, and the
 samples that all updates have used are compared with those notes. A part of the traffic is a holdout, whose rewards make
 updates go back to it now and then, and in every second round rewards that do not come in time count as 0. In every
-third round models become too old to count after some updates; then only the samples of younger ones must have been used.
+third round models become too old to count after some updates; then only samples of younger ones must have been used.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     sample(agent, evaluate, n, pool)
         │ parameters once a model, keys               ▲ eight bytes of key, four of reward
         ▼                                             │
-    worker: clone ── take ── evaluate ── reward┘
+    worker: clone ───── take ────── evaluate ── reward┘
 
 Names are imported from their modules at their first use. `ActorPool` is the former name of `Pool`.
 """
