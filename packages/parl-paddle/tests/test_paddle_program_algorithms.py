@@ -219,9 +219,11 @@ def test_four_runs_are_four_eager_updates_with_all_that_belongs_to_them(name: st
         np.testing.assert_allclose(np.array(built.step(), np.float64), expected, rtol=1e-4, atol=1e-5)
     found, reference = algorithm.get_state(), twin.get_state()
     assert found.counters == reference.counters
-    assert set(found.arrays) == set(reference.arrays)
-    for key, array in reference.arrays.items():
-        np.testing.assert_allclose(found.arrays[key], array, rtol=1e-3, atol=1e-5, err_msg=key)
+    # A step of `learn` is passed its rate, and the optimizer keeps it; a program may have it inside.
+    kept = {name for name in reference.arrays if not name.endswith("/rates")}
+    assert kept == {name for name in found.arrays if not name.endswith("/rates")}
+    for key in kept:
+        np.testing.assert_allclose(found.arrays[key], reference.arrays[key], rtol=1e-3, atol=1e-5, err_msg=key)
 
 
 @pytest.mark.parametrize(
