@@ -547,6 +547,31 @@ class TestExecutor:
         with pytest.raises(RuntimeError, match="after shutdown"):
             executor.map(square, [1])
 
+    def test_a_call_does_not_begin_while_it_is_cancelled(
+        self, shared_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun: list[Any] = []
+        settle: Any = RemoteFuture._settle
+
+        def settle_when_taken(future: RemoteFuture[Any], *outcome: Any, cancelled: bool = False) -> None:
+            if cancelled and pool._calls is not None:
+                with pool._calls.workers.lock:
+                    begun.append(pool._calls.take(1))  # as another thread does at this moment
+            settle(future, *outcome, cancelled=cancelled)
+
+        os.mkfifo(tmp_path / "gate")
+        pool = Executor(max_workers=1)
+        first = pool.submit(hold, str(tmp_path / "gate"))
+        while not first.running():
+            time.sleep(0.001)
+        second = pool.submit(square, 1)
+        monkeypatch.setattr(RemoteFuture, "_settle", settle_when_taken)
+        pool.shutdown(wait=False, cancel_futures=True)
+        (tmp_path / "gate").write_text("through")
+        pool.shutdown()
+        assert second.cancelled()
+        assert begun == [None]
+
     def test_each_worker_is_initialized(self, shared_cluster: None) -> None:
         with Executor(2, initializer=remember, initargs=("kept",)) as executor:
             assert set(executor.map(recall, range(20), chunksize=1)) == {"kept"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,9 @@ import numpy as np
 import pytest
 
 import parl_remote.joblib
+from parl_remote import Executor
+
+PATIENCE_S = 60.0
 
 parl_remote.joblib.register()
 
@@ -47,6 +51,18 @@ def test_an_error_ends_the_call_and_the_next_one_works(shared_cluster: None) -> 
         with pytest.raises(KeyError):
             joblib.Parallel()(joblib.delayed(fails)(n) for n in range(10))
         assert joblib.Parallel()(joblib.delayed(fails)(n) for n in range(3)) == [0, 1, 2]
+
+
+def test_a_callback_of_a_future_may_call_parallel(shared_cluster: None) -> None:
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def call_parallel(_: object) -> None:
+        answers.put(joblib.Parallel(n_jobs=2, backend="parl")(joblib.delayed(abs)(-n) for n in range(9)))
+
+    with Executor(1) as executor:
+        future = executor.submit(abs, -1)
+        future.add_done_callback(call_parallel)
+        assert answers.get(timeout=PATIENCE_S) == [*range(9)]
 
 
 def test_results_may_be_a_generator(shared_cluster: None) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import asyncio
 
 __all__ = [
+    "CallbackThread",
     "Carrier",
     "RemoteFuture",
     "ResultIterator",
@@ -177,6 +178,7 @@ T = TypeVar("T")
 
 _making_condition = threading.RLock()  # a finalizer or a handler may wait for a call while this thread is in there
 _nested = threading.local()  # how many futures' callbacks run in this thread, each within one of the one before
+_PATIENCE_S = 5.0  # of a program that ends, before it says what it waits for
 _IDLE_S = 1.0  # after which the thread of users' callbacks ends
 _DEEPEST = 50  # a failed call fails those that wait for it, and so on; Python's stack has room for some 200
 _CANCELLED = (CANCELLED, CANCELLED_AND_NOTIFIED)
@@ -610,7 +612,7 @@ def _is_quick(callback: Any) -> bool:
 _OURS = __name__.partition(".")[0]
 
 
-class _CallbackThread:
+class CallbackThread:
     """A thread that runs users' callbacks one after the other, and ends when there are none for a while."""
 
     def __init__(self) -> None:
@@ -622,7 +624,7 @@ class _CallbackThread:
     def run(self, action: Callable[[], None]) -> bool:
         """Run an action after all others; return False if no thread can be started."""
         if self._pid != os.getpid():  # the thread was not copied
-            _callback_thread[0] = _CallbackThread()
+            _callback_thread[0] = CallbackThread()
             return _callback_thread[0].run(action)
         with self._lock:
             if not self._runs:
@@ -645,7 +647,9 @@ class _CallbackThread:
             if not self._runs:
                 return
             self._waiting.put(finished.set)
-        finished.wait()
+        if not finished.wait(_PATIENCE_S):
+            LOGGER.warning("the program has ended but for callbacks of futures, which it waits for; Ctrl-C ends it")
+            finished.wait()
 
     def _work(self) -> None:
         while True:
@@ -661,4 +665,4 @@ class _CallbackThread:
             del action
 
 
-_callback_thread = [_CallbackThread()]
+_callback_thread = [CallbackThread()]

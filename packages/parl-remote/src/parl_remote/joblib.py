@@ -11,6 +11,8 @@ It needs joblib (`pip install "parl-remote[joblib]"`).
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from joblib.parallel import Parallel, register_parallel_backend
 
 from parl_remote import _current
 from parl_remote._functions.executor import Executor
+from parl_remote._future import CallbackThread
 from parl_remote._system.facilities import cpu_count
 
 __all__ = ["ParlBackend", "register"]
@@ -81,6 +84,7 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self._n_jobs = n_jobs
         self._given = {name: value for name, value in given.items() if name not in _OF_JOBLIB}
         self._executor = Executor(n_jobs, **{**self._options, **self._given})
+        self._callbacks = CallbackThread()  # a user's callback may call `Parallel` and wait for joblib's
         return n_jobs
 
     def submit(self, func: Any, callback: Any = None) -> Any:
@@ -92,7 +96,7 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         ]
         future = self._executor.submit(func)
         if callback is not None:
-            future.add_done_callback(callback)
+            future.add_done_callback(partial(_pass_on, self._callbacks, callback))
         return future
 
     def retrieve_result_callback(self, out: Any) -> Any:
@@ -111,6 +115,10 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self.terminate()
         if ensure_ready:
             self.configure(self._n_jobs, parallel=self.parallel, **self._given)
+
+
+def _pass_on(thread: CallbackThread, callback: Callable[[Any], None], future: Any) -> None:
+    thread.run(partial(callback, future))
 
 
 def _cluster_cpus() -> int:

@@ -109,10 +109,10 @@ class Calls:
     def cancel(self, future: RemoteFuture[Any]) -> None:
         """Cancel a call that has not begun."""
         with self.workers.lock:
-            cancels = future._state in _WAITING and self.may_begin(future)
-        if cancels:
-            future._settle(None, cancelled=True)
-            self.end(future)
+            if future._state not in _WAITING or not self.may_begin(future):
+                return
+            self.end(future)  # from now on it does not begin
+        future._settle(None, cancelled=True)
 
     def cancel_waiting(self) -> None:
         """Cancel all calls that have not begun."""
@@ -132,7 +132,9 @@ class Calls:
     def may_begin(self, future: RemoteFuture[Any]) -> bool:
         """Mark a call as running and return True; return False and end the call if it was cancelled."""
         with self.workers.lock:
-            begins = future._state == RUNNING or (future in self.open and future.set_running_or_notify_cancel())
+            begins = future in self.open and (
+                future._state == RUNNING or future.set_running_or_notify_cancel()  # running: it is run again
+            )
             if not begins:
                 self.end(future)
         return begins

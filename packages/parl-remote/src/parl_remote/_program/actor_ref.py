@@ -78,7 +78,7 @@ def _finalizer(let_go: Callable[[], None]) -> Callable[[], object]:
     """Return the finalizer of a reference. It records in C that the reference is gone, and then releases the actor.
 
     In a finalizer written in Python, a signal's handler can raise before the first step; the actor would never be
-    released. Here the next call of `release_ended` does it, at the latest with the next heartbeat.
+    released. Here the next call of `release_ended` does it; a client of a cluster calls it with every heartbeat.
     """
     steps: Any = (partial(_ended.append, let_go), release_ended)
     return partial(deque, map(operator.call, steps), 0)

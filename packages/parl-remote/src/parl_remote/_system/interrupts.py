@@ -39,6 +39,7 @@ R = TypeVar("R")
 _INSISTS_S = 1.0
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 _SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
+_FINALIZERS = {"__del__", "release_ended"}  # the second is called by a finalizer in C, see `actor_ref`
 _get_handler: Callable[[int], Any] = _signal.getsignal
 _set_handler: Callable[[int, Any], Any] = _signal.signal
 
@@ -205,7 +206,7 @@ def _put_off(number: int, frame: FrameType | None) -> None:
 def _is_in_finalizer(frame: FrameType | None) -> bool:
     """Return whether an exception raised here would only end a finalizer, where Python ignores it."""
     while frame is not None:
-        if frame.f_code.co_name == "__del__":
+        if frame.f_code.co_name in _FINALIZERS:
             return True
         frame = frame.f_back
     return False
