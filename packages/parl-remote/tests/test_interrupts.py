@@ -23,7 +23,6 @@ import parl_remote
 from parl_remote import RemoteFuture, _future, submit
 from parl_remote._data import object_memory
 from parl_remote._future import Waiter, leave_to_parent
-from parl_remote._program import actor_ref
 from parl_remote._system import interrupts
 from parl_remote._system.facilities import Waker, wait_for_input
 from parl_remote._system.interrupts import interruptible, uninterrupted
@@ -537,7 +536,7 @@ class TestPrograms:
     ) -> None:
         connect(cpu_num=1, lease_timeout_s=PATIENCE_S)
         handles = [Whole()]
-        at_each_step(noted, handles.clear, lambda: handles.append(Whole()), actor_ref.__file__)
+        at_each_step(noted, handles.clear, lambda: handles.append(Whole()), interrupts.__file__)
 
     def test_memory_of_put_comes_back_whatever_a_handler_raises_at_the_end_of_a_reference(
         self, shared_cluster: None, noted: list[str], monkeypatch: pytest.MonkeyPatch

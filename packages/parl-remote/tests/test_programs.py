@@ -144,8 +144,8 @@ def test_a_handle_that_ends_with_the_interpreter_does_nothing(run_program: Run) 
         program="""
 import os, sys
 import parl_remote as parl
-from parl_remote._program.actor_ref import _finalizer
 from parl_remote._program.proxy import reference_of
+from parl_remote._system.interrupts import finalizer
 
 @parl.remote_class
 class Actor:
@@ -153,7 +153,7 @@ class Actor:
 
 parl.connect(cpu_num=1)
 sys.kept = Actor()  # until modules are emptied
-reference_of(sys.kept)._finalize = _finalizer(lambda write=os.write: write(1, b"let go"))
+reference_of(sys.kept)._finalize = finalizer(lambda write=os.write: write(1, b"let go"))
 """
     )
     assert (result.stdout, result.stderr) == ("", "")

@@ -32,10 +32,11 @@ from parl_remote._display import ConnectionDisplay
 from parl_remote._future import RemoteFuture, Waiter
 from parl_remote._links.call_messages import Kind, header_of, pack
 from parl_remote._options import ActorOptions
-from parl_remote._program.actor_ref import ActorRef, AttributeNames, release_ended, settled
+from parl_remote._program.actor_ref import ActorRef, AttributeNames, settled
 from parl_remote._program.outbox import OpenPath, Outbox
 from parl_remote._resources import Resources
 from parl_remote._streams import close_unwanted
+from parl_remote._system.interrupts import run_finalizers
 from parl_remote._transport import Buffer
 from parl_remote.errors import (
     CONNECTION_CLOSED,
@@ -283,7 +284,7 @@ class DebugClient(ConnectionDisplay):
             options.max_concurrency,
         )
         if not self._free.fits(need):
-            release_ended()
+            run_finalizers()
             gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
             _current.free_slots(self, spec.name)
         with self._lock:

@@ -10,8 +10,6 @@ number of its proxies.
 from __future__ import annotations
 
 import operator
-import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,10 +22,10 @@ from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import BY_NAME, Flag, Kind
 from parl_remote._options import ActorOptions
 from parl_remote._program.outbox import Outbox
-from parl_remote._system.interrupts import uninterrupted
+from parl_remote._system.interrupts import finalizer, uninterrupted
 from parl_remote._transport import Buffer
 
-__all__ = ["ActorPlace", "ActorRef", "AttributeNames", "release_ended", "settled", "unreached_reference"]
+__all__ = ["ActorPlace", "ActorRef", "AttributeNames", "settled", "unreached_reference"]
 
 
 _CALL = int(Kind.CALL)
@@ -58,32 +56,6 @@ class ActorPlace(NamedTuple):
     waits: bool = True
 
 
-_ended: deque[Callable[[], None]] = deque()  # the `let_go` of references that are gone
-
-
-def release_ended(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-    """Let go of the actors whose references are gone; callable in any thread at any time."""
-    if is_finalizing():  # the program has disconnected, and modules may be empty
-        return
-    with uninterrupted:
-        while _ended:
-            try:
-                let_go = _ended.popleft()
-            except IndexError:  # another thread did it
-                return
-            let_go()
-
-
-def _finalizer(let_go: Callable[[], None]) -> Callable[[], object]:
-    """Return the finalizer of a reference. It records in C that the reference is gone, and then releases the actor.
-
-    In a finalizer written in Python, a signal's handler can raise before the first step; the actor would never be
-    released. Here the next call of `release_ended` does it; a client of a cluster calls it with every heartbeat.
-    """
-    steps: Any = (partial(_ended.append, let_go), release_ended)
-    return partial(deque, map(operator.call, steps), 0)
-
-
 class ActorRef:
     """A process's single reference to one actor.
 
@@ -112,7 +84,7 @@ class ActorRef:
         self.spec = spec
         self.attributes = attributes
         self.outbox = outbox
-        self._finalize = _finalizer(let_go)
+        self._finalize = finalizer(let_go)
         self._destroy = destroy
         if options is not None and options.max_pending_calls is not None:
             self.limit(options)

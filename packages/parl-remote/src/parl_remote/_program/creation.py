@@ -25,12 +25,12 @@ from parl_remote._links.call_messages import Kind, header_of, payload_of
 from parl_remote._messages import LeaseGranted, StartActor
 from parl_remote._messages.parts import DescribeActor
 from parl_remote._options import RECORD_VARIABLE, ActorOptions
-from parl_remote._program.actor_ref import ActorPlace, AttributeNames, release_ended, settled
+from parl_remote._program.actor_ref import ActorPlace, AttributeNames, settled
 from parl_remote._program.connection import Connection
 from parl_remote._program.known_actors import NEWS_S, ActorRecord, CreatedActor, OwnActors
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
-from parl_remote._system.interrupts import interruptible
+from parl_remote._system.interrupts import interruptible, run_finalizers
 from parl_remote._transport import Buffer, Channel
 from parl_remote._transport.unix import CutMessage
 from parl_remote.errors import ActorLost, ChannelClosed, ClusterUnreachable, DeathCause, DeathKind, NameTaken
@@ -261,7 +261,7 @@ class ActorFactory:
             try:
                 return self._master.lease(class_name, options, timeout_s, replaces=replaces, restarts=restarts)
             except NameTaken:
-                release_ended()
+                run_finalizers()
                 before = self._named.get(options.name)
                 is_leaving = before is None or before.has_ended or before.is_let_go
                 if options.name not in self._named or not is_leaving or time.monotonic() > patience:

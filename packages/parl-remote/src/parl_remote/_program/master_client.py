@@ -46,8 +46,8 @@ from parl_remote._messages import (
 from parl_remote._messages.overview import LeaseWaiting, NodeDraining, WhyWaiting
 from parl_remote._messages.wire import encode
 from parl_remote._options import ActorOptions
-from parl_remote._program.actor_ref import release_ended
 from parl_remote._resources import Placement, Resources
+from parl_remote._system.interrupts import run_finalizers
 from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Channel
 from parl_remote.errors import (
@@ -194,7 +194,7 @@ class MasterClient:
                 if not self._cluster.may_return:
                     raise  # else it is sent once the master is back
             if not answer.wait(_SLOT_WAIT_S):
-                release_ended()
+                run_finalizers()
                 if self._held:
                     gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
                 self._on_full(class_name)
@@ -330,7 +330,7 @@ class MasterClient:
         self._loop.add(channel, lambda: self._hear(channel))
 
     def _beat(self) -> None:
-        release_ended()
+        run_finalizers()
         now, interval_s = self._loop.now(), self._limits.heartbeat_interval_s
         if self._pulse.missed_s(now):
             self._heard = now  # the master's messages are still to be read

@@ -23,15 +23,27 @@ import functools
 import operator
 import os
 import signal
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from threading import get_ident
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["Condition", "Event", "has_own_handlers", "interruptible", "is_by_handler", "take_items", "uninterrupted"]
+__all__ = [
+    "Condition",
+    "Event",
+    "finalizer",
+    "has_own_handlers",
+    "interruptible",
+    "is_by_handler",
+    "run_finalizers",
+    "take_items",
+    "uninterrupted",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +51,8 @@ R = TypeVar("R")
 _INSISTS_S = 1.0
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 _SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
-_FINALIZERS = {"__del__", "release_ended"}  # the second is called by a finalizer in C, see `actor_ref`
+_FINALIZERS = {"__del__", "run_finalizers"}
+_left: deque[Callable[[], object]] = deque()  # actions of finalizers that have not run yet
 _get_handler: Callable[[int], Any] = _signal.getsignal
 _set_handler: Callable[[int, Any], Any] = _signal.signal
 
@@ -160,6 +173,29 @@ def take_items(into: list[Any], source: Iterator[Any], number: int | None) -> Ba
                 raise  # by a handler, between two steps of this function
             return error
     return None
+
+
+def finalizer(action: Callable[[], object]) -> Callable[[], object]:
+    """Return a finalizer that loses its action to no handler. It records the action in C, and then runs it.
+
+    In a finalizer written in Python, a handler can raise before the first step. The next call of `run_finalizers` runs
+    the action then; a client of a cluster calls it with every heartbeat, and who waits for something does.
+    """
+    steps: Any = (functools.partial(_left.append, action), run_finalizers)
+    return functools.partial(deque, map(operator.call, steps), 0)
+
+
+def run_finalizers(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    """Run the actions of finalizers that a handler has ended; callable in any thread at any time."""
+    if is_finalizing():  # the program has disconnected, and modules may be empty
+        return
+    with uninterrupted:
+        while _left:
+            try:
+                action = _left.popleft()
+            except IndexError:  # another thread did it
+                return
+            action()
 
 
 def is_by_handler(error: BaseException) -> bool:
