@@ -231,11 +231,11 @@ def test_where_one_environment_cannot_be_made_those_before_it_are_closed() -> No
 
 
 class Drawing(AlwaysOne):
-    """Draws its actions, alone or with something beside them, such as their logits."""
+    """Draws its actions, alone or with something beside them, such as values."""
 
-    def __init__(self, *, several: bool) -> None:
+    def __init__(self, parts: str) -> None:
         super().__init__()
-        self.rng, self.several = np.random.default_rng(), several
+        self.rng, self.parts = np.random.default_rng(), parts
 
     def predict(self, obs: Any) -> Any:
         raise AssertionError(obs)
@@ -243,7 +243,10 @@ class Drawing(AlwaysOne):
     def sample(self, obs: Any) -> Any:
         assert not self.training
         drawn = self.rng.integers(2, size=len(obs))
-        return (drawn, np.zeros(len(obs))) if self.several else drawn
+        beside = np.full(len(obs), 7.0)
+        if self.parts == "action":
+            return drawn
+        return tuple(drawn if name == "action" else beside for name in self.parts.split())
 
     @contextmanager
     def drawing_from(self, seed: int) -> Iterator[None]:
@@ -252,8 +255,8 @@ class Drawing(AlwaysOne):
         self.rng = before
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_a_stochastic_evaluation_draws_the_same_actions_from_the_same_seed(several: bool) -> None:
-    found = [evaluate(Drawing(several=several), SeededLength, 4, seed=3, stochastic=True) for _ in range(2)]
+@pytest.mark.parametrize("parts", ["action", "action value", "value action log_prob", "value action log_prob entropy"])
+def test_a_stochastic_evaluation_draws_the_same_actions_from_the_same_seed(parts: str) -> None:
+    found = [evaluate(Drawing(parts), SeededLength, 4, seed=3, stochastic=True) for _ in range(2)]
     assert found[0] == found[1]
-    assert found[0] != evaluate(Drawing(several=several), SeededLength, 4, seed=4, stochastic=True)
+    assert found[0] != evaluate(Drawing(parts), SeededLength, 4, seed=4, stochastic=True)

@@ -67,8 +67,9 @@ def evaluate(
         max_steps: steps of one episode at most; a longer one counts with its return so far, with a warning. Without
             this limit, an evaluation in an environment without a time limit might not end.
         stochastic: draw actions as in training: from the policy of on-policy algorithms, else by the agent's `sample`
-            with its own defaults (DQN's epsilon of 0.1, DDPG's noise), whose first part counts if it returns a tuple;
-            if the agent has `drawing_from`, from a stream that `seed` determines.
+            with its own defaults (DQN's epsilon of 0.1, DDPG's noise); of a tuple that it returns, the first of two
+            parts, else the second is the action, as in `(action, value)` and `(value, action, log_prob, entropy)`. If
+            the agent has `drawing_from`, from a stream that `seed` determines.
 
     Returns:
         the episodes, in the order of their seeds; those of a team (`JointEnv`) with each agent's return.
@@ -133,7 +134,7 @@ def _exploring(agent: PredictingAgent, acting: Acting) -> Callable[[Any], Any]:
 
     def sampled(obs: Any) -> Any:
         drawn = acting.sample(obs)
-        return drawn[0] if isinstance(drawn, tuple) else drawn
+        return drawn[len(drawn) > 2] if isinstance(drawn, tuple) else drawn
 
     return sampled
 
