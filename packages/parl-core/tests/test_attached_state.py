@@ -2,7 +2,8 @@
 
 import random
 from collections import OrderedDict, defaultdict
-from types import SimpleNamespace
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,6 +87,13 @@ def test_attributes_in_collections_of_other_classes_have_names_unless_these_have
         "usual.a": 4,
         "counts": counts,
     }
+
+
+def test_mappings_that_may_read_a_file_are_one_value_each(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", mean=np.zeros(3))
+    with np.load(tmp_path / "data.npz") as data:
+        owner = SimpleNamespace(data=data, shown=MappingProxyType({"a": 1}))
+    assert dict(attributes(owner)) == {"data": data, "shown.a": 1}
 
 
 def test_attributes_that_come_meanwhile_are_left_out() -> None:

@@ -14,6 +14,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ __all__ = [
     "values_of",
 ]
 
+_DICTIONARIES = (dict, MappingProxyType)
+
 _LARGE = 2**20  # bytes; statistics of images have less
 
 _ARRAY, _NUMBER, _TENSOR, _TUPLE, _ITEMS = "$array", "$number", "$tensor", "$tuple", "$items"
@@ -50,19 +53,20 @@ class StateAccessor:
 def attributes(owner: object) -> Iterator[tuple[str, Any]]:
     """Yield the values of an object's attributes by name; those in lists, tuples and dictionaries as `heads.0`.
 
-    A list or the like that has a state of its own is one value.
+    A list or the like that has a state of its own is one value, and so is a mapping that is no dictionary: it may read
+    a file.
     """
     for name, value in list(vars(owner).items()):  # a copy: another thread may act for the first time meanwhile
         yield from _held(name, value)
 
 
 def _held(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, (list, tuple, Mapping)) and accessor_of(value) is not None:
+    if isinstance(value, (list, tuple, *_DICTIONARIES)) and accessor_of(value) is not None:
         yield name, value
     elif isinstance(value, (list, tuple)):
         for index, part in enumerate(value):
             yield from _held(f"{name}.{index}", part)
-    elif isinstance(value, Mapping):
+    elif isinstance(value, _DICTIONARIES):
         for key, part in list(value.items()):
             yield from _held(f"{name}.{str(key).replace('/', '|')}", part)
     else:
