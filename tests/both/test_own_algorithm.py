@@ -1,6 +1,8 @@
 """An algorithm that a user writes with the facade's names alone is the same program on both backends."""
 
 import copy
+from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,35 @@ def test_numbers_and_tensors_that_change_are_saved_with_the_agent(tmp_path: Path
     assert (other.alg.calls, other.alg.weight, other.alg.limit) == (0, 1.0, 1e9)
     assert (other.alg.mean, other.alg.least) == (None, None)
     np.testing.assert_array_equal(other.alg.seen, 0.0)
+
+
+class WithHeads(parl.Algorithm):
+    """Has models in a collection that is no plain dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__(parl.networks.QNetwork(2))
+        self.heads = OrderedDict(main=self.model, own=parl.networks.QNetwork(2))
+
+    def predict(self, obs: Any) -> Any:
+        return sum(head.value(obs) for head in self.heads.values())
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_models_in_collections_of_other_classes_are_restored_unless_an_older_file_lacks_them(
+    older: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved, restored = WithHeads(), WithHeads()
+    for algorithm in (saved, restored):
+        parl.Agent(algorithm).predict(np.zeros((1, 4), np.float32))
+    state, before = saved.get_state(), restored.heads["own"].get_weights()
+    if older:
+        arrays = {name: array for name, array in state.arrays.items() if not name.startswith("heads.")}
+        state = replace(state, arrays=arrays)
+    restored.set_state(state)
+    np.testing.assert_equal(restored.get_weights(), saved.get_weights())
+    np.testing.assert_equal(restored.heads["own"].get_weights(), before if older else saved.heads["own"].get_weights())
+    warned = ["WithHeads.heads.own keeps its weights: the restored state has none"]
+    assert [record.getMessage() for record in caplog.records] == (warned if older else [])
 
 
 def test_an_unknown_optimizer_is_answered_with_the_known_ones() -> None:

@@ -50,25 +50,30 @@ class StateAccessor:
     set: Callable[[Any], object]
 
 
-def attributes(owner: object) -> Iterator[tuple[str, Any]]:
+def attributes(owner: object, *, of_any_class: bool = True) -> Iterator[tuple[str, Any]]:
     """Yield the values of an object's attributes by name; those in lists, tuples and dictionaries as `heads.0`.
 
     A list or the like that has a state of its own is one value, and so is a mapping that is no dictionary: it may read
     a file.
+
+    Args:
+        owner: The object.
+        of_any_class: Whether subclasses of lists, tuples and dictionaries are looked into, too.
     """
     for name, value in list(vars(owner).items()):  # a copy: another thread may act for the first time meanwhile
-        yield from _held(name, value)
+        yield from _held(name, value, of_any_class)
 
 
-def _held(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, (list, tuple, *_DICTIONARIES)) and accessor_of(value) is not None:
+def _held(name: str, value: Any, of_any_class: bool) -> Iterator[tuple[str, Any]]:
+    looked_into = of_any_class or type(value) in (list, tuple, dict)
+    if not looked_into or (isinstance(value, (list, tuple, *_DICTIONARIES)) and accessor_of(value) is not None):
         yield name, value
     elif isinstance(value, (list, tuple)):
         for index, part in enumerate(value):
-            yield from _held(f"{name}.{index}", part)
+            yield from _held(f"{name}.{index}", part, of_any_class)
     elif isinstance(value, _DICTIONARIES):
         for key, part in list(value.items()):
-            yield from _held(f"{name}.{str(key).replace('/', '|')}", part)
+            yield from _held(f"{name}.{str(key).replace('/', '|')}", part, of_any_class)
     else:
         yield name, value
 

@@ -574,7 +574,8 @@ class Algorithm:
         parts = _split(state.arrays)
         models, optimizers = self._models(), self._optimizers()
         ours = [owner for owner in parts if owner not in optimizers and owner not in state.others]
-        check_names(type(self).__name__, models, ours)
+        later = self._models_that_older_files_lack()
+        check_names(type(self).__name__, [owner for owner in models if owner in ours or owner not in later], ours)
         missing = [name for name in self.COUNTERS if name not in (*state.counters, *self.LATER_COUNTERS)]
         if missing:
             raise CheckpointError(f"the state of {type(self).__name__} lacks the counters {', '.join(missing)}")
@@ -947,6 +948,10 @@ class Algorithm:
     def _models(self) -> dict[str, Any]:
         return {name: value for name, value in attributes(self) if isinstance(value, Model)}
 
+    def _models_that_older_files_lack(self) -> set[str]:
+        """Return the names of models in collections of other classes, which were not looked into."""
+        return set(self._models()) - {name for name, _ in attributes(self, of_any_class=False)}
+
     def _attached(self) -> dict[str, tuple[Any, StateAccessor]]:
         """Return the other objects with a state, by attribute; parts of models belong to their models."""
         own: set[int] = set()
@@ -1121,8 +1126,13 @@ class Algorithm:
         return [layer for model in self._models().values() for layer in model.layers_by_mode()]
 
     def _load(self, parts: Mapping[str, Weights]) -> None:
-        for owner, model in self._models().items():
-            model.set_weights(parts[owner], portable=True)
+        models = self._models()
+        restored = {id(model) for owner, model in models.items() if owner in parts}
+        for owner, model in models.items():
+            if owner in parts:
+                model.set_weights(parts[owner], portable=True)
+            elif id(model) not in restored:  # which no other attribute has, too
+                logger.warning("%s.%s keeps its weights: the restored state has none", type(self).__name__, owner)
         for owner, optimizer in self._optimizers().items():
             optimizer.set_state(parts.get(owner, {}))
 
