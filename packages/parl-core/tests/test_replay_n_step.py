@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parl_core.replay import FrameReplayMemory, ReplayMemory
+from parl_core.replay import FrameReplayMemory, ReplayMemory, SequenceReplayMemory
 
 GAMMA = 0.9
 
@@ -67,6 +67,19 @@ def test_one_step_sampling_has_no_discount() -> None:
     memory = ReplayMemory(4, 1, 0)
     memory.append([0], 0, 1.0, [1], False)
     assert memory.sample(2).discount is None
+
+
+def test_single_transitions_of_a_memory_of_sequences_are_one_step_each() -> None:
+    memory = SequenceReplayMemory(50, 1, 0, state={}, length=4, burn_in=0, n_step=3, gamma=GAMMA, seed=0)
+    for t in range(50):
+        memory.append([t], 0, float(t), [t + 1], False)
+    batch = memory.sample(20)
+    assert batch.discount is None
+    assert np.array_equal(batch.reward, batch.obs[:, 0])
+    assert np.array_equal(batch.next_obs, batch.obs + 1)
+    for obs, _, reward, next_obs, _ in (memory.sample_batch(20), memory.sample_batch_by_index(np.arange(20))):
+        assert np.array_equal(reward, obs[:, 0])
+        assert np.array_equal(next_obs, obs + 1)
 
 
 def test_frames_of_n_step_windows_come_from_both_ends() -> None:

@@ -308,11 +308,12 @@ class SampledRing(Ring):
 
     def _fill(self, out: ReplayBatch, index: NDArray[np.int64], weight: NDArray[np.float32] | None) -> ReplayBatch:
         # The slots were drawn or checked by us; mode "clip" spares take() a second look and a temporary copy.
-        if self.n_step == 1:
+        windows = self._windows(index)
+        if windows is None:
             reward, last, discount = out.reward, index, None
             self.reward.take(index, 0, reward, "clip")
         else:
-            reward, last, discount = self._windows(index)
+            reward, last, discount = windows
         self.action.take(index, 0, out.action, "clip")
         self.terminal.take(last, 0, out.terminal, "clip")
         self.truncated.take(last, 0, out.truncated, "clip")
@@ -321,7 +322,10 @@ class SampledRing(Ring):
             out.obs, out.action, reward, out.next_obs, out.terminal, out.truncated, index, discount, weight
         )
 
-    def _windows(self, index: NDArray[np.int64]) -> NStep:
+    def _windows(self, index: NDArray[np.int64]) -> NStep | None:
+        """Return the n-step returns of slots; None where single steps are drawn."""
+        if self.n_step == 1:
+            return None
         assert self.gamma is not None  # checked by the constructor
         return n_step_windows(
             index,

@@ -113,6 +113,9 @@ class SequenceReplayMemory(_SequenceMemory):
         for name, shape in state.items():
             setattr(self, f"state_{name}", np.zeros((max_size, *shape), np.float32))
 
+    def _windows(self, index: NDArray[np.int64]) -> None:
+        """Draw single steps: only sequences have n-step returns."""
+
     @property
     def is_ready(self) -> bool:
         """Return whether every environment has enough steps for a sequence."""
