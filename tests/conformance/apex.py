@@ -1,5 +1,6 @@
 """Tests of Ape-X's loop that every backend must pass: the same bits whoever acts, exact resumption, and learning."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,20 +112,23 @@ class ApexConformance(Conformance):
         actors: ActorSystem | None = None,
         name: str = "ApeX",
         env: Any = IdentityEnv,
+        settings: ApexSettings = _SETTINGS,
         **options: Any,
     ) -> tuple[Weights, Ended]:
         make = partial(_agent, self.backend, name)
         self.adapter.seed(3)
         agent = make()
-        settings = ApexSettings(**{**vars(_SETTINGS), "n_actors": n_actors})
+        settings = replace(settings, n_actors=n_actors)
         env_kwargs = {"kind": "discrete"}
         ended = train_apex(agent, make, env, settings, actors=actors, env_kwargs=env_kwargs, seed=5, **options)
         return agent.get_weights(), ended
 
-    def test_a_memory_of_other_settings_than_those_of_the_actors_is_refused(self) -> None:
-        memory = ReplayMemory(200, OBS_DIM, 0, n_envs=2, n_step=1, sampling=Prioritized())
-        with pytest.raises(HyperparameterError, match="n_step=3, and the ReplayMemory has n_step=1"):
-            self.trained(memory=memory)
+    @pytest.mark.parametrize(("asked", "made"), [(3, 1), (1, 3)])
+    def test_a_memory_of_other_settings_than_those_of_the_actors_is_refused(self, asked: int, made: int) -> None:
+        memory = ReplayMemory(200, OBS_DIM, 0, n_envs=2, n_step=made, gamma=0.99, sampling=Prioritized())
+        settings = replace(_SETTINGS, n_step=asked)
+        with pytest.raises(HyperparameterError, match=f"n_step={asked}, and the ReplayMemory has n_step={made}"):
+            self.trained(settings=settings, memory=memory)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["ApeX", "Rainbow"])

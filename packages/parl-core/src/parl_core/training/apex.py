@@ -379,7 +379,8 @@ def train_apex(
             try_out(agent, blank_observations(spaces.observation, 1), spaces.action, into_space(spaces.action))
             seen = _Spaces(spaces.observation, spaces.action, acting.envs_per_group, spaces.metadata)
             memory = make_memory(agent, seen, learning, rng) if memory is None else memory
-            check_memory(agent, memory, learning, acting.envs_per_group)
+            # The actors compute the first priorities with n_step.
+            check_memory(agent, memory, learning, acting.envs_per_group, asked=("n_step", "prioritized"))
             order = order_of(acting)
             source = ActorFragmentSource(workers, order, agent.get_weights, actors.put)
             environments.live_in(workers, source)

@@ -17,7 +17,7 @@ This module does not depend on a framework, on where the environments run, or on
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, cast
@@ -657,16 +657,22 @@ def _action_shape(space: Any, *, teams: bool = False) -> int | tuple[int, ...]:
 
 
 def check_memory(
-    agent: Any, memory: Any, settings: OffPolicySettings, num_envs: int, normalized: NormalizeVector | None = None
+    agent: Any,
+    memory: Any,
+    settings: OffPolicySettings,
+    num_envs: int,
+    normalized: NormalizeVector | None = None,
+    asked: Collection[str] = (),
 ) -> None:
     """Refuse a replay memory that an agent does not learn from, or that does not do what a loop asks of it.
 
     Args:
         agent: the agent that learns.
         memory: the replay memory; one of the program's own class is trusted in what it does not tell.
-        settings: of the loop; those that have their default are not asked for.
+        settings: of the loop; those that have their default are not asked for, unless `asked` names them.
         num_envs: environments that take turns.
         normalized: the vector environment that normalises batches.
+        asked: settings that the memory has to agree with in any case.
 
     Raises:
         HyperparameterError: it names what differs, and what to do.
@@ -674,7 +680,7 @@ def check_memory(
     _refuse_unused(agent, settings, normalized)
     _check_sequences(agent, memory, settings, normalized)
     _check_turns(memory, num_envs)
-    _check_asked(agent, memory, settings)
+    _check_asked(agent, memory, settings, asked)
 
 
 def _refuse_unused(agent: Any, settings: OffPolicySettings, normalized: NormalizeVector | None) -> None:
@@ -704,12 +710,12 @@ _ASKED = {
 """Settings of the loop, and the arguments of memories of the same meaning."""
 
 
-def _check_asked(agent: Any, memory: Any, settings: OffPolicySettings) -> None:
+def _check_asked(agent: Any, memory: Any, settings: OffPolicySettings, always: Collection[str]) -> None:
     """Refuse a memory that draws otherwise than settings ask, or discounts otherwise than the algorithm."""
     for name, argument in _ASKED.items():
         asked = getattr(settings, name)
         has = getattr(memory, argument, None if isinstance(memory, SampledRing) else asked)
-        if asked not in (getattr(OffPolicySettings, name), has):
+        if asked != has and (name in always or asked != getattr(OffPolicySettings, name)):
             raise HyperparameterError(
                 f"the settings have {name}={asked}, and the {type(memory).__name__} has {argument}={has}, by which it "
                 f"draws: make both the same, or leave out one of {name} and memory"
