@@ -447,7 +447,7 @@ class DQNConformance(Conformance):
     def test_a_target_that_stays_after_one_call_of_sync_target_is_warned_of(
         self, again: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(_requirements, "_PATIENCE", 4)
+        monkeypatch.setattr(_requirements, "_PATIENCE_WITH_SYNCS", 4)
         algorithm = self.algorithm("DQN", self._drawn(), lr=0.01)
         agent = self.backend.Agent(algorithm)
         algorithm.sync_target()
@@ -459,6 +459,21 @@ class DQNConformance(Conformance):
                 algorithm.sync_target()
         warned = "did not change in 4 updates: the loop leaves it alone since the program called sync_target()"
         assert caplog.text.count(warned) == (0 if again else 1)
+
+    def test_a_program_that_calls_sync_target_every_10000_updates_is_not_warned(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        algorithm = self.algorithm("DQN", self._drawn(), lr=0.01)
+        agent = self.backend.Agent(algorithm)
+        algorithm.sync_target()
+        watch = TargetWatch(agent)
+        for update in range(1, 20_001):
+            if update % 500 == 0:
+                agent.learn(*_some_batch(np.random.default_rng(4)))
+            watch.after_update()
+            if update % 10_000 == 0:
+                algorithm.sync_target()
+        assert "did not change" not in caplog.text
 
     def test_huber_bounds_what_one_error_weighs(self) -> None:
         obs, action, _, next_obs, _ = _some_batch(np.random.default_rng(4))

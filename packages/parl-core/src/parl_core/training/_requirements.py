@@ -495,7 +495,8 @@ class UpdateWatch:
         return False
 
 
-_PATIENCE = 1_000
+_PATIENCE = 1_000  # updates
+_PATIENCE_WITH_SYNCS = 20_000  # papers copy the target every 10,000 updates at most
 
 
 class TargetWatch:
@@ -512,6 +513,7 @@ class TargetWatch:
         )
         self._algorithm: Any = algorithm if is_watched else None
         self._move: Any = getattr(algorithm, "move_target_in_loop", None)
+        self._patience = _PATIENCE if self._move is None else _PATIENCE_WITH_SYNCS
         self._updates = 0
         self._before: Any = None
         if self._move is None:
@@ -539,14 +541,14 @@ class TargetWatch:
         self._updates += 1
         if self._updates == 1:
             self._before = self._weights()
-        elif self._updates == _PATIENCE:
+        elif self._updates == self._patience:
             model, target = self._weights()
             was_model, was_target = self._before
             if _equal(target, was_target) and not _equal(model, was_model):
                 logger.warning(
                     "%s has a target_model that did not change in %d updates: %s",
                     type(self._algorithm).__name__,
-                    _PATIENCE,
+                    self._patience,
                     "let its learn() move it, for instance by "
                     "self.model.sync_weights_to(self.target_model, decay=0.995), or call its sync_target()"
                     if self._move is None
