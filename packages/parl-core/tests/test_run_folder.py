@@ -1,5 +1,6 @@
 """A run's folder is always a new one, and an interruption says what was saved."""
 
+import gc
 import io
 import signal
 import subprocess
@@ -70,6 +71,13 @@ def test_an_interruption_before_anything_was_saved_says_so_and_leaves_no_folder(
         raise KeyboardInterrupt
     assert out.getvalue() == "\nInterrupted. Nothing was saved yet.\n"
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_program_that_goes_on_after_an_interruption_has_its_garbage_collected(tmp_path: Path) -> None:
+    frozen = gc.get_freeze_count()
+    with pytest.raises(SystemExit), Run("ppo", tmp_path, out=io.StringIO()):
+        raise KeyboardInterrupt
+    assert gc.get_freeze_count() <= frozen
 
 
 def test_other_errors_pass_through_with_a_note_of_what_was_saved(tmp_path: Path) -> None:

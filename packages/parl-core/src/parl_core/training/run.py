@@ -306,7 +306,8 @@ class Run:
         # After a swallowed interruption other errors follow from it, such as names that a module has not got yet.
         if isinstance(error, KeyboardInterrupt) or (self._interruption.happened and isinstance(error, Exception)):
             self.tell_interrupted()
-            gc.freeze()  # else the interpreter's last collections walk over all of a framework, for a second
+            # Else the interpreter's last collections walk over all of a framework, for a second; a program may go on.
+            atexit.register(gc.freeze)
             raise SystemExit(INTERRUPTED_EXIT_CODE) from None
         if isinstance(error, Exception) and self._saved:
             error.add_note(self.inventory())
