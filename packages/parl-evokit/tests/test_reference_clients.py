@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from parl_evokit import AsyncESAgent, ESAgent, InvalidToken, LogWriter, SamplingInfo, Tokens, mlp, read_log
+from parl_evokit.guard import Comparison
 from parl_evokit.log._segments import prune
 from parl_evokit.tokens import create_secret
 
@@ -186,6 +187,21 @@ def test_tokens_of_the_cpp_client_are_those_of_python(cpp: Command, tmp_path: Pa
     assert said(cpp, "issue", secret, NOW, 100, given="".join(map(line, every))) == tokens
     found = said(cpp, "redeem", secret, NOW + 100, given="\n".join(tokens) + "\n")
     assert found == [f"0 {line(info)}".rstrip() for info in every]
+
+
+def test_probes_of_the_cpp_client_are_not_compared(cpp: Command, tmp_path: Path) -> None:
+    secret = create_secret(tmp_path / "secret")
+    guard = {"rollback": True, "control_share": 0.05, "holdout_share": 0.05, "min_control": 2}
+    es = ESAgent({"solver": {"sampling": {"gaussian_sampling": {"std": 0.3}}, "guard": guard}}, mlp([4, 2]))
+    clone = es.clone()
+    es.update([clone.add_noise() for _ in range(40)], np.arange(40.0))
+    probe = line(clone.add_noise(evaluate=True))
+    tokens = said(cpp, "issue", secret, NOW, 2**31, given=probe * 200)
+    probes = [Tokens.load(secret).redeem(token) for token in tokens]
+    assert len({info.identity for info in probes}) == 200
+    others = [info for info in clone.draw(20) if info.noise_key]
+    assert es.update([*others, *probes], [*range(len(others)), *[-5.0] * 200]).control == 200
+    assert es._ready("test")[0].guard.comparison == Comparison()
 
 
 def test_the_cpp_client_refuses_what_python_refuses_for_the_same_reason(cpp: Command, tmp_path: Path) -> None:

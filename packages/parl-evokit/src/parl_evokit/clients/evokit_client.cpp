@@ -191,6 +191,7 @@ std::string hexadecimal(const uint8_t *data, size_t count) {
 __extension__ typedef unsigned __int128 Wide;
 constexpr uint64_t key_bits = 62, half_mask = (uint64_t{1} << 31) - 1;
 constexpr uint64_t parent_index = uint64_t{1} << 32, control_index = parent_index + 1;
+constexpr uint64_t no_arm = uint64_t{255} << 56; // from this place on, an identity is that of a sample of neither arm
 
 inline void philox4x64_10(uint64_t counter, uint64_t k0, uint64_t k1, uint64_t out[4]) {
     uint64_t c0 = counter, c1 = 0, c2 = 0, c3 = 0;
@@ -1195,9 +1196,10 @@ int evokit_token_issue_at(const evokit_tokens *tokens, double now, evokit_info *
     return guarded(-1, [&] {
         if (!is_sample(*info)) throw Failure("this is no sample: its key, identity or model is none");
         if (!info->key && !info->identity) {
-            uint64_t drawn;
-            random_bytes(&drawn, sizeof drawn);
-            info->identity = (drawn >> (64 - key_bits + 1)) + 2;
+            uint64_t seed, n = 0;
+            random_bytes(&seed, sizeof seed);
+            do info->identity = (splitmix64(seed, n++) >> (64 - key_bits + 1)) + 2;
+            while (splitmix64(info->identity >> 1, control_index) < no_arm);
         }
         uint8_t data[token_bytes];
         data[0] = 1, data[1] = info->key ? 0 : 1;

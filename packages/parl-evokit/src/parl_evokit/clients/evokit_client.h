@@ -107,7 +107,7 @@ enum {
 /* Secrets of a file of mode 0600; NULL: of the file in EVOKIT_SECRET_FILE, else those in EVOKIT_SECRET. */
 evokit_tokens *evokit_tokens_load(const char *path, double lifetime_s);
 void evokit_tokens_close(evokit_tokens *tokens);
-/* The token of a sample that is served now; a sample without noise gets an identity. */
+/* The token of a sample that is served now; a sample without noise and identity gets the identity of neither arm. */
 int evokit_token_issue(const evokit_tokens *tokens, evokit_info *info, char token[EVOKIT_TOKEN_SIZE]);
 /* 0 and the sample, or the reason (1 to 4) for which the token is refused. */
 int evokit_token_redeem(const evokit_tokens *tokens, const char *token, evokit_info *info);
