@@ -67,10 +67,13 @@ def test_its_samples_are_those_of_basic_es_and_the_agent_takes_it() -> None:
     assert agent.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0]).used == 4
 
 
-def test_a_late_pair_counts_as_one_pair() -> None:
+@pytest.mark.parametrize(("stale", "top_k", "late_samples"), [("AUTO", 64, 2), ("POOLED", 64, 2), ("POOLED", 4, 16)])
+def test_late_pairs_leave_the_length_of_the_step(stale: str, top_k: int, late_samples: int) -> None:
     steps = []
-    for late in (0, 2):
-        es = ARS(np.ones(100), settings(top_k=64))
+    for late in (0, late_samples):
+        config = settings(top_k=top_k)
+        config["solver"]["update"]["stale"] = stale
+        es = ARS(np.ones(100), config)
         first = es.ask(64)
         rewards = [-float(np.square(x).sum()) for x in es.candidates(first)]
         es.tell(first[: 64 - late], rewards[: 64 - late])

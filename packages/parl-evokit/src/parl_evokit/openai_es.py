@@ -45,8 +45,8 @@ by std, not by 1/std, as the original EvoKit does, so that its documented learni
 weights are clipped, and utilities are centred by their weighted mean, so that the shift of the centre, which all
 samples of one model have in common, adds nothing if their utilities do not differ. ARS steps go through the optimizer
 of the settings (SGD is the paper's); halves of a pair count alone when their twins did not come; stale samples are
-chosen and normalised within their own model and weighted by stale_decay**age, and b is the sum of these weights over
-the chosen directions of all models.
+chosen and normalised within their own model, with `stale: POOLED` among the samples of all models, and weighted by
+stale_decay**age, and b is the sum of these weights over all chosen directions.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ from parl_evokit.errors import ConfigError, LayoutMismatch
 from parl_evokit.noise._exact_sum import ExactSum
 from parl_evokit.noise._spec import UNITS_PER_ONE
 from parl_evokit.optimizers import make_optimizer
+from parl_evokit.shaping import _of_best_directions
 from parl_evokit.strategy import Strategy, length_of
 
 __all__ = ["ARS", "ES", "MOST_PARAMETERS", "Centres", "importance_weights", "utilities_of"]
@@ -189,7 +190,7 @@ class ES(Strategy):
 
     def _late(self, intake: SortedSamples, sampler: Sampler) -> FlatVector | None:
         """Return the gradient of samples some of which are stale; None for that of ranks within each model."""
-        update, rule = self.config.solver.update, self.config.solver.update.stale
+        rule = self.config.solver.update.stale
         if self._centres is not None:
             weighted, effective = self._centres.gradient(intake.groups, sampler, self._utilities)
             if rule is StaleKind.IMPORTANCE or effective >= intake.used / 2:
@@ -201,8 +202,7 @@ class ES(Strategy):
         self._note_stale(intake, StaleKind.POOLED.name if rule is StaleKind.POOLED else StaleKind.GROUPED.name)
         if rule is not StaleKind.POOLED:
             return None
-        together = _together(intake.groups)
-        utilities = utilities_of(together, update)
+        utilities = self._utilities(_together(intake.groups))
         stops = np.cumsum([len(group.keys) for group in intake.groups])[:-1]
         shares = [shaping.Utilities(weights, utilities.unit) for weights in np.split(utilities.weights, stops)]
         return self._summed(intake, sampler, shares)
@@ -214,10 +214,10 @@ class ES(Strategy):
 
     def _summed(self, intake: SortedSamples, sampler: Sampler, utilities: Sequence[shaping.Utilities]) -> FlatVector:
         """Return the gradient of equation (1)."""
-        update = self.config.solver.update
+        update, scale = self.config.solver.update, self._scale(intake)
         terms: list[tuple[ExactSum, float]] = []
         for group, own in zip(intake.groups, utilities, strict=True):
-            factor = self._scale(group, intake) * own.unit * _weight(group, update)
+            factor = scale * own.unit * _weight(group, update)
             terms.append((ExactSum(sampler.noise, group.keys, own.weights), factor))
         gradient = np.empty_like(sampler.parameters)
         size = min(PART, len(gradient))
@@ -234,7 +234,7 @@ class ES(Strategy):
             np.add(total, 0.0, gradient[start : start + count], casting="same_kind")  # 0.0 in place of -0.0
         return gradient
 
-    def _scale(self, group: Group, intake: SortedSamples) -> float:  # noqa: ARG002
+    def _scale(self, intake: SortedSamples) -> float:
         """Return the contribution to the gradient of one unit of noise with utility 1 and weight 1."""
         update = self.config.solver.update
         weights = sum([_weight(each, update) * len(each.keys) for each in intake.groups])
@@ -260,10 +260,12 @@ class ARS(ES):
     def _utilities(self, group: Group) -> shaping.Utilities:
         return shaping.top_directions(group.rewards, group.keys, self.config.solver.update.top_k)
 
-    def _scale(self, group: Group, intake: SortedSamples) -> float:  # noqa: ARG002
+    def _scale(self, intake: SortedSamples) -> float:
         """Return the part of one unit of noise with utility 1: the deviation is in the utilities already."""
-        update = self.config.solver.update
-        weights = sum([_weight(each, update) * _directions(each, update) for each in intake.groups])
+        update, groups = self.config.solver.update, intake.groups
+        pooled = intake.stale_rule == StaleKind.POOLED.name
+        counts = _pooled_directions(groups, update) if pooled else [_directions(group, update) for group in groups]
+        weights = sum([_weight(group, update) * count for group, count in zip(groups, counts, strict=True)])
         return -1.0 / UNITS_PER_ONE / weights if weights else 0.0
 
 
@@ -285,6 +287,16 @@ def _weight(group: Group, update: UpdateConfig) -> float:
 def _directions(group: Group, update: UpdateConfig) -> int:
     """Return the number of directions that count of one model."""
     return min(update.top_k, len(np.unique(group.keys >> np.uint64(1))))
+
+
+def _pooled_directions(groups: Sequence[Group], update: UpdateConfig) -> list[float]:
+    """Return the number of each model's directions among those that count of all; halves of two models share one."""
+    together = _together(groups)
+    used = _of_best_directions(together.rewards, together.keys, update.top_k)
+    _, place, sizes = np.unique(together.keys >> np.uint64(1), return_inverse=True, return_counts=True)
+    shares = used / sizes[place]
+    stops = np.cumsum([len(group.keys) for group in groups])[:-1]
+    return [float(own.sum()) for own in np.split(shares, stops)]
 
 
 def _together(groups: Sequence[Group]) -> Group:

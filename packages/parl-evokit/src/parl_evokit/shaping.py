@@ -128,17 +128,21 @@ def top_directions(rewards: NDArray[np.float64], keys: Sequence[int] | NDArray[n
         raise InvalidReward(f"{len(rewards)} rewards came with {len(keys)} keys")
     if k < 1:
         raise ValueError(f"k counts directions and must be 1 or more, not {k}")
-    if not len(rewards):
-        return Utilities(np.zeros(0, np.int64), 0.0)
+    used = _of_best_directions(rewards, keys, k)
+    deviations = np.zeros(len(rewards))
+    deviations[used] = _deviations(rewards[used])
+    return _fixed_point(deviations, _inverse_spread(deviations[used]))
+
+
+def _of_best_directions(
+    rewards: NDArray[np.float64], keys: Sequence[int] | NDArray[np.uint64], k: int
+) -> NDArray[np.bool_]:
+    """Return the mask `[n]` of the samples of the `k` best directions; see `top_directions`."""
     pairs, place = np.unique(np.asarray(keys, np.uint64) >> np.uint64(1), return_inverse=True)
     best = np.full(len(pairs), -np.inf)
     np.maximum.at(best, place, rewards)
     # Equal directions are chosen by their keys, which do not depend on the order of the samples as positions would.
-    chosen = np.lexsort((pairs, -best))[:k]
-    used = np.isin(place, chosen)
-    deviations = np.zeros(len(rewards))
-    deviations[used] = _deviations(rewards[used])
-    return _fixed_point(deviations, _inverse_spread(deviations[used]))
+    return np.isin(place, np.lexsort((pairs, -best))[:k])
 
 
 @functools.lru_cache(maxsize=16)
