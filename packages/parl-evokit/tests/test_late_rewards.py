@@ -257,3 +257,21 @@ def test_who_never_answers_counts_although_the_model_is_too_old_before_the_timeo
         report, contents = agent.update_from_log(tmp_path / "log")
         counts.append((report.used, report.timed_out, report.stale, contents.expired))
     assert counts == [(2, 0, {}, 0), (2, 0, {}, 0), (3, 1, {2: 1}, 0), (3, 1, {2: 1}, 0)]
+
+
+@pytest.mark.parametrize(("settings", "second", "timed_out"), [({}, 1050, 0), ({}, 1150, 1), ({"max_age": 2}, 1150, 1)])
+def test_who_may_still_answer_is_waited_for_although_only_the_present_model_counts(
+    tmp_path: Path, settings: dict[str, Any], second: int, timed_out: int
+) -> None:
+    agent = agent_of(**{"max_age": 0} | settings)
+    log_of(tmp_path / "log", agent, [(1000, 1.0), (1000, None), (second, 2.0), (second, None)])
+    assert agent.update_from_log(tmp_path / "log")[0].timed_out == timed_out
+
+
+def test_samples_without_a_time_do_not_time_out(tmp_path: Path) -> None:
+    agent = agent_of(max_age=1)
+    log_of(tmp_path / "log", agent, [(0, None), (1000, 1.0), (1000, 2.0)])
+    reports = [agent.update_from_log(tmp_path / "log")[0]]
+    log_of(tmp_path / "log", agent, [(1001, 1.0), (1001, 2.0)], "b")
+    reports.append(agent.update_from_log(tmp_path / "log")[0])
+    assert [report.timed_out for report in reports] == [0, 0]

@@ -459,7 +459,8 @@ class ESAgent:
         """Return the samples with those whose reward did not come in time, and the number of the latter.
 
         They are not waited for any more. Samples that are read for the first time wait from `since_us` on, or from
-        their serving time if that is later. No sample waits beyond the last update that can use it: it would not count.
+        their serving time if that is later. Where samples of earlier models count, none waits beyond the last update
+        that can use it, since it would not count; otherwise every update is the last one for its samples.
         """
         strategy, _ = self._ready("update")
         update, waiting = strategy.config.solver.update, contents.waiting
@@ -470,8 +471,10 @@ class ESAgent:
         new = timed & ~present_in(self._progress.waiting, waiting)
         times = np.where(new, np.maximum(waiting.times, since_us), waiting.times)
         waiting = contents.waiting = replace(waiting, times=times)
-        late = timed & (times <= now_us - int(update.reward_timeout_s * 1e6))
-        late |= waiting.models == self.model_iter_id - strategy.max_age
+        late = times <= now_us - int(update.reward_timeout_s * 1e6)
+        if strategy.max_age:
+            late |= waiting.models == self.model_iter_id - strategy.max_age
+        late &= timed
         if not late.any():
             return samples, 0
         contents.waiting = waiting.where(~late)

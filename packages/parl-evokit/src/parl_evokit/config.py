@@ -385,7 +385,8 @@ class UpdateConfig:
         min_samples: Smallest number of usable samples for an update; 1 or more.
         only_tokens: True if rewards in a log count only with a token.
         reward_timeout_s: Time after which an update no longer waits for the reward of a served sample, in seconds; 0
-            for no limit.
+            for no limit. Where samples of earlier models count, the last update that can use a sample does not wait
+            either.
         censoring: The rule for such a sample.
         default_reward: Reward of such a sample with `censoring: DEFAULT`.
     """
