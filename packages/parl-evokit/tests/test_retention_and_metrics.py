@@ -3,8 +3,10 @@
 import json
 import os
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from parl_evokit import (
     off_policy,
     read_log,
 )
+from parl_evokit._solver_dir import history_line
 from parl_evokit.cli import main
 from parl_evokit.log import _segments
 from parl_evokit.log._segments import compact, prune
@@ -399,3 +402,32 @@ def test_counters_do_not_fall_when_the_history_drops_its_oldest_lines(
             counts.append(int(line.split()[-1]))
     assert counts == [10, *[20] * 7]
     assert len((tmp_path / "m" / "history.jsonl").read_text().splitlines()) == 30
+
+
+class _Watched(list[str]):
+    """Lines that count how often they are read."""
+
+    reads = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Iterator[str]:
+        for line in super().__iter__():
+            self.reads += 1
+            yield line
+
+    def __reversed__(self) -> Iterator[str]:
+        for line in super().__reversed__():
+            self.reads += 1
+            yield line
+
+
+def test_an_update_reads_only_the_newest_line_of_the_history() -> None:
+    agent = ESAgent({"keys": "COUNTER"}, mlp([3, 2]))
+    clone = agent.clone()
+    report = agent.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0])
+    lines = _Watched(history_line(report, []) for _ in range(500))
+    history_line(report, lines)
+    assert lines.reads <= 2
