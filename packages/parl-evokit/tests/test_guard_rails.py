@@ -1,6 +1,7 @@
 """Guard rails: shortened updates, control traffic, going back to the last model, and the history of all of it."""
 
 import json
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -543,6 +544,17 @@ def test_a_model_that_is_nearly_zero_can_move_as_one_of_zeros() -> None:
         moved.append(float(np.linalg.norm(es.mean)))
     assert moved[1] == pytest.approx(moved[0], rel=1e-3)
     assert moved[2] > 0.9 * moved[0]
+
+
+@pytest.mark.parametrize("std", [0.3, np.full(1_000_000, 0.3, np.float32)], ids=["one", "of each parameter"])
+def test_a_limit_of_updates_needs_no_copy_of_the_model_in_python_numbers(std: float | np.ndarray) -> None:
+    before, after = np.zeros(1_000_000, np.float32), np.ones(1_000_000, np.float32)
+    tracemalloc.start()
+    same = shortened(before, after, 4.0, std)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert same is after
+    assert peak < 8e6
 
 
 def test_samples_of_both_arms_are_predicted_as_a_clone_serves_them() -> None:

@@ -283,7 +283,7 @@ def shortened(before: FlatVector, after: FlatVector, ratio: float, std: float | 
     """
     if not ratio:
         return after
-    noise = sqrt(fsum(np.square(np.broadcast_to(std, before.shape).astype(np.float64)).tolist()))
+    noise = _length(std) if isinstance(std, np.ndarray) else sqrt(len(before)) * float(std)
     length = max(_length(before), noise)
     step = _length(after, before)
     if not length or step <= ratio * length:
