@@ -557,6 +557,14 @@ def test_a_limit_of_updates_needs_no_copy_of_the_model_in_python_numbers(std: fl
     assert peak < 8e6
 
 
+@pytest.mark.parametrize("control", [0.002, 0.5])
+def test_shares_that_leave_no_identities_for_probes_are_refused(control: float) -> None:
+    GuardConfig(rollback=True, control_share=control, holdout_share=255 / 256 - control)
+    with pytest.raises(ConfigError, match=r"control_share and holdout_share together must be at most 255/256 .*0\.997"):
+        GuardConfig(rollback=True, control_share=control, holdout_share=0.997 - control)
+    GuardConfig(control_share=control, holdout_share=0.997 - control)
+
+
 def test_samples_of_both_arms_are_predicted_as_a_clone_serves_them() -> None:
     agent = ESAgent(settings(rollback=True, control_share=0.2, holdout_share=0.3), mlp([4, 2]))
     clone, x = agent.clone(), np.arange(4, dtype=np.float32)
