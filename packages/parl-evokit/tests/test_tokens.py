@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from parl_evokit import (
+    ES,
     EvolutionError,
     InvalidReward,
     InvalidToken,
@@ -28,6 +30,7 @@ from parl_evokit import (
 )
 from parl_evokit import tokens as tokens_module
 from parl_evokit._records import Record
+from parl_evokit._sampler import identity_of_no_arm
 from parl_evokit.cli import main
 from parl_evokit.log._frames import scan
 from parl_evokit.tokens import create_secret, rotate_secret
@@ -297,3 +300,20 @@ def test_a_process_that_runs_on_takes_tokens_of_a_rotated_secret(
         with pytest.raises(InvalidToken) as caught:
             collector.redeem(Tokens([bytes(32)]).issue(SamplingInfo([1, 2], 3, 4)))
         assert caught.value.reason is Refusal.UNKNOWN_SECRET
+
+
+def test_an_identity_of_no_arm_is_drawn_in_few_steps() -> None:
+    sampler = ES(np.ones(2), {"solver": {"guard": {"control_share": 0.5, "holdout_share": 255 / 256 - 0.5}}}).sampler
+    bits = np.random.default_rng(1)
+    draws: list[int] = []
+
+    def draw(count: int) -> int:
+        draws.append(int(bits.integers(0, 2**count, dtype=np.uint64)))
+        return draws[-1]
+
+    identities = [identity_of_no_arm(draw) for _ in range(1000)]
+    assert len(draws) < 12_000
+    assert len(set(identities)) == 1000
+    assert min(identities) >= 2
+    assert 2**61 < max(identities) < 2**62
+    assert not np.any(sampler.arms(np.array(identities, np.uint64)))

@@ -8,7 +8,7 @@ Mirroring has three properties that evolution strategies need: samples that are 
 accumulate at the sides as with clipping, and the parameters of a sample remain a function of its key.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -19,8 +19,8 @@ from parl_evokit._params import FlatVector
 from parl_evokit._records import SamplingInfo
 from parl_evokit.errors import ConfigError, EvolutionError
 from parl_evokit.noise._gaussian import GaussianNoise, PairPerturbation, PreparedPerturbation
-from parl_evokit.noise._keys import CONTROL_KEY
-from parl_evokit.noise._spec import UNITS_PER_ONE, splitmix64, splitmix64_array
+from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS
+from parl_evokit.noise._spec import MASK, UNITS_PER_ONE, splitmix64, splitmix64_array, splitmix64_inverse
 
 __all__ = [
     "FARTHEST",
@@ -33,12 +33,13 @@ __all__ = [
     "RankOneTransform",
     "Sampler",
     "Transform",
-    "is_of_no_arm",
+    "identity_of_no_arm",
 ]
 
 PARENT_INDEX = 2**32
 CONTROL_INDEX = 2**32 + 1
 NO_ARM = 255 / 256  # from this place on, an identity is that of a sample of neither arm
+NO_ARM_BITS = 56  # of these places
 FARTHEST = 10.0  # standard deviations: no sample is farther from its model
 LARGEST_SPREAD = 1e30  # standard deviation beyond which samples of finite parameters may not be finite
 LARGEST_REACH = float(np.finfo(np.float32).max)
@@ -257,7 +258,7 @@ class Sampler:
         The shares are those of now: `holdout_share` may have changed since, as while a canary grows.
 
         Args:
-            identities: Keys that clones drew, or of samples for which `is_of_no_arm` is true.
+            identities: Keys that clones drew, or identities of no arm.
         """
         places = splitmix64_array(identities >> np.uint64(1), CONTROL_INDEX)
         first, last = (np.uint64(ceil(share * 2**64)) for share in (self.control_share, max(self.quiet_share, NO_ARM)))
@@ -373,9 +374,16 @@ class Sampler:
             )
 
 
-def is_of_no_arm(identity: int) -> bool:
-    """Return whether an identity is none that a clone with a share of traffic without noise draws."""
-    return splitmix64(identity >> 1, CONTROL_INDEX) >= NO_ARM * 2**64
+def identity_of_no_arm(draw: Callable[[int], int]) -> int:
+    """Return a random identity, 2 to 2**62 - 1, of a sample in neither arm.
+
+    Args:
+        draw: Function that returns a random number of so many bits.
+    """
+    while True:  # of all numbers, one in eight comes from a key
+        pair = splitmix64_inverse(MASK - draw(NO_ARM_BITS), CONTROL_INDEX)
+        if 0 < pair < 2 ** (KEY_BITS - 1):
+            return 2 * pair
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,9 +32,9 @@ from pathlib import Path
 from parl_core.atomic_write import atomic_write
 from parl_evokit._directories import path_of
 from parl_evokit._records import SamplingInfo
-from parl_evokit._sampler import is_of_no_arm
+from parl_evokit._sampler import identity_of_no_arm
 from parl_evokit.errors import InvalidToken, RecordError, SecretError
-from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS
+from parl_evokit.noise._keys import CONTROL_KEY
 
 __all__ = ["Refusal", "Tokens", "create_secret", "refusals", "rotate_secret"]
 
@@ -163,10 +163,7 @@ class Tokens:
             raise RecordError(f"a sample must be a SamplingInfo, not of type {type(info).__name__}")
         key, flags = info.noise_key, 0
         if key == CONTROL_KEY:
-            if not info.identity:
-                while not is_of_no_arm(identity := random.randbits(KEY_BITS - 1) + 2):
-                    pass
-                info.identity = identity
+            info.identity = info.identity or identity_of_no_arm(random.randbits)
             key, flags = info.identity, WITHOUT_NOISE
         secrets, signing = self._keys
         expiry = int(min(LATEST, self._clock() + self._lifetime_s))
