@@ -815,7 +815,6 @@ void read_distribution(Model &model, const std::string &algorithm, const State &
     if (state.find("sigma")) model.std = state.doubles("sigma", 1)[0];
 }
 
-// Bounds and whole numbers of the CMA family.
 // The float32 number nearest to a side that does not lie beyond it.
 double inwards(double side, double inside) {
     const float nearest = static_cast<float>(side);
@@ -823,6 +822,7 @@ double inwards(double side, double inside) {
     return beyond ? std::nextafter(nearest, static_cast<float>(inside)) : nearest;
 }
 
+// Bounds and whole numbers of the CMA family.
 void read_limits(Model &model, const Settings &config) {
     const size_t n = model.parameters.size();
     const std::string family = "solver.sampling.cma_sampling.";
