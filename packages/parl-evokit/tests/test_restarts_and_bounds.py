@@ -325,3 +325,10 @@ def test_bounds_are_rounded_inwards() -> None:
         assert box is not None
         assert float(box.upper[0]) <= side
         assert float(box.lower[0]) >= -side - 1.0
+
+
+def test_bounds_with_no_float32_number_between_them_are_refused_in_the_words_of_the_user() -> None:
+    with pytest.raises(ConfigError, match=r"parameter 1: from 0\.1 to 0\.1000000001 .*float32"):
+        Bounds.of([0.0, 0.1], [1.0, 0.1000000001], 2)
+    with pytest.raises(ConfigError, match=r"lower must be below upper; for parameter 0 they are 0\.2, 0\.1"):
+        Bounds.of([0.2], [0.1], 2)

@@ -80,7 +80,15 @@ class Bounds:
         if not lower and not upper:
             return None
         box = cls(_spread("lower", lower, n, -np.inf), _spread("upper", upper, n, np.inf))
-        return cls(_inwards(box.lower, np.inf), _inwards(box.upper, -np.inf))
+        low, high = _inwards(box.lower, np.inf), _inwards(box.upper, -np.inf)
+        narrow = np.flatnonzero(~(low < high))
+        if narrow.size:
+            k = int(narrow[0])
+            raise ConfigError(
+                f"the bounds of parameter {k}: from {box.lower[k]} to {box.upper[k]} there are not two different "
+                "numbers of float32, to which bounds are rounded: choose bounds that are farther apart"
+            )
+        return cls(low, high)
 
     @property
     def finite(self) -> bool:
