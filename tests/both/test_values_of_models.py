@@ -7,22 +7,11 @@ import numpy as np
 import pytest
 
 import parl
+from conformance.small_batches import eight_transitions
 from parl_core import backends
-from parl_core.contracts.batches import Transitions
 
 framework: Any = import_module(backends.current().name)
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
-
-
-def _batch() -> Transitions:
-    rng = np.random.default_rng(0)
-    return Transitions(
-        rng.normal(size=(8, 4)).astype(np.float32),
-        rng.integers(2, size=8),
-        rng.normal(size=8).astype(np.float32),
-        rng.normal(size=(8, 4)).astype(np.float32),
-        np.zeros(8, np.float32),
-    )
 
 
 class Values(parl.Model):
@@ -50,7 +39,7 @@ def test_shared_arrays_and_tensors_stay_shared_in_trial_passes_and_in_a_restored
     model = Values(held())
     kept, dtype = model.held, model.held.dtype
     agent = parl.Agent(parl.algorithms.DQN(model, sync_every=1))
-    agent.alg.learn(agent.alg.check_batch(_batch()).map(agent.alg._tensor))
+    agent.alg.learn(agent.alg.check_batch(eight_transitions()).map(agent.alg._tensor))
     assert model.held is model.shared is kept
     assert [float(number) for number in kept] == [1.0, 1.0, 1.0]  # that of the update alone
     state = agent.alg.get_state()

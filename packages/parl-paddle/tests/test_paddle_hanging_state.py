@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 import pytest
 
-from parl_core.contracts.batches import Transitions
+from conformance.small_batches import eight_transitions
 from parl_paddle.agent import Agent
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.algorithms import DQN
@@ -61,17 +61,6 @@ def test_all_of_it_goes_on_to_the_last_bit(tmp_path: Path) -> None:
     assert [other.learn(obs) for _ in range(4)] == expected
 
 
-def _batch() -> Transitions:
-    rng = np.random.default_rng(0)
-    return Transitions(
-        rng.normal(size=(8, 4)).astype(np.float32),
-        rng.integers(2, size=8),
-        rng.normal(size=8).astype(np.float32),
-        rng.normal(size=(8, 4)).astype(np.float32),
-        np.zeros(8, np.float32),
-    )
-
-
 class Counting(Model):
     """Changes tensors, a number and generators, of its own and of a layer, in each pass."""
 
@@ -101,7 +90,7 @@ class Scaled(paddle.nn.Layer):
 
 
 def test_what_a_model_changes_beside_its_weights_goes_on_too(tmp_path: Path) -> None:
-    batch = _batch()
+    batch = eight_transitions()
     agent = Agent(DQN(Counting()))
     for _ in range(3):
         agent.learn(batch)
@@ -132,7 +121,7 @@ class OwnLSTM(paddle.nn.LSTM):
 def test_weights_of_a_recurrent_layer_in_a_copied_model_are_restored(kind: Any, tmp_path: Path) -> None:
     agent = Agent(DQN(copy.deepcopy(Recurrent(kind))))
     for _ in range(3):
-        agent.learn(_batch())
+        agent.learn(eight_transitions())
     state = agent.alg.get_state()
     assert state.others == {}
     agent.save(tmp_path / "agent.ckpt")
@@ -141,7 +130,7 @@ def test_weights_of_a_recurrent_layer_in_a_copied_model_are_restored(kind: Any, 
     expected = agent.get_weights()
     for name, weight in other.get_weights().items():
         np.testing.assert_array_equal(weight, expected[name])
-    assert other.learn(_batch()) == agent.learn(_batch())
+    assert other.learn(eight_transitions()) == agent.learn(eight_transitions())
 
 
 @pytest.mark.parametrize("norm", [paddle.nn.utils.weight_norm, paddle.nn.utils.spectral_norm])
@@ -154,10 +143,10 @@ def test_a_normalised_layer_is_restored(norm: Any) -> None:
             return self.fc(obs)
 
     agent = Agent(DQN(Normalised()))
-    agent.learn(_batch())
+    agent.learn(eight_transitions())
     other = Agent(DQN(Normalised()))
     other.alg.set_state(agent.alg.get_state())
-    assert other.learn(_batch()) == agent.learn(_batch())
+    assert other.learn(eight_transitions()) == agent.learn(eight_transitions())
 
 
 def test_sparse_tensors_are_left_as_they_are() -> None:
@@ -171,5 +160,5 @@ def test_sparse_tensors_are_left_as_they_are() -> None:
 
     model = Holding(paddle.sparse.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 1.0], [2, 2]))
     agent = Agent(DQN(model))
-    agent.learn(_batch())
+    agent.learn(eight_transitions())
     assert agent.alg.get_state().others == {}

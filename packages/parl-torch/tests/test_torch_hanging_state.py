@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from parl_core.contracts.batches import Transitions
+from conformance.small_batches import eight_transitions
 from parl_core.errors import CheckpointError, ModelContractError
 from parl_torch.agent import Agent
 from parl_torch.algorithm import Algorithm
@@ -110,17 +110,6 @@ def test_a_state_that_no_file_holds_is_named(tmp_path: Path) -> None:
         agent.save(tmp_path / "agent.ckpt")
 
 
-def _batch() -> Transitions:
-    rng = np.random.default_rng(0)
-    return Transitions(
-        rng.normal(size=(8, 4)).astype(np.float32),
-        rng.integers(2, size=8),
-        rng.normal(size=8).astype(np.float32),
-        rng.normal(size=(8, 4)).astype(np.float32),
-        np.zeros(8, np.float32),
-    )
-
-
 class Counting(Model):
     """Changes tensors, a number and generators, of its own and of a layer, in each pass."""
 
@@ -156,7 +145,7 @@ class Scaled(torch.nn.Module):
 
 
 def test_what_a_model_changes_beside_its_weights_goes_on_too(tmp_path: Path) -> None:
-    batch = _batch()
+    batch = eight_transitions()
     agent = Agent(DQN(Counting()))
     for _ in range(3):
         agent.learn(batch)
@@ -206,7 +195,7 @@ def test_tensors_that_numpy_has_no_array_for_are_left_as_they_are(held: Any) -> 
     model = Holding(held())
     kept = model.held
     agent = Agent(DQN(model))
-    agent.learn(_batch())
+    agent.learn(eight_transitions())
     assert model.held is kept
     assert agent.alg.get_state().others == {}
 
@@ -223,7 +212,7 @@ def test_settings_of_pytorch_s_own_lazy_layers_are_no_state() -> None:
 
     agents = [Agent(DQN(Lazy(eps))) for eps in (1e-5, 1e-2)]
     for agent in agents:
-        agent.learn(_batch())
+        agent.learn(eight_transitions())
     agents[1].alg.set_state(agents[0].alg.get_state())
     assert agents[1].alg.model.norm.eps == 1e-2
 
