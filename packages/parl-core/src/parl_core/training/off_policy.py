@@ -667,15 +667,15 @@ def check_memory(
     """Refuse a replay memory that an agent does not learn from, or that does not do what a loop asks of it.
 
     Args:
-        agent: the agent that learns.
-        memory: the replay memory; one of the program's own class is trusted in what it does not tell.
-        settings: of the loop; those that have their default are not asked for, unless `asked` names them.
-        num_envs: environments that take turns.
-        normalized: the vector environment that normalises batches.
-        asked: settings that the memory has to agree with in any case.
+        agent: The agent that learns.
+        memory: The replay memory; one of the program's own class is trusted in what it does not tell.
+        settings: The settings of the loop; those that have their default are not asked for, unless `asked` names them.
+        num_envs: Number of environments that take turns.
+        normalized: The vector environment that normalises batches.
+        asked: Settings that the memory has to agree with in any case.
 
     Raises:
-        HyperparameterError: it names what differs, and what to do.
+        HyperparameterError: It names what differs, and what to do.
     """
     _refuse_unused(agent, settings, normalized)
     _check_sequences(agent, memory, settings, normalized)

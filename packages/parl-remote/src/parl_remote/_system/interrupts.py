@@ -179,7 +179,7 @@ def finalizer(action: Callable[[], object]) -> Callable[[], object]:
     """Return a finalizer that loses its action to no handler. It records the action in C, and then runs it.
 
     In a finalizer written in Python, a handler can raise before the first step. The next call of `run_finalizers` runs
-    the action then; a client of a cluster calls it with every heartbeat, and who waits for something does.
+    the action then; a client of a cluster calls it with every heartbeat and when it waits for resources or a name.
     """
     steps: Any = (functools.partial(_left.append, action), run_finalizers)
     return functools.partial(deque, map(operator.call, steps), 0)
