@@ -7,7 +7,7 @@ import socket
 __all__ = ["unused_port"]
 
 # Below the ports that Linux gives to whoever asks for any (32768 on), so that no connection takes one by chance, and
-# apart from those of `parl_core.hosts.get_free_tcp_port`, which a test's cluster may take.
+# apart from those of `parl_core._hosts.get_free_tcp_port`, which a test's cluster may take.
 # The monitor of a cluster takes the port a hundred above, so every other hundred is left out.
 _PORTS = [port for port in range(10_000, 20_000) if port // 100 % 2 == 0]
 _turns = itertools.count(os.getpid() * 97)  # processes begin at different ports

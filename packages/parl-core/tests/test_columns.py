@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from parl_core.contracts.base import merge
+from parl_core.contracts._base import merge
 from parl_core.contracts.batches import Transitions, actions_column, floats_column
 from parl_core.contracts.dqn import DQN
 from parl_core.contracts.ppo import PPO

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_core import hosts
+from parl_core import _hosts
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_the_address_is_one_of_this_machine_and_nothing_is_dialled(monkeypatch: 
 
     monkeypatch.setattr(socket.socket, "connect", dialled)
     monkeypatch.setattr(socket, "getaddrinfo", dialled)
-    address = hosts.get_ip_address()
+    address = _hosts.get_ip_address()
     assert ipaddress.IPv4Address(address)
     with socket.socket() as listener:  # only an address of this machine can be bound
         listener.bind((address, 0))
@@ -45,14 +45,14 @@ def test_real_networks_come_before_tunnels_and_the_routed_one_first(
     addresses: dict[str, str], route: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(addresses)))
-    monkeypatch.setattr(hosts, "_address_of", addresses.get)
-    monkeypatch.setattr(hosts, "_default_route", lambda: route)
-    assert hosts.get_ip_address() == expected
+    monkeypatch.setattr(_hosts, "_address_of", addresses.get)
+    monkeypatch.setattr(_hosts, "_default_route", lambda: route)
+    assert _hosts.get_ip_address() == expected
 
 
 def test_a_free_port_can_be_listened_on() -> None:
     with socket.socket() as listener:
-        listener.bind(("", hosts.get_free_tcp_port()))
+        listener.bind(("", _hosts.get_free_tcp_port()))
 
 
 def test_a_free_port_is_none_that_an_outgoing_connection_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,9 +62,9 @@ def test_a_free_port_is_none_that_an_outgoing_connection_may_take(monkeypatch: p
         return port
 
     tries = itertools.count()
-    monkeypatch.setattr(hosts, "_first_ephemeral_port", lambda: 20_001)
-    monkeypatch.setattr(hosts, "_bound", bound)
-    assert hosts.get_free_tcp_port() == 20_000
+    monkeypatch.setattr(_hosts, "_first_ephemeral_port", lambda: 20_001)
+    monkeypatch.setattr(_hosts, "_bound", bound)
+    assert _hosts.get_free_tcp_port() == 20_000
 
 
 @pytest.mark.parametrize("listens", [True, False])
@@ -75,32 +75,32 @@ def test_a_port_that_another_socket_is_bound_to_is_not_free(listens: bool, monke
         if listens:
             other.listen()
         port = other.getsockname()[1]
-        monkeypatch.setattr(hosts, "_FIRST_PORT", port)
-        monkeypatch.setattr(hosts, "_first_ephemeral_port", lambda: port + 1)
-        assert hosts.get_free_tcp_port() != port
+        monkeypatch.setattr(_hosts, "_FIRST_PORT", port)
+        monkeypatch.setattr(_hosts, "_first_ephemeral_port", lambda: port + 1)
+        assert _hosts.get_free_tcp_port() != port
 
 
 def test_the_system_gives_a_free_port_where_there_is_none_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "_first_ephemeral_port", lambda: 1024)
+    monkeypatch.setattr(_hosts, "_first_ephemeral_port", lambda: 1024)
     with socket.socket() as listener:
-        listener.bind(("", hosts.get_free_tcp_port()))
+        listener.bind(("", _hosts.get_free_tcp_port()))
 
 
 def test_a_port_that_is_listened_on_is_not_available(taken_port: int) -> None:
-    assert not hosts.is_port_available(taken_port)
-    assert not hosts.is_port_available(str(taken_port))
+    assert not _hosts.is_port_available(taken_port)
+    assert not _hosts.is_port_available(str(taken_port))
 
 
 def test_a_range_gives_its_free_port(taken_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "is_port_available", lambda port: port == 8003)
-    assert {hosts.get_port_from_range(8000, 8003) for _ in range(20)} == {8003}
+    monkeypatch.setattr(_hosts, "is_port_available", lambda port: port == 8003)
+    assert {_hosts.get_port_from_range(8000, 8003) for _ in range(20)} == {8003}
 
 
 def test_a_full_range_is_an_error_and_not_an_endless_search(taken_port: int) -> None:
     with pytest.raises(OSError, match="wider range"):
-        hosts.get_port_from_range(taken_port, taken_port)
+        _hosts.get_port_from_range(taken_port, taken_port)
     with pytest.raises(ValueError, match="empty"):
-        hosts.get_port_from_range(9000, 8000)
+        _hosts.get_port_from_range(9000, 8000)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_gpus_are_counted_as_cuda_would(
 ) -> None:
     for name in [*(f"nvidia{i}" for i in range(12)), "nvidiactl", "nvidia-uvm"]:
         (tmp_path / name).touch()
-    monkeypatch.setattr(hosts, "Path", lambda _: tmp_path)
+    monkeypatch.setattr(_hosts, "Path", lambda _: tmp_path)
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert hosts.get_gpu_count() == expected
-    assert hosts.is_gpu_available() == (expected > 0)
-    assert not hosts.is_xpu_available()
+    assert _hosts.get_gpu_count() == expected
+    assert _hosts.is_gpu_available() == (expected > 0)
+    assert not _hosts.is_xpu_available()

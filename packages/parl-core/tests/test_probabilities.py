@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parl_core.policy_outputs import np_cross_entropy, np_softmax
+from parl_core._policy_outputs import np_cross_entropy, np_softmax
 
 
 def test_softmax_of_huge_logits_is_finite() -> None:

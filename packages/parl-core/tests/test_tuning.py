@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from parl_core.contracts.base import unused_settings
+from parl_core.contracts._base import unused_settings
 from parl_core.errors import HyperparameterError, ParlError
 from parl_core.training import tuning
 from parl_core.training._recipe_run import RecipeRun

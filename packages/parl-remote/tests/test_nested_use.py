@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import parl_remote
+from parl_core import _shared_memory
 from parl_remote import RemoteFuture, _current, _future, submit
 from parl_remote._data import large_frames, object_memory
 from parl_remote._functions import executor
@@ -68,7 +69,7 @@ def test_large_arrays_may_be_sent_where_large_arrays_are_sent(
 ) -> None:
     echo, other = Echo(), Echo()
     inner, outer = np.full(300_000, 1.0), np.full(300_000, 2.0)
-    nested = interrupting(large_frames.shared_memory, place, lambda: [submit(one.echo, inner) for one in (echo, other)])
+    nested = interrupting(_shared_memory, place, lambda: [submit(one.echo, inner) for one in (echo, other)])
     assert np.array_equal(echo.echo(outer), outer)
     for one in nested[0]:
         assert np.array_equal(one.result(PATIENCE_S), inner)
@@ -78,7 +79,7 @@ def test_the_memory_of_large_arrays_may_be_dropped_while_it_is_written(
     interrupting: Callable[..., list[Any]],
 ) -> None:
     segments = large_frames.Segments()
-    interrupting(large_frames.shared_memory, "fill", segments.close)
+    interrupting(_shared_memory, "fill", segments.close)
     assert segments.place([bytes(300_000)]) is None
 
 

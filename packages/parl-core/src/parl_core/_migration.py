@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from parl_core.deprecation import REMOVED_ATTRIBUTES, REMOVED_CLIENT_ATTRIBUTES, RENAMED_METHODS
+from parl_core._deprecation import REMOVED_ATTRIBUTES, REMOVED_CLIENT_ATTRIBUTES, RENAMED_METHODS
 
 __all__ = [
     "REMOVED_MODULES",

@@ -16,7 +16,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core import encoders, layers, networks, recurrent
+from parl_core import _encoders, layers, networks, recurrent
+from parl_core._encoders import SpacePart, parts_of
 from parl_core._nested import map_nested
 from parl_core.contracts.a2c import A2C
 from parl_core.contracts.actions import ActionKind, unit_line
@@ -29,7 +30,6 @@ from parl_core.contracts.impala import IMPALA
 from parl_core.contracts.offline import IQL
 from parl_core.contracts.policy_gradient import PolicyGradient
 from parl_core.contracts.ppo import PPO
-from parl_core.encoders import SpacePart, parts_of
 from parl_core.errors import ModelContractError
 from parl_core.spaces import kind_of
 
@@ -477,10 +477,10 @@ class _Tree:
                 return {"kind": "dueling", "value": value, "advantage": advantage, "groups": layer.atoms or 1}
             case networks.NatureCNN() if is_known:
                 return _chain({"kind": "scaled", "divisor": 255.0}, *self._children(layer))
-            case encoders.ImageEncoder() if is_known:
+            case _encoders.ImageEncoder() if is_known:
                 form = {name: getattr(layer.form, name) for name in _FORM}
                 return _chain({"kind": "planes", **form}, *self._children(layer))
-            case encoders.SpaceEncoder() if is_known:
+            case _encoders.SpaceEncoder() if is_known:
                 return self._encoder(layer)
             case layers.Fc() if is_known and layer.num_flatten_dims == 1:
                 return {"kind": "fc", **self._parameters(layer)}
@@ -511,7 +511,7 @@ class _Tree:
             if part.image is not None:
                 node = {"path": list(part.path), "image": self._layer(next(images))}
             for choice in node.get("choices", ()):
-                if choice[0] > encoders.LARGEST_ONE_HOT:
+                if choice[0] > _encoders.LARGEST_ONE_HOT:
                     choice[2] = self._parameters(next(tables))["weight"]
             parts.append(node)
         return {"kind": "encoder", "parts": parts}

@@ -19,13 +19,13 @@ import numpy as np
 
 from parl_core import _agent_file, logger
 from parl_core._agent_file import SavedAgent
+from parl_core._deprecation import REMOVED_ATTRIBUTES, found_or_successor
 from parl_core._nested import holds_tensors, leaves, map_nested, rows_of
 from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.checks import check_finite
+from parl_core.contracts._base import OnPolicy, RolloutSettings
 from parl_core.contracts.actions import check_mask, mask_of
-from parl_core.contracts.base import OnPolicy, RolloutSettings
 from parl_core.contracts.batches import Batch, Columns, Rollout
-from parl_core.deprecation import REMOVED_ATTRIBUTES, found_or_successor
 from parl_core.errors import (
     CheckpointError,
     DivergedError,
@@ -418,7 +418,7 @@ class Agent:
     def learn_rollout(
         self, batch: Rollout, *, rng: np.random.Generator, **settings: Unpack[RolloutSettings]
     ) -> dict[str, float]:
-        """Learn from one rollout, with PPO, A2C or PolicyGradient: see `parl_core.contracts.base.OnPolicy`.
+        """Learn from one rollout, with PPO, A2C or PolicyGradient: see `parl_core.contracts._base.OnPolicy`.
 
         Raises:
             TypeError: The algorithm does not learn from its own policy's experience.

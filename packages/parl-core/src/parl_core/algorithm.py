@@ -31,10 +31,10 @@ from parl_core._attached_state import (
     is_generator,
     values_of,
 )
+from parl_core._deprecation import REMOVED_ATTRIBUTES, found_or_successor
 from parl_core._nested import holds_tensors, map_nested, rows_of
 from parl_core._small_networks import Framework, HostActing, Way, has_hooks
 from parl_core.checks import check_non_negative
-from parl_core.deprecation import REMOVED_ATTRIBUTES, found_or_successor
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError, UnknownOptionError
 from parl_core.layers import NoisyFc
 from parl_core.model import Model, Weights, check_names, check_weights
@@ -368,7 +368,7 @@ class Algorithm:
 
     UNUSED: ClassVar[frozenset[str]] = frozenset()
     """Settings of its loop that the algorithm has no use for: `parl settings` does not list them, and they are refused.
-    Algorithms for several agents have more of them (`parl_core.contracts.base.unused_settings`)."""
+    Algorithms for several agents have more of them (`parl_core.contracts._base.unused_settings`)."""
 
     RECORDED: ClassVar[bool] = False
     """True if updates may be recorded in a program and run later, so that what follows one has to be recorded, too."""

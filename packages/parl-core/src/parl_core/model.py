@@ -14,8 +14,8 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._deprecation import RENAMED_METHODS
 from parl_core.checks import check_fraction
-from parl_core.deprecation import RENAMED_METHODS
 from parl_core.errors import ModelContractError, WeightsMismatchError
 from parl_core.layers import LazyLayer
 

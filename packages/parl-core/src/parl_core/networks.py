@@ -36,9 +36,9 @@ from math import sqrt
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar
 
+from parl_core._encoders import Layer, SpacePart
 from parl_core.checks import check_fraction, check_int, check_sizes
 from parl_core.contracts.actions import ActionKind
-from parl_core.encoders import Layer, SpacePart
 from parl_core.errors import HyperparameterError
 from parl_core.layers import Initial, Normal, Orthogonal
 from parl_core.model import Model
@@ -255,7 +255,7 @@ class Parts:
         batch_norm_mlp: `BatchNormMLP` likewise.
         dueling_head: `DuelingHead` as a layer of the framework.
         simba: `SimBa` likewise.
-        space_encoder: `SpaceEncoder` of `parl_core.encoders` likewise.
+        space_encoder: `SpaceEncoder` of `parl_core._encoders` likewise.
         memories: The layers of `parl_core.recurrent` likewise, by kind.
     """
 

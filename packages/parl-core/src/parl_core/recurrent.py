@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._encoders import Layer
 from parl_core.checks import check_int
-from parl_core.encoders import Layer
 from parl_core.errors import HyperparameterError
 from parl_core.layers import Orthogonal
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 import gymnasium
 
 from parl_core import backends
+from parl_core._encoders import Channels, parts_of
 from parl_core.contracts.actions import ActionKind
-from parl_core.encoders import Channels, parts_of
 from parl_core.errors import HyperparameterError
 from parl_core.networks import Body
 from parl_core.recurrent import MemoryKind

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core import backends
+from parl_core._encoders import Layer
 from parl_core.checks import check_int
-from parl_core.encoders import Layer
 from parl_core.errors import HyperparameterError
 from parl_core.networks import Body, _Network, _Policy
 from parl_core.recurrent import State, zeros_of

@@ -10,7 +10,7 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor, nn
 
-from parl_core import encoders, recurrent, space_networks, team_networks
+from parl_core import _encoders, recurrent, space_networks, team_networks
 from parl_core import networks as contract
 from parl_paddle import layers
 from parl_paddle.model import Model
@@ -86,11 +86,11 @@ class SimBa(contract.SimBa, nn.Layer):
     _layers, _layer_list, _sequential = layers, nn.LayerList, nn.Sequential
 
 
-class _ImageEncoder(encoders.ImageEncoder, nn.Sequential):
+class _ImageEncoder(_encoders.ImageEncoder, nn.Sequential):
     _layers = layers
 
 
-class _SpaceEncoder(encoders.SpaceEncoder, nn.Layer):
+class _SpaceEncoder(_encoders.SpaceEncoder, nn.Layer):
     _layers, _layer_list, _image_encoder = layers, nn.LayerList, _ImageEncoder
 
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from parl_core.deprecation import REMOVED_CLIENT_ATTRIBUTES, found_or_successor
+from parl_core._deprecation import REMOVED_CLIENT_ATTRIBUTES, found_or_successor
 
 if TYPE_CHECKING:
     from parl_remote._messages import NodeStatus, Status

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from parl_core import encoders, recurrent, space_networks, team_networks
+from parl_core import _encoders, recurrent, space_networks, team_networks
 from parl_core import networks as contract
 from parl_core._small_networks import has_hooks
 from parl_torch import layers
@@ -94,11 +94,11 @@ class SimBa(contract.SimBa, nn.Module):
     _layers, _layer_list, _sequential = layers, nn.ModuleList, nn.Sequential
 
 
-class _ImageEncoder(encoders.ImageEncoder, nn.Sequential):
+class _ImageEncoder(_encoders.ImageEncoder, nn.Sequential):
     _layers = layers
 
 
-class _SpaceEncoder(encoders.SpaceEncoder, nn.Module):
+class _SpaceEncoder(_encoders.SpaceEncoder, nn.Module):
     _layers, _layer_list, _image_encoder = layers, nn.ModuleList, _ImageEncoder
 
 

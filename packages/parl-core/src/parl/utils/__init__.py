@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 from parl import _names
 
 if TYPE_CHECKING:
-    from parl_core import global_config as globvars
-    from parl_core import hosts as machine_info
+    from parl_core import _global_config as globvars
+    from parl_core import _hosts as machine_info
     from parl_core import logger as logger
     from parl_core import summary as summary
     from parl_core import summary as tensorboard
+    from parl_core._csv_log import CSVLogger as CSVLogger
+    from parl_core._deprecation import deprecated as deprecated
+    from parl_core._global_config import GlobalConfig as GlobalConfig
+    from parl_core._global_config import global_config as global_config
+    from parl_core._hosts import get_free_tcp_port as get_free_tcp_port
+    from parl_core._hosts import get_gpu_count as get_gpu_count
+    from parl_core._hosts import get_ip_address as get_ip_address
+    from parl_core._hosts import get_port_from_range as get_port_from_range
+    from parl_core._hosts import is_gpu_available as is_gpu_available
+    from parl_core._hosts import is_port_available as is_port_available
+    from parl_core._hosts import is_xpu_available as is_xpu_available
+    from parl_core._policy_outputs import action_mapping as action_mapping
+    from parl_core._policy_outputs import np_cross_entropy as np_cross_entropy
+    from parl_core._policy_outputs import np_softmax as np_softmax
     from parl_core.checks import check_model_method as check_model_method
-    from parl_core.csv_log import CSVLogger as CSVLogger
-    from parl_core.deprecation import deprecated as deprecated
-    from parl_core.global_config import GlobalConfig as GlobalConfig
-    from parl_core.global_config import global_config as global_config
-    from parl_core.hosts import get_free_tcp_port as get_free_tcp_port
-    from parl_core.hosts import get_gpu_count as get_gpu_count
-    from parl_core.hosts import get_ip_address as get_ip_address
-    from parl_core.hosts import get_port_from_range as get_port_from_range
-    from parl_core.hosts import is_gpu_available as is_gpu_available
-    from parl_core.hosts import is_port_available as is_port_available
-    from parl_core.hosts import is_xpu_available as is_xpu_available
-    from parl_core.policy_outputs import action_mapping as action_mapping
-    from parl_core.policy_outputs import np_cross_entropy as np_cross_entropy
-    from parl_core.policy_outputs import np_softmax as np_softmax
     from parl_core.replay import FrameReplayMemory as FrameReplayMemory
     from parl_core.replay import Prioritized as Prioritized
     from parl_core.replay import ReplayMemory as ReplayMemory

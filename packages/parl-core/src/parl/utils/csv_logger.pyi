@@ -1,5 +1,5 @@
-"""`CSVLogger`, at home in `parl_core.csv_log`."""
+"""`CSVLogger`, at home in `parl_core._csv_log`."""
 
-from parl_core.csv_log import CSVLogger
+from parl_core._csv_log import CSVLogger
 
 __all__ = ["CSVLogger"]

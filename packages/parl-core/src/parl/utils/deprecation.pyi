@@ -1,5 +1,5 @@
-"""`deprecated`, at home in `parl_core.deprecation`."""
+"""`deprecated`, at home in `parl_core._deprecation`."""
 
-from parl_core.deprecation import deprecated
+from parl_core._deprecation import deprecated
 
 __all__ = ["deprecated"]

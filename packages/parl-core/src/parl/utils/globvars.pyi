@@ -1,5 +1,5 @@
-"""`global_config`, at home in `parl_core.global_config`."""
+"""`global_config`, at home in `parl_core._global_config`."""
 
-from parl_core.global_config import GlobalConfig, global_config
+from parl_core._global_config import GlobalConfig, global_config
 
 __all__ = ["GlobalConfig", "global_config"]

@@ -1,6 +1,6 @@
-"""Facts about this machine, at home in `parl_core.hosts`."""
+"""Facts about this machine, at home in `parl_core._hosts`."""
 
-from parl_core.hosts import (
+from parl_core._hosts import (
     get_free_tcp_port,
     get_gpu_count,
     get_ip_address,

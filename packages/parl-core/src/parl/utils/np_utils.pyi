@@ -1,5 +1,5 @@
-"""`np_softmax` and `np_cross_entropy`, at home in `parl_core.policy_outputs`."""
+"""`np_softmax` and `np_cross_entropy`, at home in `parl_core._policy_outputs`."""
 
-from parl_core.policy_outputs import np_cross_entropy, np_softmax
+from parl_core._policy_outputs import np_cross_entropy, np_softmax
 
 __all__ = ["np_cross_entropy", "np_softmax"]

@@ -7,8 +7,8 @@ import numpy as np
 
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive, first_method
+from parl_core.contracts._base import OnPolicy, refuse_unused
 from parl_core.contracts.actions import ActionKind, check_mask, check_possible, mask_of
-from parl_core.contracts.base import OnPolicy, refuse_unused
 from parl_core.contracts.batches import Rollout, TeamRollout, learns_from
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model

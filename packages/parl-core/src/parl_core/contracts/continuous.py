@@ -25,7 +25,7 @@ from parl_core.checks import (
     first_method,
     listed_parameters,
 )
-from parl_core.contracts.base import CountingUpdates, Scheduled, check_schedule, merge
+from parl_core.contracts._base import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from parl_core._small_networks import of_method
 from parl_core.checks import check_non_negative
-from parl_core.contracts.base import Scheduled
+from parl_core.contracts._base import Scheduled
 from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.contracts.continuous import ActorCriticSettings, ContinuousActorCritic, NoisyActorCritic
 from parl_core.errors import HyperparameterError, ModelContractError

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from parl_core import logger
 from parl_core.checks import check_positive, check_real
-from parl_core.contracts.base import Scheduled
+from parl_core.contracts._base import Scheduled
 from parl_core.contracts.batches import Transitions
 from parl_core.contracts.dqn import DQN, DQNSettings
 from parl_core.errors import HyperparameterError

@@ -10,8 +10,8 @@ from parl_core._nested import rows_of
 from parl_core._small_networks import of_method
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_fraction, check_int, check_positive, first_method
+from parl_core.contracts._base import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.contracts.actions import check_mask, mask_of
-from parl_core.contracts.base import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.contracts.batches import Sequences, Transitions, actions_column, learns_from
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model

@@ -13,8 +13,8 @@ from parl_core.checks import (
     check_positive,
     first_method,
 )
+from parl_core.contracts._base import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.actions import ActionKind, mask_of
-from parl_core.contracts.base import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.batches import Transitions, Windows, learns_from
 from parl_core.contracts.continuous import unit_box
 from parl_core.errors import HyperparameterError, ModelContractError

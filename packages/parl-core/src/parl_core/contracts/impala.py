@@ -18,8 +18,8 @@ from parl_core.checks import (
     check_rows,
     first_method,
 )
+from parl_core.contracts._base import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.contracts.actions import ActionKind, mask_of
-from parl_core.contracts.base import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.contracts.batches import Fragment, actions_column, learns_from, observations
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model

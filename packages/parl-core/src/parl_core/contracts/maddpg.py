@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive, first_method
+from parl_core.contracts._base import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.actions import ActionKind, check_mask
-from parl_core.contracts.base import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.contracts.continuous import ContinuousActorCritic, noisy
 from parl_core.errors import HyperparameterError

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from parl_core._nested import holds_tensors
 from parl_core.checks import check_fraction, check_positive, for_team_of
+from parl_core.contracts._base import RolloutSettings, Scheduled
 from parl_core.contracts.actions import ActionKind, check_mask, check_possible, mask_of
-from parl_core.contracts.base import RolloutSettings, Scheduled
 from parl_core.contracts.batches import Rollout, TeamRollout, learns_from
 from parl_core.contracts.ppo import PPO
 from parl_core.errors import ModelContractError

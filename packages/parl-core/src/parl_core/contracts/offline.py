@@ -16,7 +16,7 @@ from parl_core.checks import (
     first_method,
     listed_parameters,
 )
-from parl_core.contracts.base import CountingUpdates, Scheduled, check_schedule
+from parl_core.contracts._base import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.contracts.continuous import ActorCriticSettings, ContinuousActorCritic, unit_box
 from parl_core.contracts.sac import SAC

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_positive, check_scheduled, first_method
+from parl_core.contracts._base import OnPolicy, Scheduled, check_schedule, merge, refuse_unused
 from parl_core.contracts.actions import ActionKind
-from parl_core.contracts.base import OnPolicy, Scheduled, check_schedule, merge, refuse_unused
 from parl_core.contracts.batches import Rollout, learns_from
 from parl_core.errors import DivergedError, ModelContractError
 from parl_core.model import Model

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from parl_core._small_networks import EXPLORE, PREDICT_ALONE, VALUE_ALONE, of_actor_critic
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, check_scheduled, first_method
+from parl_core.contracts._base import OnPolicy, Scheduled, check_schedule, merge
 from parl_core.contracts.actions import ActionKind, mask_of
-from parl_core.contracts.base import OnPolicy, Scheduled, check_schedule, merge
 from parl_core.contracts.batches import Rollout, learns_from
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model

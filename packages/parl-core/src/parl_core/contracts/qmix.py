@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import first_method
-from parl_core.contracts.base import Scheduled
+from parl_core.contracts._base import Scheduled
 from parl_core.contracts.batches import Batch, Sequences, learns_from
 from parl_core.contracts.dqn import DQN, SyncEvery
 from parl_core.errors import ModelContractError

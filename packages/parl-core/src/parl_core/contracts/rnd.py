@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_non_negative, check_positive, first_method, listed_parameters
-from parl_core.contracts.base import CountingUpdates, Scheduled, check_schedule
+from parl_core.contracts._base import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.batches import Rollout, learns_from
 from parl_core.model import Model
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from parl_core import logger
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, check_real
-from parl_core.contracts.base import Scheduled, check_schedule
+from parl_core.contracts._base import Scheduled, check_schedule
 from parl_core.contracts.batches import Transitions
 from parl_core.contracts.continuous import ActorCriticSettings, ContinuousActorCritic
 from parl_core.errors import HyperparameterError

@@ -8,7 +8,7 @@ import numpy as np
 
 from parl_core.algorithm import Algorithm, Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, first_method
-from parl_core.contracts.base import Scheduled, check_schedule, merge
+from parl_core.contracts._base import Scheduled, check_schedule, merge
 from parl_core.contracts.batches import Rollout
 from parl_core.contracts.ppo import PPO
 from parl_core.errors import HyperparameterError, ModelContractError

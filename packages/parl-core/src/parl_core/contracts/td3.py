@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from parl_core._small_networks import of_method
 from parl_core.checks import check_int, check_non_negative, check_positive
-from parl_core.contracts.base import Scheduled
+from parl_core.contracts._base import Scheduled
 from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.contracts.continuous import ActorCriticSettings, NoisyActorCritic, unit_box
 from parl_core.errors import HyperparameterError

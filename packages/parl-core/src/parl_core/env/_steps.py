@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector.utils import create_empty_array
 
-from parl_core import shared_memory
+from parl_core import _shared_memory
 from parl_core._nested import map_nested
-from parl_core.shared_memory import MemoryAddress, MemoryGone, has_shared_memory
+from parl_core._shared_memory import MemoryAddress, MemoryGone, has_shared_memory
 
 __all__ = [
     "ActionRows",
@@ -212,7 +212,7 @@ class StepMemory:
         token = secrets.token_bytes(_TOKEN_BYTES)
         opened: list[int] = []
         try:
-            opened.append(descriptor := shared_memory.create(_NAME, size))
+            opened.append(descriptor := _shared_memory.create(_NAME, size))
             opened += (calls := os.pipe())
             opened += (answers := os.pipe())
             memory = mmap.mmap(descriptor, size)
@@ -223,7 +223,7 @@ class StepMemory:
         memory[:_TOKEN_BYTES] = token
         end = cls(memory, spaces, count, reads=answers[0], writes=calls[1])
         end._lent = (descriptor, calls[0], answers[1])
-        end.ticket = StepTicket(token, shared_memory.address_of(descriptor), calls[0], answers[1])
+        end.ticket = StepTicket(token, _shared_memory.address_of(descriptor), calls[0], answers[1])
         return end
 
     @classmethod
@@ -233,7 +233,7 @@ class StepMemory:
             return None
         opened: list[int] = []
         try:
-            opened.append(descriptor := shared_memory.open_at(ticket.memory, _NAME, writable=True))
+            opened.append(descriptor := _shared_memory.open_at(ticket.memory, _NAME, writable=True))
             memory = mmap.mmap(descriptor, _bytes_needed(spaces, count))
             if memory[:_TOKEN_BYTES] != ticket.token:
                 return None

@@ -20,9 +20,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from parl_core._policy_outputs import action_mapping
 from parl_core.env.compat import Api
 from parl_core.errors import HyperparameterError, ParlError
-from parl_core.policy_outputs import action_mapping
 
 __all__ = ["SCENARIOS", "MAenv", "ParallelAgents", "SMACGame", "TupleGame", "tuple_maker"]
 

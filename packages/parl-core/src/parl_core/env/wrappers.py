@@ -21,9 +21,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
+from parl_core._policy_outputs import action_mapping
 from parl_core.env.compat import AnyEnv, AnyWrapper, Api, ApiWrapper, Step, api_of
 from parl_core.errors import HyperparameterError
-from parl_core.policy_outputs import action_mapping
 from parl_core.seeding import spawn_seeds
 from parl_core.spaces import has_goals
 

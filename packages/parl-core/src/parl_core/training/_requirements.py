@@ -18,7 +18,7 @@ from parl_core._nested import rows_of
 from parl_core.agent import Agent
 from parl_core.algorithm import Algorithm
 from parl_core.checks import for_team_of
-from parl_core.contracts.base import OnPolicy
+from parl_core.contracts._base import OnPolicy
 from parl_core.errors import DatasetError, HyperparameterError, ModelContractError, ParlError
 from parl_core.model import Model
 from parl_core.offline import OfflineDataset

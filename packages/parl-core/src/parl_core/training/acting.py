@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from parl_core import logger
 from parl_core._nested import Observations, leaves
 from parl_core.checks import first_not_finite
+from parl_core.contracts._base import RolloutSettings
 from parl_core.contracts.actions import mask_of, unit_line
-from parl_core.contracts.base import RolloutSettings
 from parl_core.contracts.batches import Rollout
 from parl_core.errors import DivergedError, EnvironmentContractError, HyperparameterError
 from parl_core.seeding import spawn_seeds

@@ -39,7 +39,7 @@ import numpy as np
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
-from parl_core.contracts.base import check_rates
+from parl_core.contracts._base import check_rates
 from parl_core.env._steps import GroupSpaces
 from parl_core.env._vector_group import EnvMaker
 from parl_core.errors import HyperparameterError, ModelContractError

@@ -15,7 +15,7 @@ from parl_core import logger
 from parl_core._nested import map_nested
 from parl_core.actors import ActorFuture, ActorSystem
 from parl_core.checks import check_int
-from parl_core.contracts.base import OnPolicy
+from parl_core.contracts._base import OnPolicy
 from parl_core.env._contract import as_flag, as_reward
 from parl_core.env._vector_group import EnvMaker, close_all, make_env, make_envs
 from parl_core.errors import DivergedError

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core import logger
-from parl_core.deprecation import class_of_old_name
+from parl_core._deprecation import class_of_old_name
 
 __all__ = [
     "Callback",

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from parl_core._deprecation import class_of_old_name
 from parl_core._nested import Observations, leaves, map_nested
-from parl_core.deprecation import class_of_old_name
 from parl_core.env._steps import GroupStep
 from parl_core.errors import DivergedError
 from parl_core.training.events import Episode

@@ -21,8 +21,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from parl_core._csv_log import CSVLogger
 from parl_core.atomic_write import atomic_write, sync
-from parl_core.csv_log import CSVLogger
 from parl_core.errors import HyperparameterError
 from parl_core.summary import EventFile
 from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update

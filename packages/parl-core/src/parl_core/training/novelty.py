@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core import backends
+from parl_core._encoders import parts_of
 from parl_core._nested import Observations, holds_tensors, leaves
 from parl_core.algorithm import AlgorithmState
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
 from parl_core.contracts.batches import Rollout
 from parl_core.contracts.rnd import RND
-from parl_core.encoders import parts_of
 from parl_core.errors import HyperparameterError
 from parl_core.networks import Body
 from parl_core.returns import gae

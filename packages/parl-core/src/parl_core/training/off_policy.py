@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from parl_core._nested import GOAL_KEYS, Observations, holds_tensors, map_nested, rows_of
 from parl_core.algorithm import Algorithm
 from parl_core.checks import check_fraction, check_int, check_non_negative
+from parl_core.contracts._base import check_by_name, check_rates, check_stages, unused_settings
 from parl_core.contracts.actions import ActionKind, mask_of
-from parl_core.contracts.base import check_by_name, check_rates, check_stages, unused_settings
 from parl_core.contracts.batches import Batch, Sequences, Transitions
 from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.env.normalize import NormalizeVector

@@ -24,11 +24,11 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
+from parl_core._deprecation import class_of_old_name
 from parl_core._nested import Observations, holds_tensors, map_nested
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
 from parl_core.contracts import batches
-from parl_core.contracts.base import check_stages
-from parl_core.deprecation import class_of_old_name
+from parl_core.contracts._base import check_stages
 from parl_core.env._steps import ArraySpaces
 from parl_core.env.autoreset import SameStep, in_same_step, require_vector
 from parl_core.errors import HyperparameterError, ModelContractError

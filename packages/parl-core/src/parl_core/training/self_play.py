@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core._closing import ClosingContext
+from parl_core._deprecation import class_of_old_name
 from parl_core.actors import ActorSystem, InProcessActors
 from parl_core.checks import check_int, check_positive
-from parl_core.deprecation import class_of_old_name
 from parl_core.errors import EnvironmentContractError, HyperparameterError, LostActor
 from parl_core.policy import Policy
 from parl_core.training.acting import Acting

@@ -23,7 +23,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 
 from parl_core import contracts
 from parl_core.algorithm import Algorithm
-from parl_core.contracts.base import unused_settings
+from parl_core.contracts._base import unused_settings
 from parl_core.contracts.rnd import RND
 from parl_core.errors import HyperparameterError
 from parl_core.networks import NoveltyNetwork

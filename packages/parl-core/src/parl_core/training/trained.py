@@ -38,8 +38,8 @@ import gymnasium
 import numpy as np
 
 from parl_core import backends
+from parl_core._encoders import parts_of
 from parl_core.atomic_write import write_json
-from parl_core.encoders import parts_of
 from parl_core.env._vector_group import make_env
 from parl_core.env.atari import make_atari
 from parl_core.env.joint import is_joint, make_joint_env, misnamed

@@ -12,7 +12,7 @@
               offset 4096  the frames, each at a multiple of 64 bytes
 
 The caller finds out whether memory can be shared and says so with Flag.SHARES when it has the object made. A segment
-is a file of `parl_core.shared_memory`. Fresh pages cost more than the copy, so segments are kept: a new one is written
+is a file of `parl_core._shared_memory`. Fresh pages cost more than the copy, so segments are kept: a new one is written
 with a system call, which need not clear the pages first, and mapped by the sender only when it is used again. What does
 not fit, for number or size, takes the way through the socket. A thread gives back what was not used for a while; it
 runs only as long as there is something to give back.
@@ -31,8 +31,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parl_core import shared_memory
-from parl_core.shared_memory import MemoryAddress, MemoryGone
+from parl_core import _shared_memory
+from parl_core._shared_memory import MemoryAddress, MemoryGone
 from parl_remote._links.call_messages import Flag
 from parl_remote._system.shortage import is_shortage, start_daemon
 from parl_remote._transport import Buffer
@@ -99,9 +99,9 @@ class _Segment:
         at = _FRAMES_AT
         for frame in frames:
             if self.memory is not None:
-                shared_memory.copy_into(self.memory, frame, at)
+                _shared_memory.copy_into(self.memory, frame, at)
             else:
-                shared_memory.fill(self.descriptor, frame, at)
+                _shared_memory.fill(self.descriptor, frame, at)
             at += _aligned(len(frame))
 
     def drop(self) -> None:
@@ -205,11 +205,11 @@ class Segments:
 
     def _make(self, size: int) -> _Segment | None:
         self._drop_retired()
-        whole = _FRAMES_AT + shared_memory.whole_size(size)
+        whole = _FRAMES_AT + _shared_memory.whole_size(size)
         if not self._may_grow(whole):
             return None
-        descriptor = shared_memory.create(_NAME, whole)
-        segment = _Segment(descriptor, shared_memory.address_of(descriptor).inode, whole)
+        descriptor = _shared_memory.create(_NAME, whole)
+        segment = _Segment(descriptor, _shared_memory.address_of(descriptor).inode, whole)
         self._segments.append(segment)
         _give_back_later(self)
         return segment
@@ -337,7 +337,7 @@ class Mappings:
             ticket: The ticket; the lengths of its frames may be cut off.
         """
         with contextlib.suppress(MemoryGone, OSError, struct.error):
-            ours = shared_memory.open_at(MemoryAddress(*_TICKET.unpack_from(ticket)), _NAME, writable=True)
+            ours = _shared_memory.open_at(MemoryAddress(*_TICKET.unpack_from(ticket)), _NAME, writable=True)
             try:
                 _free(ours)
             finally:
@@ -353,7 +353,7 @@ class Mappings:
         self._take_back()
         self._forget_retired()
         try:
-            ours = shared_memory.open_at(MemoryAddress(pid, descriptor, inode, size), _NAME, writable=True)
+            ours = _shared_memory.open_at(MemoryAddress(pid, descriptor, inode, size), _NAME, writable=True)
         except (MemoryGone, OSError) as error:
             if is_shortage(error):
                 raise

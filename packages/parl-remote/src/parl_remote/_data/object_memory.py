@@ -5,7 +5,7 @@
 
     file     serial number, number of frames, length and kind of each; the frames, each at a multiple of 64 bytes
 
-The files are those of `parl_core.shared_memory`. Each reader opens one anew and holds a shared lock on it for as long
+The files are those of `parl_core._shared_memory`. Each reader opens one anew and holds a shared lock on it for as long
 as it is mapped. The kernel releases mapping and lock when the last array goes, and also when the process is killed: an
 owner that gets the exclusive lock has no readers, and may reuse the memory, because fresh pages cost
 ten times what the copy does. Memory that is not reused is freed after a second.
@@ -35,8 +35,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from parl_core import shared_memory
-from parl_core.shared_memory import MemoryAddress, MemoryGone
+from parl_core import _shared_memory
+from parl_core._shared_memory import MemoryAddress, MemoryGone
 from parl_remote._transport import Buffer
 
 __all__ = [
@@ -147,9 +147,9 @@ class Memory:
 
     def _put(self, frame: Buffer, at: int) -> None:
         if self.mapped is None:
-            shared_memory.fill(self.file.fileno(), frame, at)
+            _shared_memory.fill(self.file.fileno(), frame, at)
         else:
-            shared_memory.copy_into(self.mapped, frame, at)
+            _shared_memory.copy_into(self.mapped, frame, at)
 
     def close(self) -> None:
         """Close the file; readers keep their mappings."""
@@ -210,7 +210,7 @@ def adopt(place: ValueAddress) -> Memory:
 
 def _open(place: ValueAddress) -> select.epoll:
     """Open the file for this process, with a shared lock."""
-    file = _file_of(shared_memory.open_at(place.address, _NAME))
+    file = _file_of(_shared_memory.open_at(place.address, _NAME))
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -356,8 +356,8 @@ class MemoryPool:
 
 
 def _new(needed: int) -> Memory:
-    descriptor = shared_memory.create(_NAME, shared_memory.whole_size(needed))
-    address = shared_memory.address_of(descriptor)
+    descriptor = _shared_memory.create(_NAME, _shared_memory.whole_size(needed))
+    address = _shared_memory.address_of(descriptor)
     return Memory(_file_of(descriptor), address.inode, address.size)
 
 

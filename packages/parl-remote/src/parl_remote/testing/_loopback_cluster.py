@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import parl_remote
-from parl_core.hosts import get_free_tcp_port
+from parl_core._hosts import get_free_tcp_port
 from parl_remote._config import environment
 from parl_remote._messages import Status
 from parl_remote._program.rendezvous import ClusterAddress
