@@ -104,10 +104,11 @@ class Outbox:
         Without memory for those that the caller does not read now, it waits until the caller reads them.
         """
         while True:
-            with contextlib.suppress(MemoryError):
+            try:
                 return self._flush()
-            self.wait()
-            time.sleep(_HOLD_S)
+            except MemoryError:
+                self.wait()
+                time.sleep(_HOLD_S)
 
     def _flush(self) -> None:
         with self._lock:
@@ -617,7 +618,7 @@ class ActorProcess:
         queue = self._queue
         while queue and not self._leaving:
             caller, frames = queue.popleft()
-            if self._set_aside(caller, frames):
+            if (caller.outbox.is_full or caller.aside) and self._set_aside(caller, frames):
                 continue
             started = time.perf_counter()
             kind = frames[0][0]
@@ -645,7 +646,8 @@ class ActorProcess:
                     self._read(other)
                 self._host.meter.waiting(len(queue))
         # Else an asynchronous actor has just been made, and its loop goes on with the queue.
-        self._forget_cancelled()
+        if self._cancelled:
+            self._forget_cancelled()
         if self._host.meter.has_waiting:
             self._host.meter.waiting(0)
         if self._leaving:

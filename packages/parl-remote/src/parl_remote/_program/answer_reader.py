@@ -100,14 +100,14 @@ class AnswerReader(ABC):
         if self._is_full:
             self.write()
         try:
-            while not future._settled:
-                if future._carrier is not self and future._carrier is not None:
-                    break  # given back; it leaves by another connection
+            # Else it is settled, or was given back and leaves by another connection. A slot has no carrier.
+            while future._carrier is self or (future._carrier is None and not future._settled):
                 if leads or self._reading.acquire(blocking=False):
                     self._reader = me
                     try:
                         while not future._settled:
                             self._take(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                        return
                     except ResultTimeout:
                         return
                     except (ChannelClosed, RemoteProtocolError):

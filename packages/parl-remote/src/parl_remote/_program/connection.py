@@ -155,7 +155,8 @@ class Connection(AnswerReader):
             with self._sending:
                 if self._is_lost:
                     raise ChannelClosed("the connection to the actor is closed")
-                if self.is_full():  # since this thread looked above; only one call may wait here
+                # Since this thread looked above; only one call may wait here.
+                if self._is_full or (self._delivery is not None and self._delivery.is_under_way):
                     self._take_back(frames)
                     return False
                 former = future._carrier

@@ -58,6 +58,8 @@ _set_handler: Callable[[int, Any], Any] = _signal.signal
 
 _main = threading.main_thread().ident
 _handlers: dict[int, Any] = {}  # the program's own, by signal
+_found: tuple[Any, ...] = ()  # the handlers of all signals when this was last entered
+_own: list[int] = []  # the signals among them that have a handler of the program
 _came: list[int] = []  # signals whose handlers have not run yet
 _came_at = 0.0  # the first of them
 # Of the main thread: what it is in, the innermost last. A handler that raises in a wait ends the wait at once, so
@@ -82,11 +84,11 @@ class _Uninterrupted:
     def __enter__(self) -> None:
         if get_ident() == _main:
             if not _within:
-                for number in _SIGNALS:
-                    handler = _get_handler(number)
-                    if callable(handler) and handler is not _put_off:
-                        _handlers[number] = handler
-                        _set_handler(number, _put_off)
+                found = tuple(map(_get_handler, _SIGNALS))
+                if found != _found:
+                    _look_at(found)
+                for number in _own:
+                    _set_handler(number, _put_off)
             _within.append(_STEPS)  # last: a handler that raises before this leaves nothing to be undone
 
     def __exit__(self, *_: object) -> None:
@@ -222,6 +224,15 @@ def has_own_handlers() -> bool:
         if callable(handler) and handler is not signal.default_int_handler:
             return True
     return False
+
+
+def _look_at(found: tuple[Any, ...]) -> None:
+    """Note the program's handlers, which are others than the last time."""
+    global _found, _own
+    own = [(number, one) for number, one in zip(_SIGNALS, found, strict=True) if callable(one) and one is not _put_off]
+    _handlers.update(own)
+    _own = [number for number, _ in own]
+    _found = found  # last: a handler may raise before this
 
 
 def _put_off(number: int, frame: FrameType | None) -> None:
