@@ -137,3 +137,10 @@ def test_names_that_are_gone_tell_what_took_their_place() -> None:
     with pytest.raises(AttributeError, match=r"'parl' has no attribute 'nothing'$"):
         _ = parl.nothing  # type: ignore[attr-defined]
     assert not hasattr(parl, "compile")
+
+
+@pytest.mark.parametrize("name", ["parl.utils", "parl.env"])
+def test_every_public_name_of_a_facade_is_there(name: str) -> None:
+    facade = importlib.import_module(name)
+    for one in facade.__all__:
+        assert getattr(facade, one) is not None
