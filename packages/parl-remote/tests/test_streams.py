@@ -45,8 +45,11 @@ class Source:
             self.closed = "closed"
 
     def then_a_lock(self) -> Iterator[Any]:
-        yield from range(10)
-        yield threading.Lock()
+        try:
+            yield from range(10)
+            yield threading.Lock()
+        finally:
+            self.closed = "closed"
 
     def fails(self) -> Iterator[int]:
         yield 1
@@ -230,10 +233,12 @@ def test_a_value_arrives_as_it_was_when_it_was_yielded(anywhere: str, kind: str)
 
 def test_values_before_one_that_cannot_be_sent_arrive(anywhere: str) -> None:
     arrived: list[int] = []
-    numbers = Source().then_a_lock()
+    source = Source()
+    numbers = source.then_a_lock()
     with pytest.raises(parl_remote.SerializationError, match="what a generator of Source yielded"):
         arrived += numbers  # those before the error
     assert arrived == list(range(10))
+    until(lambda: source.closed == "closed")
 
 
 def test_its_value_and_its_error_arrive(anywhere: str) -> None:
@@ -276,6 +281,26 @@ def test_closing_and_dropping_it_closes_the_generator(anywhere: str) -> None:
     assert next(numbers) == 0
     del numbers
     gc.collect()
+    until(lambda: source.closed == "closed")
+
+
+@pytest.mark.parametrize("when_full", ["raise", "wait"])
+def test_reading_and_closing_a_generator_is_no_call_above_the_limit(anywhere: str, when_full: str) -> None:
+    source: Any = with_options(Source, max_pending_calls=1, when_full=when_full)()
+    for number in source.guarded():
+        if number == 7:
+            break
+        assert source.count is not None
+    until(lambda: source.closed == "closed")
+    source.closed = ""
+
+    async def read() -> None:
+        numbers = source.guarded()
+        async for number in numbers:
+            if number == 7:
+                await numbers.aclose()
+
+    asyncio.run(read())
     until(lambda: source.closed == "closed")
 
 

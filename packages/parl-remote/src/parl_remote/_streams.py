@@ -271,9 +271,13 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
             self._returned = returned
 
     def _end_if_failed(self, coming: Any) -> None:
-        """End the iterator if the part itself raised an error, as opposed to the wait for it."""
+        """End the iterator if the part itself raised an error, as opposed to the wait for it.
+
+        The generator is closed, too: it may have yielded a value that cannot be sent, and would stay open.
+        """
         if self._coming is coming and coming._settled:
-            self._end()
+            with contextlib.suppress(Exception):  # the actor has ended
+                self._close()
 
     def _end(self) -> None:
         self._over = True

@@ -27,6 +27,7 @@ from parl_remote._data.calls import Call
 from parl_remote._future import RemoteFuture, Waiter, leave_to_parent
 from parl_remote._links.call_messages import Kind
 from parl_remote._program.outbox_state import OutboxEvent, OutboxMachine, OutboxState
+from parl_remote._streams import stream_method
 from parl_remote.errors import WAITS_FOR_ITSELF, ChannelClosed, RemoteError, TooManyPendingCalls
 
 if TYPE_CHECKING:
@@ -156,7 +157,8 @@ class Outbox:
             Exception: The call cannot be sent.
         """
         slot = None
-        if self._machine.limit is not None and call.kind == _CALL:
+        # The reading of a generator is not limited: its next part is asked for ahead, and it has to be closed.
+        if self._machine.limit is not None and call.kind == _CALL and stream_method(call.method) is None:
             call, slot = self._enter(call)
         future: RemoteFuture[Any] = RemoteFuture(None, call.owner, call.method)
         try:
