@@ -21,6 +21,7 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorError, ActorLost, ActorPool, ItemLost, RemoteFuture, ResultTimeout, with_options
+from parl_remote._pools import dispatcher
 
 PATIENCE_S = 60.0
 
@@ -445,6 +446,86 @@ def test_an_actor_is_taken_out_when_it_has_finished(shared_cluster: None, tmp_pa
         with pytest.raises(ActorError, match="no actor"):
             pool.pop(PATIENCE_S)
         pool.push(Worker())
+
+
+def test_an_actor_that_nobody_waits_for_after_an_interrupt_stays(
+    shared_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with ActorPool(Worker, 1) as pool:
+        held = pool.submit("hold", str(gate))
+
+        def interrupted(self: Any, timeout: float | None = None) -> Any:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(concurrent.futures.Future, "result", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                pool.pop()
+        gate.write_text("done")
+        assert held.result(PATIENCE_S) == "done"
+        assert pool.submit("work", 1).result(PATIENCE_S) == 1
+        idle = pool.actors
+
+        def late(self: Any, timeout: float | None = None) -> Any:
+            concurrent.futures.wait([self], PATIENCE_S)
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(concurrent.futures.Future, "result", late)
+        with pytest.raises(KeyboardInterrupt):
+            pool.pop()
+        assert pool.actors == idle
+
+
+def test_an_interrupt_of_the_wait_at_its_end_ends_a_pool(
+    share_cluster: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_cluster(1)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    pool = ActorPool(Worker, 1)
+    held = pool.submit("hold", str(gate))
+
+    def interrupted(self: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dispatcher.Dispatcher, "await_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.close()
+    with pytest.raises((ActorError, concurrent.futures.CancelledError)):
+        held.result(PATIENCE_S)
+    assert Worker().work(1) == 1, "the pool's actor has given its CPU back"
+
+
+def test_what_comes_beside_the_end_of_a_pool_is_refused(anywhere: str) -> None:
+    pool = ActorPool(Worker, 1)
+    ending = pool._open()
+    ending.stop()
+    for late in (
+        lambda: ending.do(dispatcher.Task(0, lambda _: None)),
+        ending.take_out,
+        lambda: pool.submit("work", 1),
+    ):
+        with pytest.raises(ActorError, match="closed"):
+            late()
+    pool.close(wait=False)
+
+
+def test_a_thread_that_waits_for_an_actor_of_a_closed_pool_is_told(shared_cluster: None, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    pool = ActorPool(Worker, 1)
+    pool.submit("hold", str(gate))
+    with concurrent.futures.ThreadPoolExecutor() as other:
+        popped = other.submit(pool.pop)
+        while not (pool._dispatcher and pool._dispatcher._requests):
+            time.sleep(0.001)
+        pool.close(wait=False)
+        with pytest.raises(ActorError, match="closed"):
+            popped.result(PATIENCE_S)
+    gate.write_text("done")
 
 
 def test_an_item_goes_on_when_nobody_waits_for_the_actor_any_more(shared_cluster: None, tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ class Dispatcher:
         self._all_done: list[threading.Event] = []
         self._why_none: BaseException | None = None
         self._over = False
+        self._stopping = threading.RLock()  # a finalizer may close the pool while this thread is in here
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._serve, name="parl-pool", daemon=True)
         _dispatchers.add(self)
         self._thread.start()
@@ -133,14 +135,26 @@ class Dispatcher:
         self._await(done)
 
     def do(self, task: Task) -> None:
-        """Add a task."""
-        self._open[task] = None
-        self._events.put(lambda: self._todo.append(task))
+        """Add a task.
+
+        Raises:
+            ActorError: The dispatcher was stopped.
+        """
+        with self._stopping:
+            self._check_running()
+            self._open[task] = None
+            self._events.put(lambda: self._todo.append(task))
 
     def take_out(self) -> concurrent.futures.Future[Any]:
-        """Remove an idle actor from the pool; return the future of its handle."""
+        """Remove an idle actor from the pool; return the future of its handle.
+
+        Raises:
+            ActorError: The dispatcher was stopped.
+        """
         request: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._events.put(lambda: self._requests.append(request))
+        with self._stopping:
+            self._check_running()
+            self._events.put(lambda: self._requests.append(request))
         return request
 
     def await_all(self) -> None:
@@ -151,7 +165,13 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Stop: cancel tasks that have not started; running tasks continue in their actors, without a result."""
-        self._events.put(self._end)
+        with self._stopping:  # what is added before it is ended by it, and nothing is added after it
+            self._is_stopped = True
+            self._events.put(self._end)
+
+    def _check_running(self) -> None:
+        if self._is_stopped:
+            raise ActorError("the pool is closed; make another one")
 
     def _post(self, event: Callable[[], None]) -> None:
         """Queue an event for the thread; drop it if the thread has ended."""

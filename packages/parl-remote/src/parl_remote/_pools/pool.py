@@ -198,6 +198,12 @@ class ActorPool:
             if request.cancel():
                 raise ResultTimeout(f"no actor of the pool became free within {timeout_s} s") from None
             return request.result()
+        except concurrent.futures.CancelledError:
+            raise _closed() from None
+        except BaseException:
+            if not request.cancel() and request.exception() is None:  # a handler raised as the actor came
+                self.push(request.result())
+            raise
 
     def close(self, *, wait: bool = True) -> None:
         """Release the actors; a second call does nothing.
@@ -208,9 +214,11 @@ class ActorPool:
         """
         dispatcher, self._dispatcher = self._dispatcher, None
         if dispatcher is not None and self._pid == os.getpid():
-            if wait:
-                dispatcher.await_all()
-            dispatcher.stop()
+            try:
+                if wait:
+                    dispatcher.await_all()
+            finally:
+                dispatcher.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -230,14 +238,18 @@ class ActorPool:
     # -- inner steps -------------------------------------------------------------------------------------------------
 
     def _open(self) -> Dispatcher:
-        if self._dispatcher is None:
-            raise ActorError("the pool is closed; make another one")
+        dispatcher = self._dispatcher
+        if dispatcher is None:
+            raise _closed()
         if self._pid != os.getpid():  # its thread is in the process that this one was forked from
             with self._opening:
                 if self._pid != os.getpid():
-                    self._dispatcher = self._dispatcher_of(self.actors)
+                    self._dispatcher = self._dispatcher_of(dispatcher.actors)
                     self._pid = os.getpid()
-        return self._dispatcher
+                dispatcher = self._dispatcher
+                if dispatcher is None:
+                    raise _closed()
+        return dispatcher
 
     def _dispatcher_of(self, actors: Iterable[Any]) -> Dispatcher:
         dispatcher = Dispatcher(self._per_actor, self._retries, self._make)
@@ -448,6 +460,10 @@ class _Maker:
 
     def __call__(self) -> Any:
         return self._make(*self._args, **self._kwargs)
+
+
+def _closed() -> ActorError:
+    return ActorError("the pool is closed; make another one")
 
 
 def _actors_of(given: Any) -> list[Any]:
