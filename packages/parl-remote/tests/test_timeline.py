@@ -24,7 +24,7 @@ from parl_remote._actor.host import ActorHost
 from parl_remote._actor.reports import CallMeter, SharedCallMeter
 from parl_remote._messages import Done
 from parl_remote._messages.overview import ClusterEvent, EventKind
-from parl_remote._messages.parts import CallSpan, RecordCalls, RecordedCalls
+from parl_remote._messages.parts import CallSpan, ReadCalls, RecordCalls, RecordedCalls
 from parl_remote._worker.actors import CallRecorder
 from parl_remote.cli._recordings import ActorCalls, timeline_command, trace_of
 from parl_remote.errors import ChannelClosed
@@ -73,6 +73,42 @@ def test_calls_are_recorded_until_the_time_is_up_and_then_the_usual_meter_is_bac
     assert [(line[0], line[3]) for line in lines(path)] == [("step", ""), ("fail", "ValueError")]
     assert all(float(line[1]) <= float(line[2]) for line in lines(path))
     assert usual._numbers[1] == 4, "all of them are counted as ever"
+
+
+def test_a_recording_begins_anew_where_no_call_has_ended_since_the_last_one(tmp_path: Path) -> None:
+    host = ActorHost()
+    usual = host.meter
+    reports.begin_recording(host, str(tmp_path / "first"), time.perf_counter() + PATIENCE_S)
+    call(host, "one")
+    meter = host.meter
+    assert isinstance(meter, reports.RecordingMeter)
+    meter.until = 0.0
+    reports.begin_recording(host, str(tmp_path / "second"), time.perf_counter() + PATIENCE_S)
+    call(host, "two")
+    assert [[line[0] for line in lines(tmp_path / name)] for name in ("first", "second")] == [["one"], ["two"]]
+    assert isinstance(host.meter, reports.RecordingMeter)
+    host.meter.until = 0.0
+    call(host, "three")
+    assert host.meter is usual
+
+
+def test_names_with_tabs_and_lines_that_are_not_whole_are_no_end_of_a_node(tmp_path: Path) -> None:
+    host, link = ActorHost(), Mock()
+    assigned = SimpleNamespace(class_name="Counter", actor_name="")
+    actor = SimpleNamespace(number=1, pid=2, stats=tmp_path / "none")
+    lease: Any = SimpleNamespace(lease_id="one", assigned=assigned, actor=actor, channel=Mock())
+    recorder = CallRecorder(tmp_path, lambda: [lease])
+    recorder.received(link, RecordCalls(1, PATIENCE_S), [])
+    path = tmp_path / "a1.times"
+    reports.begin_recording(host, str(path), time.perf_counter() + PATIENCE_S)
+    call(host, "step\t1", type("A\tB\n", (Exception,), {})())
+    with path.open("a") as file:
+        file.write("step\t1.0\t")  # the disk was full here
+        file.write("step\t1.0\t2.0\t\n")
+    call(host, "step")
+    recorder.received(link, ReadCalls(2, 0, 0), [])
+    calls = link.tell.call_args.args[0].calls
+    assert [(one.method, one.error) for one in calls] == [("'step\\t1'", "'A\\tB\\n'"), ("step", "")]
 
 
 def test_a_call_that_runs_when_the_recording_begins_or_ends_is_counted_once(tmp_path: Path) -> None:

@@ -403,7 +403,7 @@ class RecordingMeter(CallMeter):
         OSError: The file cannot be opened.
     """
 
-    __slots__ = ("_before", "_begun", "_file", "_host", "_left", "_lock", "_names", "until")
+    __slots__ = ("_before", "_begun", "_file", "_host", "_left", "_names", "lock", "until")
 
     def __init__(self, host: Metered, path: str, until: float) -> None:
         self._host = host
@@ -415,7 +415,7 @@ class RecordingMeter(CallMeter):
         self._names: dict[float, str] = {}
         self._begun = threading.local()
         self._left = MOST_BYTES
-        self._lock = threading.Lock()  # concurrent calls must not write into a file that one of them has closed
+        self.lock = threading.Lock()  # concurrent calls must not write into a file that one of them has closed
         self.until = until
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | CLOSE_ON_EXEC | NO_FOLLOW | BINARY
         self._file = os.open(path, flags, 0o600)
@@ -467,29 +467,38 @@ class RecordingMeter(CallMeter):
     def _note(self, began: float, error: str) -> None:  # type: ignore[override]  # the usual one has its own
         ended = time.perf_counter()
         method = self._names.pop(began, self._before._method)
-        line = f"{method if method.isprintable() else ascii(method)}\t{began:.7f}\t{ended:.7f}\t{error}\n".encode()
-        with self._lock:
+        line = f"{_printable(method)}\t{began:.7f}\t{ended:.7f}\t{_printable(error)}\n".encode()
+        with self.lock:
             self._left -= len(line)
             if ended > self.until or self._left < 0:
-                self._end()
+                self.end()
             else:
                 with contextlib.suppress(OSError):  # a full disk: the calls go on
                     os.write(self._file, line)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the recording; called with the lock."""
         if self._host.meter is self:  # calls that run now end with this one, which is then no more than the usual one
             self._host.meter = self._before
             self._left = -1
             os.close(self._file)
 
 
+def _printable(name: str) -> str:
+    """Return a name without tabs and line breaks, which a program's own may have."""
+    return name if name.isprintable() else ascii(name)
+
+
 def begin_recording(host: Metered, path: str, until: float) -> None:
     """Record an actor's calls into a file until a time; extend a recording that is running."""
     meter = host.meter
     if isinstance(meter, RecordingMeter):
-        meter.until = max(meter.until, until)
-    else:
-        RecordingMeter(host, path, until)
+        with meter.lock:
+            if time.perf_counter() <= meter.until:
+                meter.until = max(meter.until, until)
+                return
+            meter.end()  # no call has ended since its time was up, and its file was removed
+    RecordingMeter(host, path, until)
 
 
 def recording_wanted(host: Metered, frames: Sequence[memoryview]) -> None:

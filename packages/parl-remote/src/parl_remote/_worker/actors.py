@@ -453,7 +453,7 @@ class CallRecorder:
         whole = data[: data.rfind(b"\n") + 1]
         offset = asked.offset + len(whole) if len(data) == _PIECE_BYTES and whole else -1
         epoch = time.time() - time.perf_counter()
-        calls = [_span(line, epoch) for line in whole.decode(errors="replace").splitlines()]
+        calls = [call for line in whole.decode(errors="replace").split("\n") for call in _spans(line, epoch)]
         if offset < 0:
             calls += _running(one.stats)
         return RecordedCalls(
@@ -468,9 +468,13 @@ class CallRecorder:
         )
 
 
-def _span(line: str, epoch: float) -> CallSpan:
-    method, began, ended, error = line.split("\t")
-    return CallSpan(method, float(began) + epoch, float(ended) + epoch, error)
+def _spans(line: str, epoch: float) -> list[CallSpan]:
+    """Return the call of a line; none if the line is not whole, as where the disk was full."""
+    try:
+        method, began, ended, error = line.split("\t")
+        return [CallSpan(method, float(began) + epoch, float(ended) + epoch, error)]
+    except ValueError:
+        return []
 
 
 def _running(stats: str | os.PathLike[str]) -> list[CallSpan]:
