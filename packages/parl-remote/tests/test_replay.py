@@ -16,7 +16,7 @@ from parl_remote._actor.journal import Journal, Replay
 from parl_remote.errors import RemoteError
 
 MODULE = """
-import asyncio, os, random, time
+import asyncio, os, random, sys, time
 import numpy as np
 import parl_remote as parl
 
@@ -38,6 +38,9 @@ class Plain:
 
     def host(self):
         return os.environ.get("WHERE", "")
+
+    def leave(self):
+        sys.exit(0)
 
     def die(self):
         os._exit(3)
@@ -98,6 +101,10 @@ worker.total = 7
 try:
     worker.fail("on purpose")
 except ValueError:
+    pass
+try:
+    worker.leave()
+except SystemExit:
     pass
 worker.host()
 try:
@@ -174,14 +181,14 @@ def test_only_what_is_wanted_is_recorded_down_to_the_call_that_ended_the_process
     assert [call["name"] for call in calls[:6]] == ["__init__", "add", "add", "add", "add", "draw"]
     assert calls[-1]["name"] == "die"
     assert not calls[-1]["ended"]
-    assert [call["error"] for call in calls if call["error"]] == ["ValueError"]
+    assert [call["error"] for call in calls if call["error"]] == ["ValueError", "SystemExit"]
     assert calls[4]["bytes"] > 4_000_000
 
 
 def test_a_replay_has_the_same_outcomes_with_the_same_random_numbers(home: Path) -> None:
-    done = replay(home, "Plain", "--call", "9", "--json")
+    done = replay(home, "Plain", "--call", "10", "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row["number"] for row in rows] == list(range(10))
+    assert [row["number"] for row in rows] == list(range(11))
     assert not [row for row in rows if row["differs"]], done.stderr
     assert done.returncode == 0
     (journal,) = (home / "journals").glob("Plain*.journal")

@@ -329,7 +329,7 @@ class Replay:
             value = self._host.start(run)
             if self._loop is not None and inspect.isawaitable(value):
                 value = await value
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:  # as the actor does
             error = raised
         self._host.finish(run, value, error, send)
         return value, error
