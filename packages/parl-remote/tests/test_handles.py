@@ -27,6 +27,7 @@ from parl_remote import ActorLost, ClusterUnreachable, DeathKind, SerializationE
 from parl_remote._data import serialize
 from parl_remote._program import known_actors
 from parl_remote._program.client import Client
+from parl_remote._program.proxy import reference_of
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote.errors import ChannelClosed
 
@@ -101,6 +102,10 @@ class Maker:
     def make_named(self, name: str) -> Any:
         self.kept.append(with_options(Cell, name=name)())
         return self.kept[-1]
+
+    def limit_of_named(self, name: str) -> tuple[int, bool]:
+        ref: Any = reference_of(parl_remote.get_actor(name))
+        return ref.place.limit, ref.place.waits
 
     def drop(self) -> None:
         self.kept.clear()
@@ -618,6 +623,12 @@ def test_a_named_actor_keeps_its_wait_and_its_attributes(everywhere: str) -> Non
     assert hasattr(found, "content")
     assert not hasattr(found, "contents")
     del cell
+
+
+def test_a_named_actor_keeps_its_limit_of_calls(clusters: str) -> None:
+    limited = with_options(Cell, name="limited", max_pending_calls=3, when_full="raise")(4)
+    assert Maker().limit_of_named("limited") == (3, False)
+    del limited
 
 
 def test_looking_an_actor_up_again_does_not_stop_news_to_its_holders(clusters: str) -> None:

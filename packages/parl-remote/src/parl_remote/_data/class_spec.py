@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from parl_remote._data import serialize
 from parl_remote._data.ownership import importable_elsewhere
+from parl_remote._options import ActorOptions
 from parl_remote._system.texts import described
 from parl_remote.errors import SerializationError
 
@@ -289,19 +290,36 @@ class ClassSpec:
         return f"{self.name!r} actor has no attribute {name!r}{hint}"
 
 
-def description_of(spec: ClassSpec, *, wait: bool) -> str:
-    """Return the serialized description of a class, stored by the worker.
+class Description(NamedTuple):
+    """What those who look an actor up by name learn of it.
+
+    Attributes:
+        shipped: Its class.
+        wait: Whether its methods wait for their results.
+        limit: The maximum number of unanswered calls of each process; 0 for no limit.
+        waits: Whether a call above the limit waits.
+    """
+
+    shipped: ShippedSpec
+    wait: bool
+    limit: int
+    waits: bool
+
+
+def description_of(spec: ClassSpec, options: ActorOptions) -> str:
+    """Return the serialized description of an actor, stored by the worker.
 
     Raises:
         SerializationError: An object that the class needs cannot be sent.
     """
-    return base64.b64encode(bytes(serialize.dumps((tuple(spec.shipped()), wait))[0])).decode()
+    parts = tuple(spec.shipped()), options.wait, options.max_pending_calls or 0, options.when_full == "wait"
+    return base64.b64encode(bytes(serialize.dumps(parts)[0])).decode()
 
 
-def read_description(description: str) -> tuple[ShippedSpec, bool]:
-    """Return the class and `wait` of a description."""
-    shipped, wait = serialize.loads(base64.b64decode(description))
-    return ShippedSpec(*shipped), wait
+def read_description(description: str) -> Description:
+    """Return the contents of a description."""
+    shipped, *rest = serialize.loads(base64.b64decode(description))
+    return Description(ShippedSpec(*shipped), *rest)
 
 
 def _read(cls: bytes) -> type:

@@ -217,7 +217,7 @@ class ActorFactory:
 
     def announce(self, request: CreationRequest, record: ActorRecord) -> None:
         """Publish an actor's description, by which clients find it; called once handles of it are known here."""
-        description = description_of(request.spec, wait=request.options.wait)
+        description = description_of(request.spec, request.options)
         self._workers.tell(record.node_id, DescribeActor(record.lease_id, description))
 
     def release(self, record: ActorRecord, *, replaces: str = "") -> None:

@@ -478,7 +478,8 @@ def find_named(master: MasterClient, workers: WorkerClients, name: str, timeout_
     assert isinstance(watched, ActorWatched)
     if watched.cause is not None:
         raise ActorLost(watched.cause, class_name=f"the actor {name!r}")
-    return FoundActor(place, *read_description(watched.description))
+    described = read_description(watched.description)
+    return FoundActor(place._replace(limit=described.limit, waits=described.waits), described.shipped, described.wait)
 
 
 def kill_named(master: MasterClient, name: str, timeout_s: float) -> None:

@@ -151,7 +151,7 @@ class RayClient(ConnectionDisplay):
         )
         message = packed(pack(Kind.CREATE, 0, 0, 0, [*creation, *arguments[1:]]), travelling, self.stored)
         lease_timeout_s = self._lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
-        description = description_of(spec, wait=options.wait)
+        description = description_of(spec, options)
         setup = Setup(folder, description, bool(options.n_gpu), self._lease_timeout_s, self._address, RayClient)
         handle = self._order(spec, options, message, setup)
         names = AttributeNames()
@@ -203,7 +203,7 @@ class RayClient(ConnectionDisplay):
             if cause is None:
                 raise
             raise lost(cause, "", f"the actor {name!r}") from None
-        return FoundActor(RayPlace(place.actor_id, place.concurrent, handle), *read_description(described))
+        return FoundActor(RayPlace(place.actor_id, place.concurrent, handle), *read_description(described)[:2])
 
     def kill(self, name: str) -> None:
         """End the actor with a name; see `parl_remote.kill`."""
