@@ -66,6 +66,9 @@ class Pool:
     def quick(self, number: int) -> int:
         return number
 
+    def asks(self, loop: Any) -> int:
+        return int(loop.now_running())
+
     def thread(self) -> int:
         return threading.get_ident()
 
@@ -124,6 +127,9 @@ class Loop:
     async def add(self, a: int, b: int = 1) -> int:
         await asyncio.sleep(0)
         return a + b
+
+    async def asked_by(self, pool: Any, here: Any) -> Any:
+        return submit(pool.asks, here)
 
     async def fail(self) -> None:
         raise ValueError("on purpose")
@@ -371,6 +377,11 @@ def test_cancelling_a_running_coroutine_cancels_its_task(anywhere: str, tmp_path
     until(lambda: actor.now_running() == 0 and path.exists() and path.read_text() != "")
     with pytest.raises(concurrent.futures.CancelledError):
         future.result(PATIENCE_S)
+
+
+def test_the_loop_goes_on_while_a_coroutine_has_returned_a_call_of_another_actor(shared_cluster: None) -> None:
+    loop = Loop()
+    assert submit(loop.asked_by, Pool(), loop).result(PATIENCE_S) == 0
 
 
 def test_a_coroutine_that_was_cancelled_before_it_began_leaves_no_warning(anywhere: str) -> None:

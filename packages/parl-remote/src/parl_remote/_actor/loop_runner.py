@@ -21,6 +21,7 @@ from typing import Any
 
 from parl_remote._actor.host import ActorHost
 from parl_remote._actor.runners import Answerer, Job, JobQueue, Process, Runner
+from parl_remote._future import RemoteFuture
 from parl_remote._system.facilities import is_portable
 
 __all__ = ["LoopRunner", "LoopServing", "LoopThread", "construct_on", "new_loop", "run_forever", "wind_up"]
@@ -131,6 +132,8 @@ class LoopRunner:
         value, failure = None, None
         try:
             value = await awaitable
+            if isinstance(value, RemoteFuture):  # of a call, which a plain method may return as well
+                value = await value
         except BaseException as error:  # also what would end the loop
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
