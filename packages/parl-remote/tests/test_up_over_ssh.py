@@ -74,8 +74,23 @@ def test_a_file_names_hosts_and_what_each_of_them_gives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("gpu1", "gpu1:8037"),
+        ("ssh://ada@gpu1:2222", "gpu1:8037"),
+        ("fe80::1", "[fe80::1]:8037"),
+        ("ada@::1", "[::1]:8037"),
+        ("ssh://root@[fd00::5]:2222", "[fd00::5]:8037"),
+    ],
+)
+def test_the_address_of_a_host_is_the_host_of_its_destination(tmp_path: Path, host: str, address: str) -> None:
+    assert ClusterFile.read(written(tmp_path, f"[master]\nhost = '{host}'")).address == address
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("[master]\nhost = 'ada@'", "'ada@' names no host"),
         ("[cluster]\nport = 1", "a table \\[master\\]"),
         ("[master]\nhost = '-oProxyCommand=evil'", "needs a host"),
         ("[master]\nhost = 'a'\ncpus = 3", "has no 'cpus'; there are .*cpu_num"),

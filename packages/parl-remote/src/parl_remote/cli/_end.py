@@ -19,6 +19,7 @@ from parl_remote._messages.overview import (
     NodePhase,
 )
 from parl_remote.cli._session import (
+    FiniteRange,
     Session,
     address_option,
     find_actor,
@@ -42,7 +43,7 @@ _LOOK_S = 0.5
 @click.argument("node")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     metavar="SECONDS",
     help="Seconds that running actors have before they are asked to end; 0 asks at once. Default: no limit.",
 )

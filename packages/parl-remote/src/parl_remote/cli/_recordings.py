@@ -28,6 +28,7 @@ from parl_remote._messages import Done
 from parl_remote._messages.overview import ClusterEvent, Events, ListEvents, NodeDetail
 from parl_remote._messages.parts import CallSpan, ReadCalls, RecordCalls, RecordedCalls
 from parl_remote.cli._session import (
+    FiniteRange,
     Session,
     address_option,
     key_option,
@@ -216,9 +217,7 @@ class ActorCalls:
     show_default=True,
     help="The file to write.",
 )
-@click.option(
-    "--seconds", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True, help="How long to record."
-)
+@click.option("--seconds", type=FiniteRange(0.1, 3600), default=10.0, show_default=True, help="How long to record.")
 @port_option
 @address_option
 @key_option

@@ -6,11 +6,12 @@ Target --ClusterAddress--> Session: requests to the master and to workers --> ac
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -37,6 +38,7 @@ from parl_remote._transport.addresses import Address, address_here
 from parl_remote.errors import RemoteError
 
 __all__ = [
+    "FiniteRange",
     "Session",
     "Target",
     "actors_of",
@@ -58,6 +60,17 @@ __all__ = [
     "short_id",
     "targets",
 ]
+
+
+class FiniteRange(click.FloatRange):
+    """The type of a number between bounds that is neither infinite nor NaN, which `click.FloatRange` lets through."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 port_option = click.option("--port", type=click.IntRange(1, 65535), help="Your cluster on this port of this host.")

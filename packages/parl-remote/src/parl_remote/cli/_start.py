@@ -37,7 +37,7 @@ from parl_remote._transport.addresses import (
     without_brackets,
 )
 from parl_remote.cli._monitor import plan_monitor
-from parl_remote.cli._session import check_port, key_option
+from parl_remote.cli._session import FiniteRange, check_port, key_option
 from parl_remote.errors import RemoteError
 
 __all__ = ["RUNS_ALREADY", "NodeResources", "connect_command", "key_command", "start_command"]
@@ -118,7 +118,7 @@ def resource_options(command: _Decorated) -> _Decorated:
             "--cpu_num",
             "--cpu-num",
             "cpu_num",
-            type=click.FloatRange(0, 1_000_000),
+            type=FiniteRange(0, 1_000_000),
             help="CPUs for actors; an actor uses one unless it requests another number. Default: all of this host.",
         ),
     ):

@@ -26,6 +26,7 @@ from parl_remote._codec import to_json
 from parl_remote._messages import Status, StatusRequest
 from parl_remote._messages.overview import ActorPhase, ActorStatus, NodeDetail
 from parl_remote.cli._session import (
+    FiniteRange,
     Session,
     actors_of,
     address_option,
@@ -229,7 +230,7 @@ _SHARE = 4.0  # a list of ten thousand actors keeps the master busy for a while;
 @click.option(
     "-d",
     "--delay",
-    type=click.FloatRange(0.1, 3600),
+    type=FiniteRange(0.1, 3600),
     default=1.0,
     show_default=True,
     metavar="SECONDS",

@@ -23,6 +23,7 @@ import click
 
 from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._transport.addresses import Address
+from parl_remote.cli._session import FiniteRange
 from parl_remote.cli._show import count, plain
 from parl_remote.cli._start import RUNS_ALREADY
 from parl_remote.cli._stop import NOTHING_THERE
@@ -153,7 +154,9 @@ def _host(where: str, table: Mapping[str, Any], options: Sequence[str], xparl: t
     variables = _table(f"{where} environment", table.get("environment", {}))
     if bad := [name for name in variables if not name.isidentifier()]:
         raise ValueError(f"{where} environment: {bad[0]!r} is not the name of a variable")
-    name = destination.removeprefix("ssh://").rpartition("@")[2].partition(":")[0]
+    name = _name_in(destination)
+    if not name:
+        raise ValueError(f"{where} host: {destination!r} names no host")
     return Host(
         destination=destination,
         address=_text(f"{where} address", table.get("address", name)),
@@ -161,6 +164,14 @@ def _host(where: str, table: Mapping[str, Any], options: Sequence[str], xparl: t
         variables={name: str(value) for name, value in variables.items()},
         xparl=_words(f"{where} xparl", table["xparl"]) if "xparl" in table else xparl,
     )
+
+
+def _name_in(destination: str) -> str:
+    """Return the name or number of the host in a destination for `ssh`, without user and port."""
+    host = destination.removeprefix("ssh://").rpartition("@")[2]
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host if host.count(":") > 1 else host.partition(":")[0]  # more than one is an IPv6 number
 
 
 def _worker_options(table: Mapping[str, Any]) -> list[str]:
@@ -267,7 +278,7 @@ def _key_of(path: Path) -> ClusterKey:
 _file_argument = click.argument("hosts", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 _timeout_option = click.option(
     "--timeout",
-    type=click.FloatRange(1),
+    type=FiniteRange(1),
     default=_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
