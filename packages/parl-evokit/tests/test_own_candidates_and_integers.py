@@ -49,6 +49,23 @@ def test_an_injected_sample_counts_as_one_that_was_drawn() -> None:
     assert drawn.sigma == pytest.approx(injected.sigma, rel=1e-4)
 
 
+def test_an_injected_sample_near_a_side_counts_as_one_that_was_drawn() -> None:
+    drawn, injected = (search(2, start=0.003, std=0.01, population=6, lower=[0.0]) for _ in range(2))
+    infos, others = drawn.ask(40), injected.ask(40)
+    x = drawn.candidates(infos)
+    steps = 0.01 * drawn.sampler.normals(np.array([info.noise_key for info in infos], np.uint64))
+    found = drawn.sampler.steps_to(x.astype(np.float64))
+    as_drawn = (np.abs(found - steps) < 1e-6).all(axis=1)  # others came back from beyond the side
+    chosen = int(np.flatnonzero(as_drawn & (np.abs(x - 0.003 - steps) > 1e-3).any(axis=1))[0])
+    rewards = [-sphere(row) for row in x]
+    drawn.tell(infos, rewards)
+    injected.inject(x[chosen : chosen + 1], rewards[chosen : chosen + 1])
+    del others[chosen], rewards[chosen]
+    injected.tell(others, rewards)
+    assert np.allclose(drawn.mean, injected.mean, atol=1e-6)
+    assert drawn.sigma == pytest.approx(injected.sigma, rel=1e-4)
+
+
 def test_a_far_candidate_moves_the_mean_no_farther_than_samples_reach() -> None:
     es = search(8, population=10)
     before = es.mean.copy()

@@ -368,12 +368,13 @@ def test_the_cpp_client_makes_the_samples_of_every_algorithm(cpp: Command, tmp_p
 def test_the_cpp_client_keeps_to_bounds_and_whole_numbers(cpp: Command, tmp_path: Path) -> None:
     assert_alike(cpp, updated("SEP_CMA_ES", LIMITS, std=2.0), tmp_path / "both", 200)
     assert_alike(cpp, updated("SEP_CMA_ES", {"lower": [-1.4]}, std=2.0), tmp_path / "one", 200)
+    assert_alike(cpp, updated("CMA_ES", LIMITS, std=2.0), tmp_path / "matrix", 200)
 
 
 @pytest.mark.parametrize(
     ("kind", "cma"),
     [(kind, {}) for kind in ("CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES", "GA")]
-    + [("SEP_CMA_ES", LIMITS), ("SEP_CMA_ES", {"lower": [-1.4]})],
+    + [("SEP_CMA_ES", LIMITS), ("SEP_CMA_ES", {"lower": [-1.4]}), ("CMA_ES", LIMITS)],
 )
 def test_a_browser_makes_the_samples_of_every_algorithm(
     javascript: Command, tmp_path: Path, kind: str, cma: dict[str, Any]

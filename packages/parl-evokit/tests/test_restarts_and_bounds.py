@@ -139,29 +139,57 @@ def test_a_search_that_is_resumed_after_restarts_goes_on_to_the_same_bits(kind: 
 # -- the box ---------------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
-def test_whatever_is_folded_is_inside_and_what_is_inside_stays(values: list[float]) -> None:
-    bounds = Bounds.of((-1.0,), (2.5,), len(values))
-    assert bounds is not None
-    x = np.array(values, np.float32)
-    inside = x.copy()
-    bounds.fold(x)
-    assert ((x >= -1.0) & (x <= 2.5)).all()
-    kept = (inside >= -1.0) & (inside <= 2.5)
-    assert (x[kept] == inside[kept]).all()
+def box(lower: float = -np.inf, upper: float = np.inf, n: int = 1) -> Bounds:
+    found = Bounds.of((lower,), (upper,), n, 0.1)
+    assert found is not None
+    return found
 
 
-def test_beyond_a_side_a_point_comes_back_as_far_as_it_went() -> None:
-    bounds = Bounds.of((0.0,), (1.0,), 6)
-    assert bounds is not None
-    x = np.array([-0.25, 1.25, 2.25, -1.25, 0.5, 3.75])
-    assert bounds.fold(x).tolist() == [True, True, False, False, False, True]
-    assert x.tolist() == pytest.approx([0.25, 0.75, 0.25, 0.75, 0.5, 0.25])
-    half = Bounds.of((0.0,), (), 2)
-    assert half is not None
-    y = np.array([[-3.0, 7.0]])
-    assert half.fold(y).tolist() == [[True, False]]
-    assert y.tolist() == [[3.0, 7.0]]
+SIDES = pytest.mark.parametrize("sides", [(-1.0, 2.5), (0.0, np.inf), (-np.inf, 1.0), (1000.0, 1000.5)])
+
+
+@SIDES
+@given(places=st.lists(st.floats(0.0, 5.0), min_size=1, max_size=20), length=st.floats(-1e6, 1e6))
+def test_whatever_is_moved_stays_inside(sides: tuple[float, float], places: list[float], length: float) -> None:
+    bounds = box(*sides, n=len(places))
+    x = np.clip(max(sides[0], -4.0) + np.array(places), *sides).astype(np.float32)
+    moved, _ = bounds.moved(x, np.full(len(x), length))
+    assert ((moved >= bounds.lower) & (moved <= bounds.upper)).all()
+    assert (bounds.moved(x, np.zeros(len(x)))[0] == x).all()
+
+
+@SIDES
+def test_a_step_to_the_searched_coordinates_of_a_point_leads_there(sides: tuple[float, float]) -> None:
+    bounds = box(*sides)
+    points = np.clip(max(sides[0], -4.0) + np.linspace(0.0, 5.0, 601), *sides)[:, np.newaxis]
+    for start in (points[0], points[10], points[-1]):
+        found, turned = bounds.moved(start, bounds.searched(points) - bounds.searched(start))
+        assert found == pytest.approx(points, abs=1e-6)
+        at_side = np.abs(points - sides[0]).clip(0, 1) * np.abs(points - sides[1]).clip(0, 1) == 0.0
+        assert not turned[~at_side].any()  # at a side, rounding decides
+
+
+def test_samples_are_those_of_a_line_between_two_parabolas() -> None:
+    bounds = box(0.0, 1.0, n=7)  # whose margin is 0.05
+    steps = np.array([0.2, 0.45, 0.5, 0.55, 0.6, 0.65, 1.65])
+    x, turned = bounds.moved(np.full(7, 0.5), steps)
+    assert x.tolist() == pytest.approx([0.7, 0.95, 0.9875, 1.0, 0.9875, 0.95, 0.0])
+    assert turned[[0, 1, 2, 4, 5]].tolist() == [False, False, False, True, True]
+    half = box(0.0, n=2)
+    x, turned = half.moved(np.array([0.0, 7.0]), np.array([-3.0, 1e6]))
+    assert x.tolist() == pytest.approx([3.0 - 0.05, 1e6 + 7.0])
+    assert turned.tolist() == [True, False]
+
+
+@SIDES
+def test_no_kink_is_in_the_path_of_a_parameter(sides: tuple[float, float]) -> None:
+    bounds = box(*sides, n=4001)
+    start = np.full(4001, np.clip(0.3, *sides))
+    steps = np.linspace(-3.0, 3.0, 4001)
+    slopes = np.diff(bounds.moved(start, steps)[0]) / np.diff(steps)
+    step = steps[1] - steps[0]
+    assert np.abs(slopes).max() <= 1.0 + 1e-9
+    assert np.abs(np.diff(slopes)).max() <= step / (2 * bounds.margin[0]) + 1e-9
 
 
 @BOTH
@@ -185,6 +213,40 @@ def test_an_optimum_in_the_box_is_found_from_any_std(kind: Any, sides: Any, std:
     es = kind(np.full(12, 0.5), settings(kind, std, **sides))
     search(es, lambda x: sphere(x - optimum), 600 * es.population, goal=1e-9)
     assert -es.best.reward < 1e-9
+
+
+@FAMILY
+@pytest.mark.parametrize("upper", [1.0, np.inf])
+def test_an_optimum_at_many_sides_with_a_slope_there_is_found(kind: Any, upper: float) -> None:
+    side = 1.0 if upper == 1.0 else 0.0
+    optimum = np.repeat([0.0, side, 0.5], 6)
+    es = kind(np.full(18, 0.5), settings(kind, 0.3, lower=(0.0,), upper=(upper,)))
+    nearest = []
+
+    def score(x: np.ndarray) -> float:
+        step = x - optimum
+        nearest.append(sphere(step))
+        return sphere(step) + float(np.abs(step[:12]).sum())
+
+    search(es, score, 500 * es.population, goal=0.0)
+    assert min(nearest) < 1e-9
+
+
+@FAMILY
+def test_a_search_that_is_resumed_at_sides_goes_on_to_the_same_bits(kind: Any) -> None:
+    def step(es: Any) -> str:
+        infos = es.ask(es.population)
+        report = es.tell(infos, [float(x[:2].sum() - x[2:].sum()) for x in es.candidates(infos)])
+        return str(report.parameters_sha256)
+
+    config = settings(kind, 0.3, lower=(0.0,), upper=(1.0, 1.0, 1.0, np.inf))
+    straight = kind(np.full(4, 0.5), config)
+    for _ in range(30):
+        step(straight)
+    resumed = kind(straight.mean, config)
+    resumed.load_state(straight.state())
+    assert [step(resumed) for _ in range(10)] == [step(straight) for _ in range(10)]
+    assert straight.mean == pytest.approx([1.0, 1.0, 0.0, 0.0], abs=0.1)
 
 
 @FAMILY
@@ -212,18 +274,20 @@ def test_a_first_std_beyond_the_box_is_reduced_to_a_third_of_each_width() -> Non
     assert free.sampler.transform is None
 
 
-def test_a_search_in_a_box_is_that_of_the_mirrored_function_without_one() -> None:
+def test_a_search_in_a_box_is_that_of_a_function_of_the_searched_coordinates_without_one() -> None:
     n, updates = 200, 15  # before the first decomposition, which may choose other signs
-    boxed = CMAES(np.full(n, 0.05), settings(CMAES, 0.2, lower=(0.0,)))
-    free = CMAES(np.full(n, 0.05), settings(CMAES, 0.2))
+    boxed = CMAES(np.full(n, 0.1), settings(CMAES, 0.2, lower=(0.0,)))  # where both coordinates are still the same
+    free = CMAES(np.full(n, 0.1), settings(CMAES, 0.2))
     for _ in range(updates):
         infos, others = boxed.ask(boxed.population), free.ask(free.population)
-        samples, images = boxed.candidates(infos), free.candidates(others)
-        assert (samples == np.abs(images)).all()
+        samples = boxed.candidates(infos)
+        from_side = np.abs(free.candidates(others).astype(np.float64) + 0.1)
+        points = np.where(from_side < 0.2, np.square(from_side) / 0.4, from_side - 0.1)
+        assert samples == pytest.approx(points, abs=1e-5)
         rewards = [-sphere(x.astype(np.float64) - 0.3) for x in samples]
         boxed.tell(infos, rewards)
         free.tell(others, rewards)
-    signs = np.where(free.mean < 0.0, -1.0, 1.0)
+    signs = np.where(free.mean < -0.1, -1.0, 1.0)
     assert (signs < 0).sum() > 10
     here, there = boxed.state(), free.state()
     assert (here["covariance"] == there["covariance"] * np.outer(signs, signs)).all()
@@ -321,14 +385,13 @@ def test_bounds_are_rounded_inwards() -> None:
         assert -0.1 <= float(x.min()) <= float(x.max()) <= 0.1
         es.tell(infos, x.sum(axis=1).tolist())
     for side in (0.1, -0.1, 1e-50, 0.0, 3.0, 1e300):
-        box = Bounds.of([-side - 1.0], [side], 1)
-        assert box is not None
-        assert float(box.upper[0]) <= side
-        assert float(box.lower[0]) >= -side - 1.0
+        bounds = box(-side - 1.0, side)
+        assert float(bounds.upper[0]) <= side
+        assert float(bounds.lower[0]) >= -side - 1.0
 
 
 def test_bounds_with_no_float32_number_between_them_are_refused_in_the_words_of_the_user() -> None:
     with pytest.raises(ConfigError, match=r"parameter 1: from 0\.1 to 0\.1000000001 .*float32"):
-        Bounds.of([0.0, 0.1], [1.0, 0.1000000001], 2)
+        Bounds.of([0.0, 0.1], [1.0, 0.1000000001], 2, 0.1)
     with pytest.raises(ConfigError, match=r"lower must be below upper; for parameter 0 they are 0\.2, 0\.1"):
-        Bounds.of([0.2], [0.1], 2)
+        box(0.2, 0.1)

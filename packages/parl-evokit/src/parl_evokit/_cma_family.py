@@ -4,13 +4,13 @@
 
 The key of a sample determines its noise.
 
-Bounds. Samples are mirrored into the box when their parameters are made; the update uses the noise as it was drawn.
-This is a search without bounds of the function that is mirrored at all sides, which is continuous and has an image of
-the optimum in each mirrored box (one of the methods compared by Biedrzycki, "Handling bound constraints in CMA-ES: an
-experimental study", Swarm and Evolutionary Computation 52, 2020). Two rules keep it so, and to one image:
+Bounds. Noise is added to searched coordinates, which stand for points of the box (see `_sampler`); the update uses the
+noise as it was drawn. This is a search without bounds of a function that is smooth where the given one is, and has an
+image of the optimum in each mirrored box. Mean and samples are points of the box, step sizes and all else that is
+learnt are of the searched coordinates. Two rules keep the search to one image:
 
-    a mean that leaves the box is mirrored, and with it all that the search has learnt:
-        x_k -> 2 b_k - x_k  in the mean, so that coordinate k of paths, axes and directions changes its sign
+    a mean that is mirrored takes all that the search has learnt with it:
+        coordinate k of paths, axes and directions changes its sign
     no standard deviation exceeds a third of the width of the box:
         samples that reach the images on either side would tell nothing of the direction of the optimum
 
@@ -115,7 +115,9 @@ class CmaFamily(Strategy):
         self.population = settings.population or default_population(n)
         self._sigma = first.std
         self._origin = self.mean.copy()
-        self._bounds = Bounds.of(settings.lower, settings.upper, n)
+        if settings.integers and (min(settings.integers) < 0 or max(settings.integers) >= n):
+            raise ConfigError(f"integers must be indices of parameters from 0 to {n - 1}, not {settings.integers}")
+        self._bounds = Bounds.of(settings.lower, settings.upper, n, first.std, settings.integers)
         if self._bounds is not None:
             start = np.clip(self.mean, self._bounds.lower, self._bounds.upper, dtype=np.float64).astype(np.float32)
             outside = np.flatnonzero(np.abs(start - self.mean) > np.spacing(np.abs(start)))
@@ -130,8 +132,6 @@ class CmaFamily(Strategy):
             self._origin = start.copy()
             self._largest_std = LARGEST_SHARE * (self._bounds.upper - self._bounds.lower)
         if settings.integers:
-            if min(settings.integers) < 0 or max(settings.integers) >= n:
-                raise ConfigError(f"integers must be indices of parameters from 0 to {n - 1}, not {settings.integers}")
             integers = np.array(sorted(set(settings.integers)), np.intp)
             if (box := self._bounds) is not None:
                 empty = integers[np.ceil(box.lower[integers]) > np.floor(box.upper[integers])]
@@ -187,7 +187,7 @@ class CmaFamily(Strategy):
 
     @property
     def sigma(self) -> float:
-        """The present step size."""
+        """The present step size; near the sides of a box, of the searched coordinates."""
         return self._sigma
 
     @property
@@ -241,9 +241,14 @@ class CmaFamily(Strategy):
     def _advance(self, intake: SortedSamples, sampler: Sampler) -> Advance:
         (group,) = intake.groups
         state = self._own_state() if self.leaps or self._reach(sampler.parameters) > LARGEST_SPREAD else {}
-        mean, norm = self._step(group, sampler)
-        if self._bounds is not None and (turned := self._bounds.fold(mean)).any():
-            self._mirror(np.where(turned, -1.0, 1.0))
+        step, norm = self._step(group, sampler)
+        mean: NDArray[np.floating] = sampler.parameters
+        if norm and self._bounds is None:
+            mean = mean + step
+        elif norm and self._bounds is not None:
+            mean, turned = self._bounds.moved(mean, step)
+            if turned.any():
+                self._mirror(np.where(turned, -1.0, 1.0))
         self._note(group)
         beyond = bool(state) and not self._reach(mean) <= LARGEST_REACH
         if (beyond or self._converged()) and (start := self._restarts.next(self._evaluations)) is not None:
@@ -300,10 +305,8 @@ class CmaFamily(Strategy):
         if self._bounds is not None and self._bounds.finite:
             return self._bounds.lower + uniforms * (self._bounds.upper - self._bounds.lower)
         normals = quantiles()[(uniforms * 2**16).astype(np.int64)] / UNITS_PER_ONE
-        mean = self._origin + self.config.solver.sampling.gaussian_sampling.std * normals
-        if self._bounds is not None:
-            self._bounds.fold(mean)
-        return mean
+        step = self.config.solver.sampling.gaussian_sampling.std * normals
+        return self._origin + step if self._bounds is None else self._bounds.moved(self._origin, step)[0]
 
     def _narrowed(self) -> bool:
         """Reduce standard deviations to what the box allows, and return whether any was larger."""
@@ -343,7 +346,7 @@ class CmaFamily(Strategy):
 
     @abstractmethod
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
-        """Return the next mean and the norm of its step, in units of the step size."""
+        """Return the step of the mean `[n]`, and its norm in units of the step size; 0 if nothing was learnt."""
 
     @abstractmethod
     def _shape(self) -> tuple[float | FlatVector, Transform | None]:

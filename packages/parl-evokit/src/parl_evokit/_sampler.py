@@ -1,11 +1,18 @@
 """One model and the distribution of its samples; clones share it, and a step of an algorithm replaces it.
 
-A model may have bounds, a box that samples must not leave. Samples are mirrored at its sides:
+A model may have bounds, a box that samples must not leave. Noise is then added to searched coordinates y, each of which
+stands for a parameter x (the form is that of `BoxConstraintsLinQuadTransformation` of pycma: Hansen, Akimoto, Baudis,
+"CMA-ES/pycma on Github"):
 
-    fold(x) = x within the box; beyond a side, as far inside as x is outside, repeatedly if necessary
+    x = y                                      from lower + margin to upper - margin
+    x = lower + (y - low)**2 / (4 margin)      from low = lower - margin to lower + margin
+    x = upper - (high - y)**2 / (4 margin)     from upper - margin to high = upper + margin
+    beyond low or high, y is mirrored there first, repeatedly if necessary
 
-Mirroring has three properties that evolution strategies need: samples that are close stay close, samples do not
-accumulate at the sides as with clipping, and the parameters of a sample remain a function of its key.
+A parabola joins the line with slope 1 and its mirror image with slope 0, so where a function falls towards a side of
+the box, it has a smooth optimum in y. Samples that are close stay close, and the parameters of a sample remain a
+function of its key. The margin is a twentieth of the width of the box, or half the first standard deviation if that is
+less, which suits a search at any scale; pycma takes (1 + |side|) / 20, or half the width if that is less.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,11 +50,19 @@ NO_ARM_BITS = 56  # of these places
 FARTHEST = 10.0  # standard deviations: no sample is farther from its model
 LARGEST_SPREAD = 1e30  # standard deviation beyond which samples of finite parameters may not be finite
 LARGEST_REACH = float(np.finfo(np.float32).max)
+MARGIN_OF_WIDTH = 20  # the margin is the width of the box divided by this
+MARGIN_OF_STD = 2  # or the first standard deviation by this, if that is less
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
     """Lower and upper bounds of parameters, float64 `[n]` each; they may be infinite.
+
+    Attributes:
+        lower: The lower bounds.
+        upper: The upper bounds.
+        margin: The distance from a side at which a searched coordinate begins to differ from the parameter; 0 for
+            none, so that samples are mirrored at the sides themselves.
 
     Raises:
         ConfigError: A lower bound is not below its upper bound, or a bound is NaN.
@@ -55,6 +70,7 @@ class Bounds:
 
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
+    margin: NDArray[np.float64]
 
     def __post_init__(self) -> None:
         wrong = np.flatnonzero(~(self.lower < self.upper))
@@ -63,13 +79,17 @@ class Bounds:
             raise ConfigError(f"lower must be below upper; for parameter {k} they are {self.lower[k]}, {self.upper[k]}")
 
     @classmethod
-    def of(cls, lower: Sequence[float], upper: Sequence[float], n: int) -> "Bounds | None":
+    def of(
+        cls, lower: Sequence[float], upper: Sequence[float], n: int, std: float, integers: Sequence[int] = ()
+    ) -> "Bounds | None":
         """Return the box for `n` parameters.
 
         Args:
             lower: One number for all parameters, one for each, or none for no lower bounds.
             upper: The upper bounds in the same form.
             n: Number of parameters.
+            std: The first standard deviation of the search, by which margins are chosen.
+            integers: Indices of parameters that are whole numbers; they have no margin.
 
         Returns:
             The bounds, rounded to float32 so that they lie within the given ones; None if there are none.
@@ -79,8 +99,10 @@ class Bounds:
         """
         if not lower and not upper:
             return None
-        box = cls(_spread("lower", lower, n, -np.inf), _spread("upper", upper, n, np.inf))
+        box = cls(_spread("lower", lower, n, -np.inf), _spread("upper", upper, n, np.inf), np.zeros(n))
         low, high = _inwards(box.lower, np.inf), _inwards(box.upper, -np.inf)
+        if not np.isfinite([low, high]).any():
+            return None
         narrow = np.flatnonzero(~(low < high))
         if narrow.size:
             k = int(narrow[0])
@@ -88,29 +110,74 @@ class Bounds:
                 f"the bounds of parameter {k}: from {box.lower[k]} to {box.upper[k]} there are not two different "
                 "numbers of float32, to which bounds are rounded: choose bounds that are farther apart"
             )
-        return cls(low, high)
+        margin = np.minimum((high - low) / MARGIN_OF_WIDTH, std / MARGIN_OF_STD)
+        margin[list(integers)] = 0.0  # a function of steps has no slope
+        return cls(low, high, margin)
 
     @property
     def finite(self) -> bool:
         """True if all bounds are finite."""
         return bool(np.isfinite(self.lower).all() and np.isfinite(self.upper).all())
 
-    def fold(self, x: NDArray[np.floating]) -> NDArray[np.bool_]:
-        """Mirror `x` `[n]` or `[k, n]` into the box, in place, and return which numbers point the other way since."""
-        low, high = self.lower, self.upper
-        inside = (x >= low) & (x <= high)
-        if inside.all():
-            return ~inside
-        both = np.isfinite(low) & np.isfinite(high)
-        with np.errstate(invalid="ignore"):
-            width = np.where(both, high - low, 1.0)
-            way = np.mod(x - np.where(both, low, 0.0), 2 * width)
-            twice = np.where(both, low, 0.0) + np.where(way > width, 2 * width - way, way)
-            once = np.where(x < low, 2 * low - x, np.where(x > high, 2 * high - x, x))
-            turned: NDArray[np.bool_] = ~inside & (~both | (way > width))
-        x[...] = np.where(inside, x, np.where(both, twice, once))
-        np.clip(x, low, high, out=x, casting="same_kind")  # rounding to float32 may have gone a last digit too far
-        return turned
+    def searched(self, x: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the searched coordinates of points `[n]` or `[k, n]`, or of those at the sides if they are outside."""
+        y = x.astype(np.float64)
+        near = self._near_sides(y)
+        if near[0].size:
+            k = near[-1]
+            lower, upper, margin = self.lower[k], self.upper[k], self.margin[k]
+            point = np.clip(y[near], lower, upper)
+            with np.errstate(invalid="ignore"):  # where there is no side
+                below = lower - margin + 2 * np.sqrt(margin * (point - lower))
+                above = upper + margin - 2 * np.sqrt(margin * (upper - point))
+            y[near] = np.where(point < lower + margin, below, np.where(point > upper - margin, above, point))
+        return y
+
+    def moved(
+        self, x: NDArray[np.floating], steps: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return the points of the box to which steps in searched coordinates lead.
+
+        Args:
+            x: The point of the box that they start from, `[n]`.
+            steps: One step `[n]` or several `[k, n]`.
+
+        Returns:
+            The points, of which numbers without a step are those of `x`; and which coordinates were mirrored an odd
+            number of times, so that they point the other way since.
+        """
+        y = self.searched(x) + steps
+        turned = np.zeros(y.shape, np.bool_)
+        near = self._near_sides(y)
+        if near[0].size:
+            k = near[-1]
+            lower, upper, margin = self.lower[k], self.upper[k], self.margin[k]
+            bent, turned[near] = _folded(y[near], lower - margin, upper + margin)
+            with np.errstate(invalid="ignore", divide="ignore"):  # where there is no side, or no margin
+                below = lower + np.square(bent - (lower - margin)) / (4 * margin)
+                above = upper - np.square(upper + margin - bent) / (4 * margin)
+            points = np.where(bent < lower + margin, below, np.where(bent > upper - margin, above, bent))
+            y[near] = np.where(steps[near] == 0.0, x[k], np.clip(points, lower, upper))
+        return y, turned
+
+    def _near_sides(self, x: NDArray[np.float64]) -> tuple[NDArray[np.intp], ...]:
+        """Return the indices of numbers within a margin or beyond a side; they are few, most often."""
+        return np.nonzero(~((x >= self.lower + self.margin) & (x <= self.upper - self.margin)))
+
+
+def _folded(
+    y: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return `y` `[m]` mirrored at the sides, and which numbers point the other way since."""
+    both = np.isfinite(low) & np.isfinite(high)
+    with np.errstate(invalid="ignore"):
+        width = np.where(both, high - low, 1.0)
+        way = np.mod(y - np.where(both, low, 0.0), 2 * width)
+        twice = np.where(both, low, 0.0) + np.where(way > width, 2 * width - way, way)
+        once = np.where(y < low, 2 * low - y, np.where(y > high, 2 * high - y, y))
+    inside = (y >= low) & (y <= high)
+    turned: NDArray[np.bool_] = ~inside & (~both | (way > width))
+    return np.where(inside, y, np.where(both, twice, once)), turned
 
 
 def _inwards(side: NDArray[np.float64], inside: float) -> NDArray[np.float64]:
@@ -196,7 +263,7 @@ class Sampler:
             LM_MA_ES a product of few directions, for CR_FM_NES deviations and one direction.
         parents: For the genetic algorithm, float32 `[k, n]`: the key of a sample selects one of them instead of
             `parameters`.
-        bounds: The box into which samples are mirrored, if there is one.
+        bounds: The box of all samples, if there is one.
         integers: Indices of parameters that are whole numbers; they are rounded in samples, not in the model.
         control_share: Share of the keys that clones turn into control traffic, 0 to below 1.
         holdout_share: Share of the keys for which clones serve the trusted model, 0 to below 1.
@@ -315,22 +382,35 @@ class Sampler:
         """Write the parameters with this key's noise into `out` `[n]`; `keep` as in `GaussianNoise.perturb`."""
         if self.parents is not None and key != CONTROL_KEY:
             self.noise.perturb(self.parents[self.parent_of(key)], key, self.std, out=out)
-        elif self.transform is None:
+        elif self.transform is None and self.bounds is None:
             self.noise.perturb(self.parameters, key, self.std, out=out, keep=keep)
         else:
             units = self.noise.units(key, 0, len(out)).astype(np.float64)
             if isinstance(self.transform, Directions | RankOneTransform):
                 units = self.transform.shaped(units[np.newaxis])[0]
-            else:
+            elif self.transform is not None:
                 units = self.transform @ units
-            out[...] = self.parameters + units * (self.std / UNITS_PER_ONE)
+            self._move(units * (self.std / UNITS_PER_ONE), out)
         self.confine(out)
 
+    def _move(self, steps: NDArray[np.float64], out: NDArray[np.float32]) -> None:
+        """Write the points that are these steps `[n]` or `[k, n]` away from the model into `out`."""
+        if self.bounds is None:
+            np.add(self.parameters, steps, out=out, casting="same_kind")
+        else:
+            out[...], _ = self.bounds.moved(self.parameters, steps)
+
+    def steps_to(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the steps that noise would have to make from the model to points `[k, n]`."""
+        if self.bounds is None:
+            return points - self.parameters
+        return self.bounds.searched(points) - self.bounds.searched(self.parameters)
+
     def confine(self, out: NDArray[np.float32]) -> None:
-        """Mirror samples `[n]` or `[k, n]` into the box, and round whole numbers to values in it, in place."""
+        """Limit samples `[n]` or `[k, n]` to the box, and round whole numbers to values in it, in place."""
         bounds, places = self.bounds, self.integers
         if bounds is not None:
-            bounds.fold(out)
+            np.clip(out, bounds.lower, bounds.upper, out=out, casting="same_kind")
         if places is not None:
             whole = np.rint(out[..., places])
             if bounds is not None:
@@ -344,19 +424,20 @@ class Sampler:
             for key, row in zip(keys.tolist(), out, strict=True):
                 self.perturb(key, row)
             return out
-        if self.transform is None:
+        if self.transform is None and self.bounds is None:
             out = self.noise.perturb_many(self.parameters, keys, self.std, out)
         else:
             out = np.empty((len(keys), len(self.parameters)), np.float32) if out is None else out
             steps = self.shaped(self.normals(keys))
             steps *= self.std
-            np.add(steps, self.parameters, out=out, casting="same_kind")
+            self._move(steps, out)
         self.confine(out)
         return out
 
     def shaped(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return normal numbers `[k, n]` times the matrix of a model that has one."""
-        assert self.transform is not None
+        """Return normal numbers `[k, n]` times the matrix of the model, if it has one."""
+        if self.transform is None:
+            return z
         if isinstance(self.transform, Directions | RankOneTransform):
             return self.transform.shaped(z)
         shaped: NDArray[np.float64] = z @ self.transform.T

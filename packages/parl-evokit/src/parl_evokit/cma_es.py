@@ -153,18 +153,18 @@ class CMAES(CmaFamily):
         z = sampler.normals(group.keys) if z is None else z  # (38)
         if self._injected is not None:
             solutions, worth = self._injected
-            injected = self._whitened(solutions - self.sampler.parameters)
+            injected = self._whitened(self.sampler.steps_to(solutions))
             rewards, z = np.concatenate((rewards, worth)), np.concatenate((z, injected))
         k, order = len(rewards), (-rewards).argsort(kind="stable")
         rewards, z = rewards[order], z[order]
         if rewards[0] == rewards[-1]:  # nothing can be learnt from them
-            return sampler.parameters.astype(np.float64), 0.0
+            return np.zeros(n), 0.0
         parents, _, positive, mueff, rates, total, shares = Recombination.of(sorted_log_ranks(rewards), n)
 
         rows = np.empty((k + 1, n))  # all y, and p_c below them: one product makes both parts of the update of C
         y = np.matmul(z, self._transform.T, out=rows[:k])  # (39)
         y_w = parents @ y  # (41)
-        mean = sampler.parameters + self._sigma * y_w  # (42)
+        step = self._sigma * y_w  # (42)
 
         self._steps += 1
         whitened = self._axes @ (parents @ z)
@@ -191,7 +191,7 @@ class CMAES(CmaFamily):
         self._sigma *= exp(min(1.0, rates.c_sigma / rates.d_sigma * (norm / expected_norm(n) - 1)))  # (44)
         if (self._steps - self._decomposed_at) * n * (rates.c_1 + rates.c_mu) >= PATIENCE:
             self._decompose()
-        return mean, sqrt(float(y_w @ y_w))
+        return step, sqrt(float(y_w @ y_w))
 
     def _advance(self, intake: SortedSamples, sampler: Sampler) -> Advance:
         """Return one step of CMA-ES, which uses up the injected candidates."""

@@ -278,7 +278,8 @@ class CmaConfig:
         restarts: The rule for restarts after the search has converged.
         max_restarts: Maximum number of times that restarts double the population; 0 or more.
         lower: Lower bounds of the parameters of all samples: none, one for all parameters, or one for each. Other
-            algorithms refuse bounds. No standard deviation exceeds a third of the width between both bounds.
+            algorithms refuse bounds. No standard deviation exceeds a third of the width between both bounds. Near a
+            bound, `std` of the noise is that of coordinates of which parameters are a smooth function.
         upper: Upper bounds, in the same form.
         integers: Indices, from 0, of the parameters that are whole numbers; for CMA_ES and SEP_CMA_ES.
     """

@@ -129,7 +129,7 @@ class CRFMNES(CmaFamily):
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
         n, k = self.layout.size, len(group.rewards)
         if group.rewards.min() == group.rewards.max():  # nothing can be learnt from them
-            return sampler.parameters.astype(np.float64), 0.0
+            return np.zeros(n), 0.0
         z = sampler.normals(group.keys)
         lengths = np.sqrt(np.einsum("kn,kn->k", z, z))
         raw = np.maximum(0.0, log_ranks(group.rewards) + log((k + 2) / (k + 1)))
@@ -151,7 +151,7 @@ class CRFMNES(CmaFamily):
         step = self._deviations * (weights @ y)
         self._path_c *= 1 - rates.c_c
         self._path_c += sqrt(rates.c_c * (2 - rates.c_c) * mueff) * step  # (4)
-        mean = sampler.parameters + self._sigma * step  # (5)
+        shift = self._sigma * step  # (5)
 
         c_1 = rates.c_1 * max(0.0, (n - 5) / 6) if moving else 0.0
         eta = tanh((min(0.02 * k, 3 * log(n)) + 5) / (0.23 * n + 25))
@@ -166,7 +166,7 @@ class CRFMNES(CmaFamily):
         else:
             rate = 2 * tanh((0.025 * k + 0.75 * n + 10) / (n + 4))
         self._sigma *= before * exp(min(1.0, rate / 2 * growth))  # (7)
-        return mean, sqrt(float(step @ step))
+        return shift, sqrt(float(step @ step))
 
     def _follow(self, y: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
         """Move v and D along their natural gradients at the rows of `y` `[m, n]`, by so much each."""

@@ -94,7 +94,7 @@ class LMMAES(CmaFamily):
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
         n, count = self.layout.size, len(group.rewards)
         if group.rewards.min() == group.rewards.max():  # nothing can be learnt from them
-            return sampler.parameters.astype(np.float64), 0.0
+            return np.zeros(n), 0.0
         weights = np.maximum(0.0, log_ranks(group.rewards))
         weights /= weights.sum()
         mueff = 1.0 / float(np.square(weights).sum())
@@ -103,7 +103,7 @@ class LMMAES(CmaFamily):
         z = sampler.normals(group.keys[better])
         z_w = weights[better] @ z
         d_w = weights[better] @ (z if sampler.transform is None else sampler.shaped(z))
-        mean = sampler.parameters + self._sigma * d_w  # (11)
+        step = self._sigma * d_w  # (11)
         c_sigma = min(self._largest_rate, 2 * count / n)
         self._path_sigma *= 1 - c_sigma
         self._path_sigma += sqrt(mueff * c_sigma * (2 - c_sigma)) * z_w  # (12)
@@ -112,7 +112,7 @@ class LMMAES(CmaFamily):
         self._directions += np.sqrt(mueff * rates * (2 - rates)) * z_w  # (14)
         self._steps += 1
         self._sigma *= exp(min(1.0, c_sigma / 2 * (float(self._path_sigma @ self._path_sigma) / n - 1)))  # (15)
-        return mean, float(np.linalg.norm(d_w))
+        return step, float(np.linalg.norm(d_w))
 
     @property
     def _largest_rate(self) -> float:

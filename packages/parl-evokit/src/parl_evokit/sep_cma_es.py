@@ -86,7 +86,7 @@ class SepCMAES(CmaFamily):
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
         if group.rewards.min() == group.rewards.max():  # nothing can be learnt from them
-            return sampler.parameters.astype(np.float64), 0.0
+            return np.zeros(self.layout.size), 0.0
         n, weights = self.layout.size, _recombination_weights(group.rewards)
         total = float(weights.sum())
         mueff = total**2 / float(np.square(weights.astype(np.float64)).sum())
@@ -97,7 +97,7 @@ class SepCMAES(CmaFamily):
         squares /= total * UNITS_PER_ONE**2
         deviations = np.sqrt(self._variances)
         y_w = deviations * z_w  # (41)
-        mean = sampler.parameters + (self._sigma * y_w)  # (42)
+        step = self._sigma * y_w  # (42)
 
         self._steps += 1
         self._path_sigma *= 1 - rates.c_sigma
@@ -114,7 +114,7 @@ class SepCMAES(CmaFamily):
         self._sigma *= exp(min(1.0, rates.c_sigma / rates.d_sigma * (norm / expected_norm(n) - 1)))  # (44)
         if (integers := sampler.integers) is not None:
             self._variances[integers] = np.maximum(self._variances[integers], (LEAST_INTEGER_STD / self._sigma) ** 2)
-        return mean, float(np.linalg.norm(y_w))
+        return step, float(np.linalg.norm(y_w))
 
     def _shape(self) -> tuple[FlatVector, None]:
         return (self._sigma * np.sqrt(self._variances)).astype(np.float32), None

@@ -596,23 +596,32 @@ struct Shape {
     }
 };
 
-// A box that samples are mirrored into; an infinite side is none.
+// The box of all samples, and what noise is added to in its place: coordinates that are mirrored beyond the sides, of which
+// the margins next to the sides are bent so that all is smooth there. An infinite side is none.
 struct Box {
-    Doubles lower, upper;
+    Doubles lower, upper, margin;
 
-    void fold(std::vector<float> &x) const {
-        for (size_t i = 0; i < lower.size(); i++) {
-            const double low = lower[i], high = upper[i], width = high - low, from = x[i];
-            if (from >= low && from <= high) continue;
-            double to = from < low ? 2 * low - from : 2 * high - from;
-            if (std::isfinite(low) && std::isfinite(high)) {
-                double way = std::fmod(from - low, 2 * width);
-                if (way < 0) way += 2 * width;
-                to = low + (way > width ? 2 * width - way : way);
-            }
-            const double rounded = static_cast<float>(to); // which may have gone a last digit too far
-            x[i] = static_cast<float>(std::min(std::max(rounded, low), high));
-        }
+    // Where a step from x leads.
+    double moved(size_t i, double x, double step) const {
+        if (step == 0.0) return x;
+        const double low = lower[i] - margin[i], high = upper[i] + margin[i];
+        double y = x;
+        if (x < lower[i] + margin[i]) y = low + 2 * std::sqrt(margin[i] * (x - lower[i]));
+        else if (x > upper[i] - margin[i]) y = high - 2 * std::sqrt(margin[i] * (upper[i] - x));
+        y = folded(y + step, low, high);
+        if (y < lower[i] + margin[i]) y = lower[i] + (y - low) * (y - low) / (4 * margin[i]);
+        else if (y > upper[i] - margin[i]) y = upper[i] - (high - y) * (high - y) / (4 * margin[i]);
+        return std::min(std::max(y, lower[i]), upper[i]);
+    }
+
+  private:
+    static double folded(double y, double low, double high) {
+        if (y >= low && y <= high) return y;
+        if (!std::isfinite(low) || !std::isfinite(high)) return y < low ? 2 * low - y : 2 * high - y;
+        const double width = high - low;
+        double way = std::fmod(y - low, 2 * width);
+        if (way < 0) way += 2 * width;
+        return low + (way > width ? 2 * width - way : way);
     }
 };
 
@@ -649,13 +658,17 @@ struct Model {
     }
 
     void perturb(uint64_t key, std::vector<float> &out) const {
-        if (shape.any()) {
+        const bool within = !box.lower.empty();
+        if (shape.any() || within) {
             const size_t n = out.size();
             std::vector<int16_t> units(n);
             evokit_units(noise.get(), key, 0, n, units.data());
             Doubles z(units.begin(), units.end());
             shape.apply(z);
-            for (size_t i = 0; i < n; i++) out[i] = static_cast<float>(parameters[i] + z[i] * (std / 4096.0));
+            for (size_t i = 0; i < n; i++) {
+                const double step = z[i] * ((steps.empty() ? std : steps[i]) / 4096.0);
+                out[i] = static_cast<float>(within ? box.moved(i, parameters[i], step) : parameters[i] + step);
+            }
         } else {
             const bool child = key && !parents.empty();
             const auto &from = child ? parents[splitmix64(key >> 1, parent_index) % parents.size()] : parameters;
@@ -673,7 +686,8 @@ struct Model {
     float step() const { return static_cast<float>(std) * (1.0f / 4096.0f); }
 
     void confine(std::vector<float> &out) const {
-        if (!box.lower.empty()) box.fold(out);
+        for (size_t i = 0; i < box.lower.size(); i++)
+            out[i] = static_cast<float>(std::min(std::max<double>(out[i], box.lower[i]), box.upper[i]));
         for (size_t i : integers) {
             out[i] = std::rint(out[i]);
             if (box.lower.empty()) continue;
@@ -822,23 +836,27 @@ double inwards(double side, double inside) {
     return beyond ? std::nextafter(nearest, static_cast<float>(inside)) : nearest;
 }
 
-// Bounds and whole numbers of the CMA family.
-void read_limits(Model &model, const Settings &config) {
+// Bounds and whole numbers of the CMA family, and margins by the first standard deviation.
+void read_limits(Model &model, const Settings &config, double first_std) {
     const size_t n = model.parameters.size();
     const std::string family = "solver.sampling.cma_sampling.";
     Doubles lower = setting_numbers(config, family + "lower"), upper = setting_numbers(config, family + "upper");
     const double none = std::numeric_limits<double>::infinity();
-    if (!lower.empty() || !upper.empty()) {
+    for (double place : setting_numbers(config, family + "integers")) {
+        if (!(place >= 0 && place < static_cast<double>(n))) throw Failure("the integers in solver.json are of another model");
+        model.integers.push_back(static_cast<size_t>(place));
+    }
+    const auto infinite = [](double side) { return std::isinf(side); };
+    if (!std::all_of(lower.begin(), lower.end(), infinite) || !std::all_of(upper.begin(), upper.end(), infinite)) {
         if (lower.size() < 2) lower.assign(n, lower.empty() ? -none : lower[0]);
         if (upper.size() < 2) upper.assign(n, upper.empty() ? none : upper[0]);
         if (lower.size() != n || upper.size() != n) throw Failure("the bounds in solver.json are of another model");
         for (double &side : lower) side = inwards(side, none);
         for (double &side : upper) side = inwards(side, -none);
-        model.box = {std::move(lower), std::move(upper)};
-    }
-    for (double place : setting_numbers(config, family + "integers")) {
-        if (!(place >= 0 && place < static_cast<double>(n))) throw Failure("the integers in solver.json are of another model");
-        model.integers.push_back(static_cast<size_t>(place));
+        Doubles margin(n);
+        for (size_t i = 0; i < n; i++) margin[i] = std::min((upper[i] - lower[i]) / 20, first_std / 2);
+        for (size_t i : model.integers) margin[i] = 0;
+        model.box = {std::move(lower), std::move(upper), std::move(margin)};
     }
 }
 
@@ -870,7 +888,8 @@ std::shared_ptr<const Model> read_model(const std::string &path, const std::vect
     const std::string sampling = "solver.sampling.gaussian_sampling.";
     const State state(file_at(directory.number, "solver.npz"), path + "/solver.npz");
     auto share = [&](const char *name) { return number_of(setting(config, guard + name, "0")); };
-    model->std = number_of(setting(config, sampling + "std", "1"));
+    const double first_std = number_of(setting(config, sampling + "std", "1"));
+    model->std = first_std;
     const bool in_pairs = algorithm != "CMA_ES" && algorithm != "SEP_CMA_ES" && algorithm != "LM_MA_ES" && algorithm != "GA";
     model->mirrored = in_pairs && setting(config, sampling + "mirrored", "true") != "false";
     model->control_share = share("control_share"), model->holdout_share = share("holdout_share");
@@ -884,7 +903,7 @@ std::shared_ptr<const Model> read_model(const std::string &path, const std::vect
     if (!noise || noise->seed != seed || noise->table_size != table) noise = make_noise(quantiles, seed, table);
     model->noise = std::move(noise);
     read_distribution(*model, algorithm, state);
-    read_limits(*model, config);
+    read_limits(*model, config, first_std);
     if (model->has_trusted) model->confine(model->trusted);
     find_layers(*model, setting(summary, "model", ""));
     return model;

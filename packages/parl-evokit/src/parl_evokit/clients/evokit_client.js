@@ -237,15 +237,27 @@
     return number[0];
   }
 
-  // x mirrored into the box of a low and a high side, which may be infinite.
-  function folded(x, low, high) {
-    if (x >= low && x <= high) return x;
-    let to = x < low ? 2 * low - x : 2 * high - x;
-    if (Number.isFinite(low) && Number.isFinite(high)) {
-      const width = high - low, way = (((x - low) % (2 * width)) + 2 * width) % (2 * width);
-      to = low + (way > width ? 2 * width - way : way);
-    }
-    return Math.min(Math.max(Math.fround(to), low), high);
+  // y mirrored at a low and a high side, which may be infinite.
+  function folded(y, low, high) {
+    if (y >= low && y <= high) return y;
+    if (!Number.isFinite(low) || !Number.isFinite(high)) return y < low ? 2 * low - y : 2 * high - y;
+    const width = high - low;
+    let way = (y - low) % (2 * width);
+    if (way < 0) way += 2 * width;
+    return low + (way > width ? 2 * width - way : way);
+  }
+
+  // Where a step leads from x: in coordinates that are bent within a margin of the sides, so that all is smooth there.
+  function moved(x, step, [lower, upper, margin]) {
+    if (step === 0) return x;
+    const low = lower - margin, high = upper + margin;
+    let y = x;
+    if (x < lower + margin) y = low + 2 * Math.sqrt(margin * (x - lower));
+    else if (x > upper - margin) y = high - 2 * Math.sqrt(margin * (upper - x));
+    y = folded(y + step, low, high);
+    if (y < lower + margin) y = lower + ((y - low) * (y - low)) / (4 * margin);
+    else if (y > upper - margin) y = upper - ((high - y) * (high - y)) / (4 * margin);
+    return Math.min(Math.max(y, lower), upper);
   }
 
   // The nearest whole number, the even one of two.
@@ -293,7 +305,8 @@
       this.arrays = readNpz(parameters);
       this.flat = new Float32Array(this.arrays.reduce((sum, array) => sum + array.values.length, 0));
       this.arrays.reduce((start, array) => (this.flat.set(array.values, start), start + array.values.length), 0);
-      this.std = Number(sampling("std", "1"));
+      const firstStd = Number(sampling("std", "1"));
+      this.std = firstStd;
       const arrays = Object.fromEntries((state ? readNpz(state) : []).map((array) => [array.name, array]));
       const std = arrays.std, trusted = arrays["guard.parameters"];
       this.trusted = trusted ? trusted.values : null;
@@ -310,9 +323,11 @@
       const sides = (name, none) => Object.assign(new Array(n).fill(none), this.each(settings(config, name)));
       this.shape = shapeOf(algorithm, arrays, n);
       this.parents = algorithm === "GA" ? parentsOf(arrays, this.noise, this.std, n) : null;
-      const box = () => [sides("lower", -Infinity).map((side) => -below(-side)), sides("upper", Infinity).map(below)];
-      this.box = /\b(lower|upper)\s*:/.test(config) ? box() : null;
       this.integers = settings(config, "integers");
+      const lower = sides("lower", -Infinity).map((side) => -below(-side)), upper = sides("upper", Infinity).map(below);
+      const bounded = [...lower, ...upper].some(Number.isFinite);
+      const margin = (low, high, i) => (this.integers.includes(i) ? 0 : Math.min((high - low) / 20, firstStd / 2));
+      this.box = bounded ? lower.map((low, i) => [low, upper[i], margin(low, upper[i], i)]) : null;
       if (this.trusted) this.confine(this.trusted);
       const [kind, , ...words] = (solver.model || "").split(":");
       this.layers = kind === "mlp" ? this.arrays.filter((array) => /^w\d+$/.test(array.name)).length : 0;
@@ -326,11 +341,11 @@
     }
 
     confine(flat) {
-      const [lower, upper] = this.box || [[], []];
-      if (this.box) flat.forEach((x, i) => (flat[i] = folded(x, lower[i], upper[i])));
+      const limit = (i, low, high) => (flat[i] = Math.min(Math.max(flat[i], low), high));
+      if (this.box) this.box.forEach(([lower, upper], i) => limit(i, lower, upper));
       for (const i of this.integers) {
         flat[i] = rounded(flat[i]);
-        if (this.box) flat[i] = Math.min(Math.max(flat[i], Math.ceil(lower[i])), Math.floor(upper[i]));
+        if (this.box) limit(i, Math.ceil(this.box[i][0]), Math.floor(this.box[i][1]));
       }
       return flat;
     }
@@ -349,9 +364,12 @@
     }
 
     perturbed(key) {
-      if (this.shape) {
-        const z = this.shape(Float64Array.from(this.noise.units(key, 0, this.flat.length)));
-        return this.parts(this.confine(Float32Array.from(z, (value, i) => this.flat[i] + value * (this.std / 4096))));
+      if (this.shape || this.box) {
+        let z = Float64Array.from(this.noise.units(key, 0, this.flat.length));
+        if (this.shape) z = this.shape(z);
+        const step = (i) => z[i] * ((this.std.length ? this.std[i] : this.std) / 4096), flat = this.flat;
+        const at = (x, i) => (this.box ? moved(x, step(i), this.box[i]) : x + step(i));
+        return this.parts(this.confine(Float32Array.from(flat, at)));
       }
       const child = this.parents && key !== 0n;
       const number = child ? Number(splitmix64(key >> 1n, PARENT_INDEX) % BigInt(this.parents.length)) : 0;
