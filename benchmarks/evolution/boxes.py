@@ -70,8 +70,8 @@ def tasks() -> list[tuple[Task, tuple[float, ...]]]:
         name = f"sphere in [{lower:g}, {upper:g}]^{d}".replace("inf]", "inf)")
         return Task(name, lower, upper, start, np.linspace(low, high, d), np.zeros(d))
 
-    at_sides = np.array([0.0, 1.0, 0.5] * 10)
-    slope = np.array([1.0, -1.0, 0.0] * 10)
+    at_sides, slope = np.array([0.0, 1.0, 0.5] * 10), np.array([1.0, -1.0, 0.0] * 10)
+    at_lower, upwards = np.array([0.0, 0.0, 0.5] * 10), np.array([1.0, 1.0, 0.0] * 10)
     dice = np.random.default_rng(0)
     turned = np.linalg.qr(dice.normal(size=(10, 10)))[0]
     stretched = np.sqrt(CONDITION ** np.linspace(0, 1, 10))[:, np.newaxis] * turned
@@ -81,6 +81,8 @@ def tasks() -> list[tuple[Task, tuple[float, ...]]]:
         (inside(20, -5.0, 5.0, 0.0, -4.0, 4.0), (2.0, 3.0, 4.0)),
         (inside(30, 0.0, np.inf, 0.5, 0.1, 0.9), (1.0, 3.0)),
         (Task("sphere and slopes to sides of [0, 1]^30", 0.0, 1.0, 0.5, at_sides, slope), (0.1, 0.3, 1.0)),
+        (Task("sphere and slopes to sides of [0, inf)^30", 0.0, np.inf, 0.5, at_lower, upwards), (0.3, 3.0)),
+        (Task("sphere about sides of [0, 1]^30", 0.0, 1.0, 0.5, at_sides, np.zeros(30)), (0.3,)),
         (
             Task("rotated ellipsoid in [0, 1]^10", 0.0, 1.0, 0.5, np.linspace(0.1, 0.9, 10), np.zeros(10), stretched),
             (0.1, 0.3, 1.0),
