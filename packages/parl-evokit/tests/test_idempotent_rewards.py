@@ -118,6 +118,21 @@ def test_a_use_is_forgotten_only_when_its_model_is_too_old_to_count(tmp_path: Pa
     assert len(list((tmp_path / "warehouse" / "model_iter_id-5").glob("used-*.npy"))) == 2
 
 
+def test_uses_replace_those_of_another_run_that_were_as_many(tmp_path: Path) -> None:
+    directory, keys = tmp_path / "model", []
+    for run in ("first", "second"):
+        agent = ESAgent({}, mlp([3, 2]))
+        infos = [agent.clone().add_noise() for _ in range(10)]
+        with LogWriter(tmp_path / run) as writer:
+            for info in infos:
+                writer.reward(info, 1.0)
+        agent.update_from_log(tmp_path / run)
+        agent.save(directory)
+        keys.append(sorted(info.noise_key for info in infos))
+    assert keys[0] != keys[1]
+    assert np.load(directory / "used-1.npy").tolist() == keys[1]
+
+
 def test_a_use_that_was_forgotten_counts_no_second_time_where_max_age_is_raised(tmp_path: Path) -> None:
     agent = agent_of(tmp_path, max_age=1)
     rounds = []

@@ -162,7 +162,7 @@ class UsedSamples:
                 path.unlink()
         for batch in self._batches:
             path = directory / batch.name
-            if not path.exists() or path.stat().st_size != _size(batch.keys):
+            if not _holds(path, batch.keys):  # else it is a link to the file of the directory being replaced
                 path.unlink(missing_ok=True)
                 with path.open("xb") as file:
                     np.save(file, batch.keys, allow_pickle=False)
@@ -195,9 +195,13 @@ class UsedSamples:
         return cls(batches, oldest)
 
 
-def _size(keys: NDArray[np.uint64]) -> int:
-    """Return the size of numpy's file of these keys: a header of 128 bytes and the numbers."""
-    return 128 + keys.nbytes
+def _holds(path: Path, keys: NDArray[np.uint64]) -> bool:
+    """Return whether a file has these keys."""
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return False
+    return bool(found.dtype == np.uint64 and np.array_equal(found, keys))
 
 
 @dataclass(frozen=True)
