@@ -130,6 +130,22 @@ def test_a_resumed_search_makes_its_parents_again_from_their_mutations() -> None
     assert resumed.tell(infos, rewards).parameters_sha256 == straight.tell(infos, rewards).parameters_sha256
 
 
+def test_a_resumed_search_keeps_its_parents_where_the_settings_have_another_std() -> None:
+    before = GA(np.ones(10), settings(std=0.3))
+    for _ in range(5):
+        generation(before)
+    resumed = GA(before.mean, settings(std=0.03))
+    resumed.load_state(before.state())
+    assert resumed.sampler.parents is not None
+    assert before.sampler.parents is not None
+    assert (resumed.sampler.parents == before.sampler.parents).all()
+    generation(resumed)
+    again = GA(resumed.mean, settings(std=0.03))
+    again.load_state(resumed.state())
+    assert again.sampler.parents is not None
+    assert (again.sampler.parents == resumed.sampler.parents).all()
+
+
 def test_a_state_of_another_kind_or_size_is_refused() -> None:
     ga = GA(np.ones(4), settings())
     with pytest.raises(LayoutMismatch, match="lacks origins, origin_of, chain_lengths, chains, rewards"):

@@ -274,7 +274,8 @@ class CmaConfig:
     """Settings of CMA_ES, SEP_CMA_ES, LM_MA_ES and CR_FM_NES.
 
     Attributes:
-        population: Number of samples that an update waits for; 0 stands for 4 + floor(3 * ln(parameters)).
+        population: Number of samples that an update waits for; 0 stands for 4 + floor(3 * ln(parameters)). A search
+            that is resumed keeps its own.
         restarts: The rule for restarts after the search has converged.
         max_restarts: Maximum number of times that restarts double the population; 0 or more.
         lower: Lower bounds of the parameters of all samples: none, one for all parameters, or one for each. Other

@@ -5,7 +5,8 @@
 
 An update needs only a log of keys, as for the other algorithms. A parent is also stored as keys: its initial parameters
 and the mutations since, float32 rounding included (the paper's compact encoding). After `LONGEST_CHAIN` mutations,
-chains start again from the parents of that moment, so that a state is loaded in bounded time.
+chains start again from the parents of that moment, so that a state is loaded in bounded time; also where the settings
+have another `std` than the state, because a chain has only one.
 
 Differences from the paper: all children of an update count, and at most half of them become parents; children of older
 parents are set aside. The paper evaluates the best ten again thirty times to find the elite. Here the model, which is
@@ -104,6 +105,7 @@ class GA(Strategy):
             "chains": np.array([key for parent in self._parents for key in parent.chain], np.uint64),
             "rewards": np.array([parent.reward for parent in self._parents], np.float64),
             "evaluations": np.array([parent.evaluations for parent in self._parents], np.int64),
+            "std": np.array(self.sampler.std),  # of all mutations
         }
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -119,7 +121,11 @@ class GA(Strategy):
         for origin, length, reward, evaluations in zip(*columns, strict=True):
             self._parents.append(_Parent(origin, tuple(keys[first : first + length]), reward, evaluations))
             first += length
-        self._breed_from(np.stack([self._built(parent) for parent in self._parents]))
+        std = float(state.get("std", self.sampler.std))  # older states have none
+        rows = np.stack([self._built(parent, std) for parent in self._parents])
+        if std != self.sampler.std:
+            self._begin_chains(rows)
+        self._breed_from(rows)
 
     @property
     def _max_age(self) -> int:
@@ -193,18 +199,22 @@ class GA(Strategy):
                 sampler.perturb(key, row)
                 parent = self._parents[sampler.parent_of(key)]
                 parents.append(_Parent(parent.origin, (*parent.chain, key), -minus_reward))
-        if any(kind == -2 for *_, kind in chosen) or max(len(parent.chain) for parent in parents) > LONGEST_CHAIN:
-            self._origins = rows.copy()
-            parents = [_Parent(place, (), parent.reward, parent.evaluations) for place, parent in enumerate(parents)]
         self._parents = parents
+        if any(kind == -2 for *_, kind in chosen) or max(len(parent.chain) for parent in parents) > LONGEST_CHAIN:
+            self._begin_chains(rows)
         step = rows[0].astype(np.float64) - sampler.parameters
         return Advance(rows[0].copy(), sampler.std, float(np.linalg.norm(step)), parents=_frozen(rows))
 
-    def _built(self, parent: _Parent) -> NDArray[np.float32]:
+    def _begin_chains(self, rows: NDArray[np.float32]) -> None:
+        """Let the parents, which these rows are, be the origins of all further mutations."""
+        self._origins = rows.copy()
+        self._parents = [parent._replace(origin=place, chain=()) for place, parent in enumerate(self._parents)]
+
+    def _built(self, parent: _Parent, std: float) -> NDArray[np.float32]:
         """Return a parent's parameters, by all its mutations in their order."""
         row: NDArray[np.float32] = self._origins[parent.origin].copy()
         for key in parent.chain:
-            self.sampler.noise.perturb(row, key, self.sampler.std, out=row)
+            self.sampler.noise.perturb(row, key, std, out=row)
         return row
 
     def _breed_from(self, rows: NDArray[np.float32]) -> None:
