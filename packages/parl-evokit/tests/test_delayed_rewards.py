@@ -114,3 +114,16 @@ def test_control_traffic_is_not_waited_for(agent: ESAgent, tmp_path: Path) -> No
     with LogWriter(tmp_path) as writer:
         writer.sampled(agent.clone().add_noise(evaluate=True))
     assert read_log(tmp_path).pending == 0
+
+
+def test_key_and_model_without_a_fingerprint_are_enough_for_the_sample_that_was_served(tmp_path: Path) -> None:
+    samples = [SamplingInfo([1, 2], 3, 9), SamplingInfo([1, 2], 4, 9), SamplingInfo([5, 6], 4, 9)]
+    with LogWriter(tmp_path) as writer:
+        for info in samples:
+            writer.sampled(info)
+        for info in samples[1:]:
+            writer.reward(SamplingInfo(info.key, info.model_iter_id), 1.0)
+        writer.reward(SamplingInfo([5, 6], 3), 2.0)  # which nobody served
+    contents = read_log(tmp_path)
+    assert contents.infos == [SamplingInfo([5, 6], 3), *samples[1:]]
+    assert contents.waiting.infos() == samples[:1]

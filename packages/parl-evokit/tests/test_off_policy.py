@@ -201,3 +201,14 @@ def test_visitors_who_send_nothing_count_with_the_reward_that_says_so(tmp_path: 
     assert sorted(decisions.rewards.tolist()) == [0.0] * 20 + [1.0] * 10
     with pytest.raises(EvolutionError, match="rewards are finite"):
         read_decisions(tmp_path, default_reward=float("nan"))
+
+
+def test_rewards_without_a_fingerprint_belong_to_the_decision_with_their_key_and_model(tmp_path: Path) -> None:
+    with LogWriter(tmp_path) as log:
+        for number in range(3):
+            info = SamplingInfo([7, 2 + number], 1, 5)
+            log.sampled(info, context=[1.0], action=number, propensity=0.5)
+            log.reward(SamplingInfo(info.key, 1), float(number))
+    found = read_decisions(tmp_path)
+    assert sorted(found.rewards.tolist()) == [0.0, 1.0, 2.0]
+    assert (found.rewards == found.actions).all()

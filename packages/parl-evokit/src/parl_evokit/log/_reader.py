@@ -17,7 +17,8 @@ Served samples wait for their reward across segments, processes and updates:
     rewards ┘                       └─ waiting: kept in the solver's directory until they are too old
 
 The record of a reward usually contains the complete sample. If it contains only the key, as for a click that arrives
-through a browser, the rest is taken from the sample that was served with this key.
+through a browser, or only the key and the model, as the messages of PARL 1.x, the rest is taken from the sample that
+was served with them.
 
 The raw form is that of the PARL 1.x manual, for programs that read only this form:
 
@@ -43,7 +44,7 @@ from numpy.typing import NDArray
 from parl_core.atomic_write import atomic_write
 from parl_evokit._directories import path_of
 from parl_evokit._records import Record, SamplingInfo
-from parl_evokit._samples import NO_KEY, DecodedRecords, Samples, decode
+from parl_evokit._samples import NO_KEY, DecodedRecords, Samples, decode, distinct
 from parl_evokit.errors import LogError, RecordError
 from parl_evokit.log._frames import SUFFIX, Header
 from parl_evokit.log._segments import (
@@ -82,15 +83,15 @@ def joined_rewards(served: Samples, rewarded: Samples, only_tokens: bool = False
 
     Args:
         served: Samples without reward, waiting ones included; repetitions count once.
-        rewarded: Rewards. One without model (0) and fingerprint (0) belongs to the served sample with its key, if
-            there is exactly one.
+        rewarded: Rewards. One without fingerprint (0) belongs to the served sample with its key and model, if there is
+            exactly one; without a model (0), too, to the one with its key.
         only_tokens: True if rewards count only with a token.
 
     Returns:
         The rewards with their samples, and the samples that have no reward yet that counts.
     """
     told_apart = (served.keys != CONTROL_KEY) & (served.keys != NO_KEY)
-    if ((rewarded.fingerprints == 0) & (rewarded.models == 0)).any():
+    if not rewarded.fingerprints.all():
         rewarded = _named(_one_each(served.where(told_apart)), rewarded)
     counting = np.isfinite(rewarded.rewards)
     if only_tokens:
@@ -139,17 +140,21 @@ def young(waiting: Samples, model_iter_id: int, max_age: int) -> Samples:
 
 
 def _named(served: Samples, rewarded: Samples) -> Samples:
-    """Return rewards; those with a key alone get model and fingerprint of the one served sample that has it."""
-    bare = np.flatnonzero((rewarded.fingerprints == 0) & (rewarded.models == 0))
-    if not len(bare):
-        return rewarded
-    by_key: NDArray[np.intp] = np.argsort(served.keys, kind="stable")
-    keys = served.keys[by_key]
-    first = np.searchsorted(keys, rewarded.keys[bare], "left")
-    one = np.searchsorted(keys, rewarded.keys[bare], "right") - first == 1
-    rows, sources = bare[one], by_key[first[one]]
+    """Return rewards; those without a fingerprint get that of the one served sample with their key and model.
+
+    One without a model, too, gets both from the one with its key.
+    """
     models, fingerprints = rewarded.models.copy(), rewarded.fingerprints.copy()
-    models[rows], fingerprints[rows] = served.models[sources], served.fingerprints[sources]
+    unnamed = fingerprints == 0
+    for model in distinct(models[unnamed]):
+        own = np.flatnonzero(unnamed & (rewarded.models == model))
+        among = served.where(served.models == model) if model else served
+        by_key: NDArray[np.intp] = np.argsort(among.keys, kind="stable")
+        keys = among.keys[by_key]
+        first = np.searchsorted(keys, rewarded.keys[own], "left")
+        one = np.searchsorted(keys, rewarded.keys[own], "right") - first == 1
+        rows, sources = own[one], by_key[first[one]]
+        models[rows], fingerprints[rows] = among.models[sources], among.fingerprints[sources]
     return replace(rewarded, models=models, fingerprints=fingerprints)
 
 
