@@ -90,6 +90,24 @@ def test_rewards_of_bare_records_count_once_too(tmp_path: Path) -> None:
         agent.update_from_log(tmp_path / "log")
 
 
+def test_rewards_with_the_key_alone_count_once_too(tmp_path: Path) -> None:
+    agent = ESAgent({"keys": "COUNTER", "solver": {"update": {"max_age": 2}}}, mlp([3, 2]))
+    old: list[SamplingInfo] = []
+    counts = []
+    for _ in range(4):
+        clone = agent.clone()
+        infos = [clone.add_noise() for _ in range(10)]
+        with LogWriter(tmp_path) as writer:
+            for info in infos:
+                writer.sampled(info)
+            for info in infos + old:
+                writer.reward(SamplingInfo(info.key), 1.0)
+        old = infos
+        report, _ = agent.update_from_log(tmp_path)
+        counts.append((report.used, report.set_aside.used, report.set_aside.total))
+    assert counts == [(10, 0, 0), *[(10, 10, 10)] * 3]
+
+
 def test_a_record_that_it_was_served_which_comes_after_its_reward_is_not_waited_for(tmp_path: Path) -> None:
     agent = agent_of(tmp_path)
     clone = agent.clone()

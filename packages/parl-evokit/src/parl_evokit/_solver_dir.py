@@ -88,6 +88,14 @@ class _Batch:
     def name(self) -> str:
         return f"used-{self.update}.npy"
 
+    def has(self, model: int, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return a mask of the keys whose samples of this model have been used, `[n]`."""
+        known = self.keys[slice(*self.ranges[model])]
+        places = np.searchsorted(known, keys)
+        places[places == len(known)] = 0
+        found: NDArray[np.bool_] = known[places] == keys
+        return found
+
 
 class UsedSamples:
     """The samples that updates have used, of all models whose samples still count; immutable.
@@ -108,20 +116,21 @@ class UsedSamples:
         return sum(stop - start for batch in self._batches for start, stop in batch.ranges.values())
 
     def has(self, samples: Samples) -> NDArray[np.bool_]:
-        """Return a mask of the samples that have been used, `[n]`."""
+        """Return a mask of the samples that have been used, `[n]`; of a key alone if a sample of any model was."""
         found = np.zeros(len(samples), np.bool_)
         if not self._batches:
             return found
-        for model in distinct(samples.models):
-            rows = np.flatnonzero(samples.models == model)
-            keys = samples.keys[rows]
+        bare = (samples.models == 0) & (samples.fingerprints == 0)
+        named = np.flatnonzero(~bare)
+        for model in distinct(samples.models[named]):
+            rows = named[samples.models[named] == model]
             for batch in self._batches:
-                if model not in batch.ranges:
-                    continue
-                known = batch.keys[slice(*batch.ranges[model])]
-                places = np.searchsorted(known, keys)
-                places[places == len(known)] = 0
-                found[rows] |= known[places] == keys
+                if model in batch.ranges:
+                    found[rows] |= batch.has(model, samples.keys[rows])
+        if len(rows := np.flatnonzero(bare)):
+            for batch in self._batches:
+                for model in batch.ranges:
+                    found[rows] |= batch.has(model, samples.keys[rows])
         return found
 
     def adding(self, keys: NDArray[np.uint64], models: NDArray[np.int64], update: int, oldest: int) -> "UsedSamples":
