@@ -292,3 +292,17 @@ def test_an_update_with_orphans_can_be_replayed(tmp_path: Path) -> None:
     replayed, _ = again.replay_log(tmp_path / "log", tmp_path / "w" / "model_iter_id-5")
     assert (replayed.used, replayed.set_aside.orphan) == (report.used, 6)
     assert replayed.parameters_sha256 == report.parameters_sha256
+
+
+def test_samples_of_another_model_in_the_log_are_no_orphans(make: Make, tmp_path: Path) -> None:
+    agent, other = make(), ESAgent({}, mlp([5, 2]))
+    clone = other.clone()
+    foreign = [clone.add_noise() for _ in range(6)]
+    for info in foreign:
+        info.model_iter_id = 50
+    with LogWriter(tmp_path / "log") as log:
+        for number, info in enumerate([*sampled(agent), *foreign]):
+            log.reward(info, float(number))
+    report, _ = agent.update_from_log(tmp_path / "log")
+    assert (report.used, report.set_aside.foreign, report.set_aside.total) == (4, 6, 6)
+    assert not list(agent.warehouse.path.glob("orphans-*"))

@@ -275,3 +275,24 @@ def test_samples_without_a_time_do_not_time_out(tmp_path: Path) -> None:
     log_of(tmp_path / "log", agent, [(1001, 1.0), (1001, 2.0)], "b")
     reports.append(agent.update_from_log(tmp_path / "log")[0])
     assert [report.timed_out for report in reports] == [0, 0]
+
+
+def test_samples_of_another_model_in_the_log_neither_wait_nor_time_out(tmp_path: Path) -> None:
+    agent, settings = agent_of(), {"keys": "COUNTER"}
+    other = ESAgent(settings, ({"w": np.zeros(9)}, lambda arrays, x: arrays))
+    log_of(tmp_path / "log", agent, [(1000, 1.0), (1000, 2.0), (1150, 3.0)])
+    log_of(tmp_path / "log", other, [(1000, None), (1149, None), (1000, 5.0)], "b")
+    report, contents = agent.update_from_log(tmp_path / "log")
+    assert (report.used, report.timed_out, report.set_aside.foreign, report.set_aside.total) == (3, 0, 1, 1)
+    assert (contents.pending, contents.expired) == (0, 0)
+
+
+def test_samples_of_models_that_are_too_old_when_they_are_read_do_not_time_out(tmp_path: Path) -> None:
+    agent = agent_of(max_age=1)
+    log_of(tmp_path / "one", agent, [(1000, None), (1000, None)], "z")
+    for number in range(2):
+        log_of(tmp_path / "two", agent, [(1000, 1.0), (1000, 2.0)], "ab"[number])
+        agent.update_from_log(tmp_path / "two")
+    log_of(tmp_path / "two", agent, [(1150, 1.0), (1150, 2.0)], "c")
+    report, contents = agent.update_from_log([tmp_path / "one", tmp_path / "two"])
+    assert (report.used, report.timed_out, report.set_aside.total, contents.expired) == (2, 0, 0, 2)

@@ -403,7 +403,7 @@ class ESAgent:
         samples, timed_out = self._timed_out(contents, samples, now_us, since_us)
         there = samples
         if until is not None:
-            removed = np.isin(samples.models, np.array(until.get("gone", ()), np.int64))
+            removed = self._own(samples) & np.isin(samples.models, np.array(until.get("gone", ()), np.int64))
             aside.orphan += int(np.count_nonzero(removed))
             there = samples.where(~removed)
         report = self._tell(
@@ -434,10 +434,13 @@ class ESAgent:
     def _fresh(self, contents: LogContents) -> tuple[Samples, SetAsideCounts]:
         """Return the samples of a log that may count, and the number of the others.
 
-        Those that an earlier update has used, or may have used and forgotten, may not, nor are they waited for.
+        Those that an earlier update has used, or may have used and forgotten, may not, nor are they waited for. Neither
+        are those of another model, or of one that is too old already.
         """
         strategy, _ = self._ready("update")
         samples, aside, used = contents.samples, SetAsideCounts(), self._progress.used
+        contents.waiting = contents.waiting.where(self._own(contents.waiting))
+        contents.expire(self.model_iter_id, strategy.max_age)
         if strategy.config.solver.update.only_tokens:
             aside.untrusted = int(np.count_nonzero(~samples.tokens))
             samples = samples.where(samples.tokens) if aside.untrusted else samples
@@ -454,6 +457,12 @@ class ESAgent:
         if waiting.any():
             contents.waiting = contents.waiting.where(~waiting)
         return samples, aside
+
+    def _own(self, samples: Samples) -> NDArray[np.bool_]:
+        """Return a mask of the samples that are not of another model or noise, `[n]`; unknown ones count."""
+        fingerprint = self._ready("update")[0].sampler.fingerprint
+        own: NDArray[np.bool_] = (samples.fingerprints == fingerprint) | (samples.fingerprints == 0)
+        return own
 
     def _timed_out(self, contents: LogContents, samples: Samples, now_us: int, since_us: int) -> tuple[Samples, int]:
         """Return the samples with those whose reward did not come in time, and the number of the latter.

@@ -271,7 +271,7 @@ class AsyncESAgent(ESAgent):
 
     def _tell(self, samples: Samples, aside: SetAsideCounts, **of_log: Any) -> UpdateReport:
         there = np.array([*self.warehouse.models(), self.model_iter_id], np.int64)
-        gone = ~np.isin(samples.models, there)
+        gone = self._own(samples) & ~np.isin(samples.models, there)
         self._gone = distinct(samples.models[gone])
         if not gone.any():
             return super()._tell(samples, aside, **of_log)
