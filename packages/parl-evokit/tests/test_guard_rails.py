@@ -578,3 +578,13 @@ def test_samples_of_both_arms_are_predicted_as_a_clone_serves_them() -> None:
         assert output == pytest.approx(clone.predict(x), abs=1e-6)
         served = np.concatenate([part.ravel() for part in clone.parameters().values()])
         assert (strategy.candidate(info) == served).all()
+
+
+def test_a_solver_that_is_loaded_without_rollback_serves_only_the_present_model() -> None:
+    before = ES(np.ones(6), settings(rollback=True, min_control=3))
+    update(before, [10.0, 10.1, 9.9])
+    assert before.sampler.trusted is not None
+    loaded = ES(before.mean, settings(rollback=False, control_share=0.1, holdout_share=0.1))
+    loaded.load_state(before.state())
+    assert loaded.sampler.trusted is None
+    assert loaded.sampler.model_iter_id == before.sampler.model_iter_id

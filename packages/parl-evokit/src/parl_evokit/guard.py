@@ -251,10 +251,11 @@ class Guard:
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Restore the arrays of `state`, and return the other arrays.
 
-        States of earlier versions are not restored, because these compared other times or used other weights.
+        Without `rollback` nothing is restored, as nothing is saved. States of earlier versions are not restored,
+        because these compared other times or used other weights.
         """
         own = within(_PREFIX, state)
-        if "comparison" in own:
+        if "comparison" in own and self._settings.rollback:
             numbers = own["comparison"].tolist()
             if len(numbers) == FORMER_NUMBERS:
                 numbers.append(0.0)
