@@ -20,6 +20,7 @@ from parl_core.worker_pool import Work
 from parl_evokit import AsyncESAgent, ESAgent, mlp
 from parl_evokit.errors import EvaluationFailed, EvolutionError, LayoutMismatch, WorkersLost
 from parl_evokit.parallel import ObservationStatistics, Pool, ProcessPool, ThreadPool, open_pool, sample
+from parl_evokit.parallel._observations import NormalizedAgent
 from parl_evokit.parallel._worker import Failure, Reply, Worker, seed_of
 
 HERE = Path(__file__).parent
@@ -506,3 +507,18 @@ def test_ctrl_c_in_a_round_leaves_a_pool_that_closes() -> None:
 
     with ThreadPool(1) as pool, pytest.raises(KeyboardInterrupt):
         sample(agent, interrupt, 50, pool)
+
+
+def test_observations_that_are_not_finite_are_skipped_with_their_sample_and_counted() -> None:
+    seen = ObservationStatistics(2)
+    agent = new_agent_of(2)
+    for rows in ([[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [np.nan, 0.0]], [[1e200, 0.0]], [[5.0, 0.0]]):
+        counting = NormalizedAgent(agent, seen.normalizer(), counts=True)
+        with np.errstate(over="ignore"):
+            counting.predict(rows)
+        seen.add(counting.take_sums())
+    assert (seen.count, seen.skipped) == (3, 2)
+    assert seen.mean.tolist() == [3.0, 2.0]
+    again = ObservationStatistics(2)
+    again.load_state(seen.state())
+    assert again.skipped == 2

@@ -113,13 +113,18 @@ class ObservationStatistics:
             raise ValueError(f"clip must be above 0, not {clip}")
         self._total: NDArray[np.float64] = np.zeros(sizes)
         self._squares: NDArray[np.float64] = np.zeros(sizes)
-        self._count = 0
+        self._count = self._skipped = 0
         self.clip = clip
 
     @property
     def count(self) -> int:
         """Number of observations so far."""
         return self._count
+
+    @property
+    def skipped(self) -> int:
+        """Number of samples so far whose observations do not count, because one was not finite or too large."""
+        return self._skipped
 
     @property
     def mean(self) -> NDArray[np.float64]:
@@ -136,9 +141,12 @@ class ObservationStatistics:
         return deviation
 
     def add(self, sums: ObservationSums) -> None:
-        """Add the observations of one sample."""
-        self._total = self._total + sums.total
-        self._squares = self._squares + sums.squares
+        """Add the observations of one sample; they are skipped if the sums would not be finite."""
+        total, squares = self._total + sums.total, self._squares + sums.squares
+        if not (np.isfinite(total).all() and np.isfinite(squares).all()):
+            self._skipped += 1
+            return
+        self._total, self._squares = total, squares
         self._count += sums.count
 
     def normalizer(self) -> Normalizer:
@@ -151,7 +159,12 @@ class ObservationStatistics:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the statistics as arrays, for a file (`numpy.savez`)."""
-        return {"total": self._total, "squares": self._squares, "count": np.array(self._count, np.int64)}
+        return {
+            "total": self._total,
+            "squares": self._squares,
+            "count": np.array(self._count, np.int64),
+            "skipped": np.array(self._skipped, np.int64),
+        }
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore a state that `state` returned.
@@ -165,4 +178,4 @@ class ObservationStatistics:
             raise LayoutMismatch(f"statistics of observations {list(self._total.shape)} cannot take over {found}")
         self._total = np.array(state["total"], np.float64)
         self._squares = np.array(state["squares"], np.float64)
-        self._count = int(state["count"])
+        self._count, self._skipped = (int(state["count"]), int(state.get("skipped", 0)))  # older states have none
