@@ -5,7 +5,9 @@ import dataclasses
 import json
 import string
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -258,3 +260,14 @@ def test_quoted_text_reads_back(text: str) -> None:
 def test_no_text_breaks_the_reader_but_by_its_own_error(text: str) -> None:
     with contextlib.suppress(ConfigError):
         assert isinstance(parse_prototxt(text), Block)
+
+
+def test_numpy_scalars_are_settings_and_are_written_as_plain_numbers(tmp_path: Path) -> None:
+    noise = {"std": np.float64(0.1), "seed": np.int64(7), "cached": np.bool_(True)}
+    from_dictionary = Config.load({"solver": {"sampling": {"gaussian_sampling": noise}}})
+    typed: Any = noise
+    config = Config(SolverConfig(sampling=SamplingConfig(gaussian_sampling=GaussianConfig(**typed))))
+    assert config.to_prototxt() == from_dictionary.to_prototxt()
+    assert load(tmp_path, config.to_prototxt()) == config == from_dictionary
+    halves = Config.load({"solver": {"sampling": {"gaussian_sampling": {"std": np.float32(0.125)}}}})
+    assert halves.solver.sampling.gaussian_sampling.std == 0.125

@@ -23,6 +23,8 @@ from enum import Enum
 from os import PathLike
 from typing import Any, TypeVar
 
+import numpy as np
+
 from parl_evokit._directories import path_of
 from parl_evokit.errors import ConfigError, _shown
 
@@ -278,6 +280,7 @@ def _block_of(pairs: Iterable[tuple[str, Any]]) -> Block:
 
 
 def _value_of(name: str, value: object) -> Value:
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, Block):
         return value
     if isinstance(value, Mapping):
@@ -408,6 +411,7 @@ def _lines(settings: Any, indent: str) -> Iterator[str]:
 
 
 def _text(value: bool | int | float | str | Enum) -> str:
+    value = value.item() if isinstance(value, np.generic) else value
     match value:
         case Enum():
             return value.name
