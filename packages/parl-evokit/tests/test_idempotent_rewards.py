@@ -9,7 +9,9 @@ import pytest
 
 from parl_evokit import AsyncESAgent, InvalidToken, LogWriter, NothingToUpdate, SamplingInfo, Tokens, mlp, read_log
 from parl_evokit._records import Record
+from parl_evokit._samples import decode, decode_spans
 from parl_evokit.agent import ESAgent
+from parl_evokit.errors import RecordError
 from parl_evokit.log._frames import Header, frame
 
 SECRET = bytes(32)
@@ -284,3 +286,41 @@ def test_records_with_every_field_are_read_by_columns_and_one_by_one_alike(tmp_p
     assert int(contents.samples.tokens.sum()) == 9
     assert contents.latest_us == 1_800_000_000_000_000
     assert contents.infos == [SamplingInfo([5, 6], 3, 9), SamplingInfo([5, 7], 3, 9), infos[0]]
+
+
+def test_decisions_are_read_by_columns_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [
+        Record(SamplingInfo([5, n], 3, 9), reward, time_us, token=reward is not None, context=context, action=action)
+        for n, (reward, time_us, context, action) in enumerate(
+            (reward, time_us, context, action)
+            for reward in (None, 1.5)
+            for time_us in (0, 1_800_000_000_000_000)
+            for context in (b"", bytes(4), bytes(40), bytes(4000))
+            for action in (0, 7, 2**31 - 1)
+        )
+    ]
+    payloads = [record.encode() for record in records]
+    cut = [payload[:-place] for payload in payloads[:24] for place in (1, 2, 5, 6, 9, 30)]
+    longer = [payload.replace(b"\x3a\x28", b"\x3a\xff\xff\xff\xff\x7f") for payload in payloads]
+    broken = [payload for payload in cut + longer if payload not in payloads]
+
+    def one_by_one(payload: bytes) -> Record | None:
+        try:
+            return Record.decode(payload)
+        except RecordError:
+            return None
+
+    wanted = [one_by_one(payload) for payload in broken]
+    starts = np.cumsum([0, *map(len, broken)])
+    found = decode_spans(b"".join(broken), starts[:-1], starts[1:], np.zeros(len(broken), np.uint32))
+    assert list(found.unreadable) == [row for row, record in enumerate(wanted) if record is None]
+    assert found.unreadable
+    assert len(found.rewarded) == sum(record is not None and record.reward is not None for record in wanted)
+
+    monkeypatch.setattr(Record, "decode", lambda _: pytest.fail("it was decoded one by one"))
+    decoded = decode(payloads, 9)
+    assert len(decoded.rewarded) == len(decoded.served) == len(records) // 2
+    assert decoded.served.infos() == [record.info for record in records if record.reward is None]
+    assert decoded.rewarded.infos() == [record.info for record in records if record.reward is not None]
+    assert decoded.rewarded.rewards.tolist() == [1.5] * len(decoded.rewarded)
+    assert decoded.rewarded.tokens.all()

@@ -1,8 +1,9 @@
 """Many samples as columns, for updates and logs; a list of objects would be slow and large.
 
 Records are decoded by whole segments. Nearly all have one layout: key, model, perhaps fingerprint; then perhaps a
-reward. These are decoded with arrays, field by field for all records; `Record.decode` decodes other layouts. Before an
-update, samples are sorted into groups that count and samples that are set aside, with the reason.
+reward, a time, a token and a decision, of which nothing is needed here. These are decoded with arrays, field by field
+for all records; `Record.decode` decodes other layouts. Before an update, samples are sorted into groups that count and
+samples that are set aside, with the reason.
 
     samples ──► set aside: no key, foreign, orphan, too old, not finite
             ──► arms:      no noise, the present or the trusted model, their rewards only
@@ -52,6 +53,7 @@ NO_KEY = CONTROL_KEY + 1  # the reserved key stands for what is none
 IDENTIFIED = np.uint64(1 << 63)  # beyond all keys: marks the identity of a sample without noise
 INFO, KEY, MODEL, FINGERPRINT, IDENTITY = 0x0A, 0x08, 0x10, 0x1D, 0x21  # tags of evokit.proto
 REWARD, TIME, TOKEN = 0x15, 0x18, 0x28
+CONTEXT, ACTION, PROPENSITY = 0x3A, 0x40, 0x4D
 LONGEST, LONGEST_TIME = 5, 8  # bytes of a number below 2**31; of microseconds until the year 4253
 PADDING = bytes(64)  # so that no look ahead leaves the data
 INFINITE_IN_FLOAT32 = 2.0**128 - 2.0**103  # from here on numbers are rounded to infinity
@@ -623,6 +625,16 @@ def decode_spans(
     usual[trusted[~tokens[trusted]]] = False
     usual &= place == ends
 
+    decided = optional(CONTEXT, 0, ends)
+    size, place[decided], whole = _numbers(data, place[decided], LONGEST)
+    place[decided] += size
+    usual[decided[~whole]] = False
+    usual &= place <= ends
+    place = np.where(usual, place, starts)  # which a damaged size may have led beyond the data
+    acted = optional(ACTION, 0, ends)
+    _, place[acted], whole = _numbers(data, place[acted], LONGEST)
+    usual[acted[~whole]] = False
+    optional(PROPENSITY, 4, ends)
     columns = Samples(keys, models, prints, rewards, np.ones(len(starts), np.uint32), times, tokens)
     records: list[tuple[int, Record]] = []
     unreadable: list[int] = []
