@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import pytest
@@ -130,6 +130,16 @@ def test_a_perceptron_without_units_in_a_layer_is_refused() -> None:
             mlp(sizes)
 
 
+class Graph:
+    """Rewards that are no array, as a tensor that requires a gradient."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        raise RuntimeError("call detach() first")
+
+
 @every
 @pytest.mark.parametrize(
     ("rewards", "message"),
@@ -141,9 +151,15 @@ def test_a_perceptron_without_units_in_a_layer_is_refused() -> None:
         (np.array(["2026-01-01"] * 6, "datetime64[D]"), "a reward must be a number: .*datetime64"),
         ([1j] * 6, "a reward must be a number"),
         (np.ones(6, np.complex128), "a reward must be a number: .*complex128"),
+        (np.array([1.0, "2", 3.0, 4.0, 5.0, 6.0], object), "a reward must be a number: not '2'"),
+        ([Decimal(1), "2", 3, 4, 5, 6], "a reward must be a number: not '2'"),
+        (Graph(), "a reward must be a number: call detach"),
         ([1.0, 2.0], "6 samples came with 2 rewards"),
     ],
-    ids=["column", "arrays", "words", "numbers as text", "dates", "complex", "complex array", "too few"],
+    ids=[
+        *("column", "arrays", "words", "numbers as text", "dates", "complex", "complex array", "a text in objects"),
+        *("a text in a list", "a tensor with a gradient", "too few"),
+    ],
 )
 def test_rewards_that_are_not_one_number_a_sample_are_refused(name: str, rewards: Any, message: str) -> None:
     es = search(name)

@@ -228,6 +228,8 @@ def float_numbers(rewards: Any) -> NDArray[np.float64]:
             raise InvalidReward(f"rewards must be a sequence of numbers, not a {type(rewards).__name__}")
         if found.dtype.kind not in NUMBERS:  # numpy would make numbers of texts, dates and halves of complex ones
             raise TypeError(f"these are of type {found.dtype}, such as {found.ravel()[:1].tolist()}")
+        if found.dtype == object and (texts := [x for x in found.ravel().tolist() if isinstance(x, str | bytes)]):
+            raise TypeError(f"not {texts[0]!r}")
         if found.dtype == np.float64:
             numbers = np.array(found)
         else:
@@ -237,7 +239,7 @@ def float_numbers(rewards: Any) -> NDArray[np.float64]:
         raise
     except OverflowError:
         numbers = np.array([as_float(reward) for reward in rewards])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # the last from tensors that require a gradient
         raise InvalidReward(f"a reward must be a number: {error}") from error
     if isinstance(rewards, np.ma.MaskedArray):  # what is masked is no reward, and will be set aside as well
         numbers = np.where(np.ma.getmaskarray(rewards), np.nan, numbers)
