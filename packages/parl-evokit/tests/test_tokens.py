@@ -302,6 +302,19 @@ def test_a_process_that_runs_on_takes_tokens_of_a_rotated_secret(
         assert caught.value.reason is Refusal.UNKNOWN_SECRET
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_a_rotated_secret_that_came_with_a_wrong_mode_is_read_once_that_is_right(tmp_path: Path) -> None:
+    path = create_secret(tmp_path / "secret")
+    collector = Tokens.load(path)
+    rotate_secret(path)
+    token = Tokens.load(path).issue(SamplingInfo([1, 2], 3, 4))
+    path.chmod(0o644)
+    with pytest.raises(InvalidToken):
+        collector.redeem(token)
+    path.chmod(0o600)
+    assert collector.redeem(token).key == [1, 2]
+
+
 def test_an_identity_of_no_arm_is_drawn_in_few_steps() -> None:
     sampler = ES(np.ones(2), {"solver": {"guard": {"control_share": 0.5, "holdout_share": 255 / 256 - 0.5}}}).sampler
     bits = np.random.default_rng(1)

@@ -264,12 +264,12 @@ def _by_name(secrets: Sequence[bytes]) -> tuple[dict[bytes, bytes], bytes]:
 
 
 def _version(path: Path) -> object:
-    """Return what changes when a file is rotated; None where there is none."""
+    """Return what changes when a file is rotated or can be read at last; None where there is none."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode, found.st_uid
 
 
 def _name(secret: bytes) -> bytes:
