@@ -243,6 +243,21 @@ def test_secrets_that_others_can_read_are_refused(cpp: Command, tmp_path: Path) 
         assert why in done.stderr
 
 
+def test_the_cpp_client_finds_secrets_where_python_does(cpp: Command, tmp_path: Path) -> None:
+    secret = create_secret(tmp_path / "keys" / "below" / "secret")
+    token = Tokens.load(secret).issue(SamplingInfo([1, 2], 3, 4))
+    variables = os.environ | {"EVOKIT_SECRET_FILE": "", "EVOKIT_SECRET": secret.read_text()}
+    command = [*cpp, "redeem", "", "1"]
+    done = subprocess.run(
+        command, input=f"{token}\n".encode(), env=variables, capture_output=True, timeout=60, check=False
+    )
+    assert done.stdout.startswith(b"0 ")
+    (tmp_path / "keys" / "solver.json").write_text("{}")
+    done = subprocess.run([*cpp, "redeem", secret, "1"], input=b"", capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert b"is the directory of a model" in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("gaussian", [{}, {"cached": True, "cache_size": 300}], ids=["computed", "table"])
 def test_a_hundred_thousand_samples_have_the_parameters_of_python(

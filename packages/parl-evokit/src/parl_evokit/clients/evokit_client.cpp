@@ -1188,16 +1188,17 @@ evokit_tokens *evokit_tokens_load(const char *path, double lifetime_s) {
         if (!(lifetime_s >= 1)) throw Failure("lifetime_s is 1 or more");
         auto tokens = std::make_unique<evokit_tokens>();
         tokens->lifetime_s = lifetime_s;
-        if (!path) path = std::getenv("EVOKIT_SECRET_FILE");
-        if (path) {
+        if (!path || !*path) path = std::getenv("EVOKIT_SECRET_FILE");
+        if (path && *path) {
             struct stat found;
             if (lstat(path, &found) != 0) throw Failure(system_error(std::string(path) + " cannot be read"));
             if (S_ISLNK(found.st_mode)) throw Failure(std::string(path) + " is a symbolic link: give the file itself");
             if (found.st_mode & 077) throw Failure(std::string(path) + " can be read or written by others: chmod 600");
             if (found.st_uid != geteuid()) throw Failure(std::string(path) + " belongs to another user");
             tokens->directory = directory_of(path);
-            if (stat((tokens->directory + "/solver.json").c_str(), &found) == 0 || has_segments(tokens->directory))
-                throw Failure(tokens->directory + " is the directory of a model or a log: choose another");
+            for (std::string above, place = tokens->directory; place != above; above = place, place = directory_of(place))
+                if (stat((place == "/" ? "/solver.json" : place + "/solver.json").c_str(), &found) == 0 || has_segments(place))
+                    throw Failure(place + " is the directory of a model or a log: choose one outside it");
             Bytes data = file_at(AT_FDCWD, path);
             tokens->parse(std::string(data.begin(), data.end()), path);
         } else if (const char *given = std::getenv("EVOKIT_SECRET")) {
