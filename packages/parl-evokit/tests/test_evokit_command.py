@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from parl_evokit import SamplingInfo, mlp
+from parl_evokit import ESAgent, LogWriter, SamplingInfo, mlp
 from parl_evokit.cli import main
 from parl_evokit.log import write_raw
 
@@ -350,6 +350,19 @@ def test_json_has_null_for_a_mean_that_is_no_number(users_code: Path) -> None:
     assert told["rewards"] == [None] * 10
     for line in evokit("log", "show", "log").stdout.splitlines():
         assert json.loads(line, parse_constant=refuse)["reward"] is None
+
+
+def test_converted_logs_keep_every_reward_of_control_traffic_without_an_identity(tmp_path: Path) -> None:
+    clone = ESAgent({}, mlp([3, 2])).clone()
+    with LogWriter(tmp_path / "log") as log:
+        for number in range(4):
+            log.reward(clone.add_noise(), float(number))
+            log.reward(clone.add_noise(evaluate=True), float(number % 2))
+    evokit("log", "convert", str(tmp_path / "log"), str(tmp_path / "raw"))
+    evokit("log", "convert", str(tmp_path / "raw"), str(tmp_path / "segments"))
+    for name in ("log", "raw", "segments"):
+        report, _ = ESAgent({}, mlp([3, 2])).update_from_log(tmp_path / name)
+        assert (report.used, report.control, report.control_mean) == (4, 4, 0.5)
 
 
 def test_blocks_without_end_are_no_configuration(tmp_path: Path) -> None:

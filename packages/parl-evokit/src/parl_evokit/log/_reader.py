@@ -202,11 +202,15 @@ class LogContents:
 
     @cached_property
     def _one_each(self) -> Samples:
-        return self.samples.joined()
+        told_apart = self.samples.keys > NO_KEY
+        if told_apart.all():
+            return self.samples.joined()
+        parts = [self.samples.where(told_apart).joined(), self.samples.where(~told_apart)]
+        return Samples.concatenated(parts).sorted_runs()[0]
 
     @cached_property
     def infos(self) -> list[SamplingInfo]:
-        """One record for each sample that has a reward, sorted by model and key."""
+        """One record for each sample that has a reward, or without a key for each reward, sorted by model and key."""
         return self._one_each.infos()
 
     @cached_property
