@@ -346,7 +346,11 @@ def test_a_page_that_is_kept_says_of_which_time_it_is(tmp_path: Path) -> None:
 
 def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     ESAgent({"solver": {}}, mlp([4, 2])).save(tmp_path / "model")
-    for out in (tmp_path / "absent" / "page.html", tmp_path / "model"):
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+    else:
+        (tmp_path / "pipe").mkdir()
+    for out in (tmp_path / "absent" / "page.html", tmp_path / "model", Path(), tmp_path / "pipe"):
         error = evokit("report", "--model_dir", tmp_path / "model", "--out", out, expect=1).stderr
         assert error.startswith(f"error: {out} cannot be written: ")
 

@@ -463,6 +463,8 @@ def report_page(model_dir: Path, out: Path, stale_after_hours: float, as_json: b
     found = Warehouse(model_dir).newest()
     directory = model_dir if found is None else found[1]
     text = page(directory, time.time(), stale_after_hours * 3600.0)
+    if out.exists() and not out.is_file():
+        raise StorageError(f"{out} cannot be written: it is no regular file")
     try:
         with atomic_write(out, "w", encoding="utf-8") as file:
             file.write(text)
