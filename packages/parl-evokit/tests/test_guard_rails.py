@@ -186,7 +186,7 @@ def test_samples_that_are_too_few_for_a_step_after_a_rollback_are_reported_as_su
     infos = [*es.ask(5), *(control(es) for _ in range(30)), *(control(es, held_out=True) for _ in range(30))]
     report = es.tell(infos, [*range(5), *rewards_of(1.0, 30, 1), *rewards_of(10.0, 30, 2)])
     assert report.rolled_back
-    assert (report.used, report.set_aside.too_few, report.set_aside.total, report.mean_reward) == (0, 5, 5, 0.0)
+    assert (report.used, report.set_aside.too_few, report.set_aside.total, report.mean_reward) == (0, 5, 5, 2.0)
     assert (es.mean == 1.0).all()
 
 

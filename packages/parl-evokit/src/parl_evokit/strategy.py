@@ -337,7 +337,6 @@ class Strategy(ABC):
             intake.groups = [replace(group, age=group.age + 1) for group in intake.groups if group.age < self._max_age]
         if intake.used < self._min_samples:
             intake.set_aside.too_few = intake.used
-            intake.groups = []
             norm = _distance(reverted.parameters, before.parameters)
             return _report(intake, before, used=0, update_norm=norm, parameters=self.mean, rolled_back=reason)
         state = self._own_state()
