@@ -107,6 +107,13 @@ def test_samples_whose_model_is_gone_are_kept_and_reported_and_the_others_count(
     assert len(list(agent.warehouse.path.glob("orphans-*.evl"))) == 1
 
 
+@pytest.mark.parametrize("model", [2**31, 2**40, -1])
+def test_a_sample_with_a_number_that_no_model_has_does_not_refuse_the_others(make: Make, model: int) -> None:
+    agent = make()
+    report = agent.update([*sampled(agent), SamplingInfo([1, 2], model)], range(5))
+    assert (report.used, report.set_aside.total) == (4, 1)
+
+
 def test_what_a_killed_writer_of_orphans_left_goes_with_the_next_update(make: Make) -> None:
     agent = make()
     directory = agent.warehouse.path

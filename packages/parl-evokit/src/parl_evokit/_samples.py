@@ -423,7 +423,7 @@ def sort_samples(
     aside = SetAsideCounts(
         bad_key=take(samples.keys == NO_KEY),
         foreign=take((samples.fingerprints != fingerprint) & (samples.fingerprints != 0)),
-        orphan=take(ages < 0),
+        orphan=take((ages < 0) | (samples.models < 0)),
         too_old=take(ages > max_age),
         not_finite=take(~np.isfinite(samples.rewards)),
     )
@@ -625,8 +625,6 @@ def decode_spans(
     trusted = optional(TOKEN, 1, ends)
     tokens[trusted] = data[place[trusted] - 1] == 1
     usual[trusted[~tokens[trusted]]] = False
-    usual &= place == ends
-
     decided = optional(CONTEXT, 0, ends)
     size, place[decided], whole = _numbers(data, place[decided], LONGEST)
     place[decided] += size
@@ -637,6 +635,8 @@ def decode_spans(
     _, place[acted], whole = _numbers(data, place[acted], LONGEST)
     usual[acted[~whole]] = False
     optional(PROPENSITY, 4, ends)
+    usual &= place == ends
+
     columns = Samples(keys, models, prints, rewards, np.ones(len(starts), np.uint32), times, tokens)
     records: list[tuple[int, Record]] = []
     unreadable: list[int] = []

@@ -271,7 +271,8 @@ class AsyncESAgent(ESAgent):
 
     def _tell(self, samples: Samples, aside: SetAsideCounts, **of_log: Any) -> UpdateReport:
         there = np.array([*self.warehouse.models(), self.model_iter_id], np.int64)
-        gone = self._own(samples) & ~np.isin(samples.models, there)
+        recordable = samples.models >> 31 == 0  # other numbers are no models, but mistakes
+        gone = self._own(samples) & recordable & ~np.isin(samples.models, there)
         self._gone = distinct(samples.models[gone])
         if not gone.any():
             return super()._tell(samples, aside, **of_log)
