@@ -323,6 +323,8 @@ GATES: dict[str, Gate] = {
         own=_SELF_PLAY,
         published=("0, the equilibrium (1/3, 1/2, 1/6); -0.67, equal chances",),
     ),
+    "qmix-climbing": Gate("QMIX", "climbing", 0.2, 11.0, published=("the optimum is 11",)),
+    "qmix-penalty": Gate("QMIX", "penalty", 0.2, 10.0, published=("the optimum is 10",)),
     "mappo-climbing": _matrix("MAPPO", "climbing", 11, 0.1),
     "ippo-climbing": _matrix("IPPO", "climbing", 11, 0.1),
     "coma-climbing": _matrix("COMA", "climbing", 11, 0.2),

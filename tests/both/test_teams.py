@@ -128,6 +128,12 @@ def test_a_memory_carries_the_cue_to_the_choice(kind: str, found: float) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("game", "optimum"), [("climbing", 11.0), ("penalty", 10.0)])
+def test_qmix_finds_the_best_joint_action_beside_penalties(game: str, optimum: float) -> None:
+    assert set(measure("QMIX", game, find_recipe("QMIX", game), 1, episodes=3).returns) == {optimum}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [None, "gru"])
 def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path, memory: Any) -> None:
     options: Any = {"make": make_cued, "own": {"memory_size": 120, "batch_size": 8, "report_every": 16}}

@@ -126,12 +126,16 @@ class QMIXConformance(Conformance):
         return getattr(self.backend.algorithms, kind)(*parts, gamma=_GAMMA, lr=_LR, device="cpu", **settings)
 
     @pytest.mark.parametrize("kind", ["QMIX", "VDN"])
-    @pytest.mark.parametrize("double", [True, False], ids=["double", "plain"])
-    def test_three_updates_agree_with_the_reference(self, precision: Precision, kind: str, double: bool) -> None:
+    @pytest.mark.parametrize(
+        ("double", "above"), [(True, 1.0), (False, 1.0), (True, 0.1)], ids=["double", "plain", "optimistic"]
+    )
+    def test_three_updates_agree_with_the_reference(
+        self, precision: Precision, kind: str, double: bool, above: float
+    ) -> None:
         rng, summed = np.random.default_rng(1), kind == "VDN"
         shapes = {name: shape for name, shape in _TEAM_SHAPES.items() if not (summed and name.startswith("mixer"))}
         weights, target = random_weights(rng, shapes), random_weights(rng, shapes)
-        algorithm = self.made(kind, precision, weights, double_q=double)
+        algorithm = self.made(kind, precision, weights, double_q=double, overestimate_weight=above)
         algorithm.target_model.set_weights(target, portable=True)
         agent, adam = self.backend.Agent(algorithm), Adam(_LR)
         for _ in range(3):
@@ -150,8 +154,12 @@ class QMIXConformance(Conformance):
                 chosen = np.take_along_axis(_values(w, c["obs"]), a[..., None], -1)[..., 0] * c["alive"]
                 return (g - _mixed(w, chosen, c["state"], summed=summed))[c["learned"] > 0]
 
-            expected = np.real((errors(weights) ** 2).mean()), np.real(errors(weights).mean())
-            weights = adam.update(weights, gradient(lambda w: (errors(w) ** 2).mean(), weights, ("agents", "mixer")))
+            def loss(w: Weights, e: Any = errors) -> Any:
+                found = e(w)
+                return (np.where(found.real < 0.0, above, 1.0) * found**2).mean()
+
+            expected = np.real(loss(weights)), np.real(errors(weights).mean())
+            weights = adam.update(weights, gradient(loss, weights, ("agents", "mixer")))
             found = agent.learn(batch)
             np.testing.assert_allclose(found, expected, atol=precision.tolerance)
         assert_weights_close(algorithm.model.get_weights(portable=True), weights, precision.tolerance)
@@ -343,6 +351,9 @@ class QMIXConformance(Conformance):
             agent.learn(batch.made(**{**batch.__dict__, "action": batch.action[:, :2], "checked": False}))
         with pytest.raises(HyperparameterError, match="gamma"):
             self.backend.algorithms.QMIX(_agents(self.backend), _mixer(self.backend), gamma=2.0)
+        for weight in (0.0, 1.5):
+            with pytest.raises(HyperparameterError, match="overestimate_weight must"):
+                self.backend.algorithms.VDN(_agents(self.backend), overestimate_weight=weight)
         with pytest.raises(ModelContractError, match="value"):
             self.backend.algorithms.QMIX(_mixer(self.backend), _mixer(self.backend))
 

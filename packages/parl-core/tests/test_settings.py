@@ -180,6 +180,13 @@ def test_settings_that_an_algorithm_has_no_use_for_are_neither_listed_nor_taken(
             changed(algorithm, env, **{name: "1"})
 
 
+def test_the_weight_of_overestimates_is_listed_and_checked() -> None:
+    listed = settings_of("QMIX", preset("QMIX", "climbing"))["overestimate_weight"]
+    assert listed.value == 0.02
+    assert "above the target" in listed.text
+    assert changed("VDN", "climbing", overestimate_weight="0.1").algorithm["overestimate_weight"] == 0.1
+
+
 def test_algorithms_that_are_not_compiled_say_so() -> None:
     with pytest.raises(HyperparameterError, match="updates of QMIX are not compiled: leave out --compile"):
         changed("QMIX", "two_step", compile="true")
@@ -206,7 +213,7 @@ def test_width_and_depth_are_listed_and_found_by_their_short_names() -> None:
 def test_sizes_of_layers_that_the_network_does_not_have_are_refused(
     algorithm: str, values: dict[str, str], message: str
 ) -> None:
-    env = "CartPole-v1" if algorithm == "PPO" else "climbing"
+    env = "CartPole-v1" if algorithm == "PPO" else "cued_two_step"
     with pytest.raises(HyperparameterError, match=message):
         changed(algorithm, env, **values)
     assert changed("QMIX", env, **{"network.memory": "none", "network.width": "32"}).sizes["hidden"] == (32, 32)

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.checks import first_method
+from parl_core.checks import check_fraction, first_method
 from parl_core.contracts._base import Scheduled
 from parl_core.contracts.batches import Batch, Sequences, learns_from
 from parl_core.contracts.dqn import DQN, SyncEvery
-from parl_core.errors import ModelContractError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 from parl_core.recurrent import State, has_memory
 
@@ -155,6 +155,17 @@ class QMIX(DQN):
     the episode is 0; an agent that was truncated is bootstrapped from its last observation, one that has terminated
     is not. Impossible actions are neither chosen nor bootstrapped from.
 
+    A monotonic mixer underestimates the best joint action where a single agent that departs from it is punished. With
+    `overestimate_weight` below 1, the optimistic weighting of Weighted QMIX (Rashid et al. 2020, arXiv:2006.10800),
+    rows whose team value is above the target count less, and the best joint action can win:
+
+        loss = mean of w * (team value - target)**2, w = 1 where team value < target, else overestimate_weight
+
+    Unlike there, targets do not come from an unrestricted central critic. In games of one step they are the rewards,
+    and the loss is the paper's; in longer ones with deterministic rewards and transitions, the greatest team value
+    tends to that of the best joint action as the weight goes to 0. Elsewhere team values tend to the luckiest outcome,
+    and so do the targets that bootstrap from them, which the paper's critic prevents.
+
     Deviations from the paper: double Q-learning (as in Samvelyan et al. 2019, section 2.3), Adam instead of RMSProp,
     and agents that have left count as 0. Unlike in PARL 2.x, the step that ends an episode is learned from.
 
@@ -173,6 +184,8 @@ class QMIX(DQN):
         sync_every: updates between two copies of the target; default 200 (paper: 200 episodes). None: only
             `sync_target()` moves it, as in PARL 2.x.
         tau: how far each of these moves goes, in (0, 1]; default 1, a copy.
+        overestimate_weight: weight of rows whose team value is above the target, in (0, 1]; default 1, QMIX itself
+            (Weighted QMIX: 0.5 in SMAC, 0.1 where agents that act alone are punished).
         eps: epsilon of Adam; default 1e-8.
         optimizer: one of `parl.optim` or of the framework, made from the parameters of both networks; default Adam.
         device: see `parl.Algorithm`.
@@ -200,6 +213,7 @@ class QMIX(DQN):
         *,
         sync_every: SyncEvery = 200,
         tau: float | None = None,
+        overestimate_weight: float = 1.0,
         eps: float = 1e-8,
         optimizer: Any = None,
         device: str = "auto",
@@ -213,6 +227,11 @@ class QMIX(DQN):
                 "attribute n_agents, for instance by self.n_agents = n_agents in its __init__"
             )
         first_method(qmixer_model, ("forward",), f"{name} (qmixer_model)")
+        self.overestimate_weight = check_fraction("overestimate_weight", overestimate_weight)
+        if self.overestimate_weight == 0.0:
+            raise HyperparameterError(
+                "overestimate_weight must be above 0, else team values only ever grow; a usual value is 0.1"
+            )
         super().__init__(
             self._team(agent_model, qmixer_model),
             gamma,
@@ -391,6 +410,13 @@ class QMIX(DQN):
                 self.model.mixed(self.model.value(rows)[:, :, 0], rows["state"])
         super().settle_shapes(obs, action)
 
+    def _weighted(self, weights: Any, td_error: Any) -> Any:
+        """Return the weights of rows in the loss, smaller where the team value is above the target."""
+        if self.overestimate_weight == 1.0:
+            return weights
+        above = self.model._as_numbers(td_error < 0.0, td_error)
+        return weights * (1.0 - (1.0 - self.overestimate_weight) * above)
+
     def _learns_with_memory(self, model: Any) -> bool:
         return bool(model.remembers)
 
@@ -410,6 +436,7 @@ class VDN(QMIX):
         clip_grad_norm: limit of the gradients' global norm.
         sync_every: updates between two copies of the target.
         tau: how far each of these moves goes.
+        overestimate_weight: weight of rows whose team value is above the target.
         eps: epsilon of Adam.
         optimizer: replaces Adam.
         device: see `parl.Algorithm`.
@@ -425,6 +452,7 @@ class VDN(QMIX):
         *,
         sync_every: SyncEvery = 200,
         tau: float | None = None,
+        overestimate_weight: float = 1.0,
         eps: float = 1e-8,
         optimizer: Any = None,
         device: str = "auto",
@@ -438,6 +466,7 @@ class VDN(QMIX):
             clip_grad_norm,
             sync_every=sync_every,
             tau=tau,
+            overestimate_weight=overestimate_weight,
             eps=eps,
             optimizer=optimizer,
             device=device,

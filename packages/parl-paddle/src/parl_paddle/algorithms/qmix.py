@@ -45,7 +45,8 @@ class QMIX(contract.QMIX, Algorithm):
             next_state = paddle.gather(obs["state"], ahead)
             target = batch.reward + batch.discount * self.target_model.mixed(v_t, next_state)
         td_error = target - self.model.mixed(q_tm1, obs["state"])
-        return squared_error(td_error, batch.weights), {"mean_td_error": (batch.weights * td_error).mean()}
+        loss = squared_error(td_error, self._weighted(batch.weights, td_error))
+        return loss, {"mean_td_error": (batch.weights * td_error).mean()}
 
     def _values_of(self, model: Any, batch: Sequences) -> Tensor:
         values: Tensor = self._unrolled(model, batch) if self.remembers else model.value(batch.obs)

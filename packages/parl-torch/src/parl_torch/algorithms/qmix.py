@@ -41,7 +41,8 @@ class QMIX(contract.QMIX, Algorithm):
             v_t = q_t.gather(2, q_t_selector.argmax(2, keepdim=True)).squeeze(2) * later
             target = batch.reward + batch.discount * self.target_model.mixed(v_t, obs["state"][ahead])
         td_error = target - self.model.mixed(q_tm1, obs["state"])
-        return squared_error(td_error, batch.weights), {"mean_td_error": (batch.weights * td_error).mean()}
+        loss = squared_error(td_error, self._weighted(batch.weights, td_error))
+        return loss, {"mean_td_error": (batch.weights * td_error).mean()}
 
     def _values_of(self, model: Any, batch: Sequences) -> Tensor:
         values: Tensor = self._unrolled(model, batch) if self.remembers else model.value(batch.obs)
