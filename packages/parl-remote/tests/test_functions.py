@@ -20,7 +20,7 @@ import textwrap
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -206,6 +206,22 @@ async def numbers_in_a_loop(path: str) -> AsyncGenerator[Any, Any]:
     finally:
         await asyncio.sleep(0)
         Path(path).write_text("closed")
+
+
+class ClosedFile(Mapping[str, int]):
+    """A mapping that can neither be sent nor read, as a file of h5py that is closed."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("file objects cannot be pickled")
+
+    def __getitem__(self, name: str) -> int:
+        raise ValueError("the file is closed")
+
+    def __iter__(self) -> Iterator[str]:
+        raise ValueError("the file is closed")
+
+    def __len__(self) -> int:
+        raise ValueError("the file is closed")
 
 
 class Tally:
@@ -930,6 +946,35 @@ class TestMap:
         with pytest.raises(SerializationError, match=r"argument 1 \(a lock\) of str\(\) cannot be sent"):
             next(results)
         assert next(results) == "3"
+
+    def test_an_item_that_can_neither_be_sent_nor_read_is_refused(self, executor: Executor) -> None:
+        results = parl_remote.map(str, [1, ClosedFile(), 3], timeout=PATIENCE_S)
+        assert next(results) == "1"
+        with pytest.raises(SerializationError, match=r"argument 1 \(a ClosedFile\) of str\(\) cannot be sent"):
+            next(results)
+        assert list(results) == ["3"]
+        with pytest.raises(SerializationError, match=r"argument 1 \(a ClosedFile\) of str\(\) cannot be sent"):
+            executor.submit(str, ClosedFile()).result(PATIENCE_S)
+
+    def test_an_error_while_work_is_handed_out_does_not_hold_up_later_work(
+        self, executor: Executor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pick, thread = Workers._pick, threading.current_thread()
+
+        def pick_elsewhere(workers: Workers) -> Any:
+            if threading.current_thread() is thread:
+                raise MemoryError("none is left")
+            return pick(workers)
+
+        def submit_until_it_is_this_threads_turn() -> None:
+            while True:
+                executor.submit(square, 3)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Workers, "_pick", pick_elsewhere)
+            with pytest.raises(MemoryError):
+                submit_until_it_is_this_threads_turn()
+        assert executor.submit(square, 4).result(PATIENCE_S) == 16
 
     def test_the_ends_of_a_pipe_are_refused_in_words(self, shared_cluster: None) -> None:
         end, _ = multiprocessing.Pipe()

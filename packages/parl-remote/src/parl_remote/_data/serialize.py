@@ -374,7 +374,7 @@ def refusal(
     names: Callable[[], list[str]],
     to: str = "actor",
 ) -> SerializationError:
-    """Return the error for arguments that cannot be sent, see `dumps_arguments`."""
+    """Return the error for arguments that cannot be sent, see `dumps_arguments`; never raises."""
     what, inside = _culprit(args, kwargs, names)
     if isinstance(error, FuturePickled):
         return SerializationError(f"{what} of {call}(): {error}", what=f"{what} of {call}")
@@ -412,8 +412,11 @@ def unreadable(what: str, where: str, error: BaseException) -> SerializationErro
 
 
 def inside(value: object, name: str) -> str:
-    """Return the part of a value that cannot be pickled, for a message; empty for the value itself."""
-    found = culprit_in(value, name, dumps)
+    """Return the part of a value that cannot be pickled, for a message; empty for the value itself; never raises."""
+    try:
+        found = culprit_in(value, name, dumps)
+    except Exception:  # of the value's own code: its items or attributes cannot be read, or a key has no text
+        return ""
     return f"{found}; " if found else ""
 
 

@@ -311,21 +311,24 @@ class Workers:
                 self._again = True
                 return
             self._dispatching = True
-        while True:
-            with self.lock:
-                self._again = False
-                picked = self._pick()
-                makers, self._makers = self._makers, []
-                goes_on = self._dispatching = picked is not None or self._again
-            for maker in makers:  # without the lock: `start` waits for the thread, which may run a finalizer first
-                try:
-                    maker.start()
-                except RuntimeError as error:  # no thread can be had, or the interpreter ends
-                    self._not_made(NoResources(f"no thread can be started that makes one: {error}"), insist=True)
-            if not goes_on:
-                return
-            if picked is not None:
-                self._send(*picked)
+        goes_on = True
+        try:
+            while goes_on:
+                with self.lock:
+                    self._again = False
+                    picked = self._pick()
+                    makers, self._makers = self._makers, []
+                    goes_on = self._dispatching = picked is not None or self._again
+                for maker in makers:  # without the lock: `start` waits for the thread, which may run a finalizer first
+                    try:
+                        maker.start()
+                    except RuntimeError as error:  # no thread can be had, or the interpreter ends
+                        self._not_made(NoResources(f"no thread can be started that makes one: {error}"), insist=True)
+                if picked is not None:
+                    self._send(*picked)
+        finally:
+            if goes_on:  # an error ends it
+                self._dispatching = False
 
     def release_idle(self) -> int:
         """End the idle workers, because their resources are needed; return their number."""
