@@ -153,6 +153,11 @@ def changes_dict(number: int) -> Any:
     return _reused["dict"]
 
 
+def changes_list_with_a_handle(number: int, queue: Any) -> Any:
+    _reused["list"][:] = number, queue
+    return _reused["list"]
+
+
 def hold(path: str) -> str:
     with open(path) as gate:  # a FIFO: opens when the test opens its end
         return gate.read()
@@ -1537,6 +1542,35 @@ def test_no_call_sees_what_another_has_changed_in_a_callable_with_an_actor(share
     function = Bumped(parl_remote.Queue())
     with Executor(1) as executor:
         assert [executor.submit(function).result(PATIENCE_S) for _ in range(3)] == [1, 1, 1]
+
+
+def test_calls_with_handles_are_serialized_when_they_are_submitted(shared_cluster: None, tmp_path: Path) -> None:
+    queue: Any = parl_remote.Queue()
+    settings: dict[str, int] = {}
+    array = np.zeros(100_000)  # which travels outside of the pickle
+    names: dict[str, Any] = {"__name__": "__main__", "queue": queue}
+    exec("def read(): return queue.qsize() + number, number", names)
+    os.mkfifo(tmp_path / "gate")
+    calls = []
+    with Executor(1) as executor:
+        executor.submit(hold, str(tmp_path / "gate"))
+        for number in range(3):
+            settings["number"] = names["number"] = number
+            array[0] = number
+            calls += [
+                executor.submit(lambda _, read, other: (read["number"], other[0]), queue, settings, array),
+                executor.submit(lambda: (queue.qsize() + number, number)),  # noqa: B023  # sent at once
+                executor.submit(names["read"]),
+            ]
+        (tmp_path / "gate").write_text("")
+    assert [call.result(PATIENCE_S) for call in calls] == [(n, n) for n in range(3) for _ in range(3)]
+
+
+def test_results_of_one_chunk_with_handles_arrive_as_each_was_returned(shared_cluster: None) -> None:
+    queues: list[Any] = [parl_remote.Queue()] * 8
+    with Executor(1) as executor:
+        found = list(executor.map(changes_list_with_a_handle, range(8), queues, chunksize=8))
+    assert found == [[number, queues[0]] for number in range(8)]
 
 
 def test_functions_of_a_module_share_its_globals_from_call_to_call(shared_cluster: None) -> None:

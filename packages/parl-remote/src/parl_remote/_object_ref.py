@@ -225,8 +225,8 @@ class ObjectRef(serialize.Reference, Generic[T]):
     def __reduce_ex__(self, protocol: object) -> Any:
         return _arrive, self._passport()
 
-    def _parl_referent(self) -> ObjectRef[T]:
-        return self
+    def _parl_referents(self) -> tuple[ObjectRef[T]]:
+        return (self,)
 
     def _passport(self) -> tuple[Any, ...]:
         """Return the pickled state: the value or its location, and its references with their current locations.
@@ -268,8 +268,8 @@ class _DirectArgument(serialize.Reference):
     def __reduce_ex__(self, protocol: object) -> Any:
         return _arrive_value, self.ref._passport()
 
-    def _parl_referent(self) -> ObjectRef[Any]:
-        return self.ref
+    def _parl_referents(self) -> tuple[ObjectRef[Any]]:
+        return (self.ref,)
 
 
 @uninterrupted

@@ -310,8 +310,8 @@ class Opened(serialize.Reference):
     def __init__(self, source: _Source) -> None:
         self._source = source
 
-    def _parl_referent(self) -> _Source:
-        return self._source
+    def _parl_referents(self) -> tuple[_Source]:
+        return (self._source,)
 
     def __reduce__(self) -> tuple[Callable[[int], RemoteIterator], tuple[int]]:
         return RemoteIterator, (self._source.number,)

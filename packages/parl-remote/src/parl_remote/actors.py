@@ -119,8 +119,8 @@ class _RemoteHandle(Reference):
         ref = self._open("pickle")
         return _arrive, (ref.place, ref.spec.shipped())
 
-    def _parl_referent(self) -> ActorRef:
-        return self._open("pickle")
+    def _parl_referents(self) -> tuple[ActorRef]:
+        return (self._open("pickle"),)
 
     def _open(self, method: str) -> ActorRef:
         if self._ref is None:

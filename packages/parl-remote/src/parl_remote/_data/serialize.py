@@ -99,23 +99,28 @@ class Reference:
 
     __slots__ = ()
 
-    def _parl_referent(self) -> object:
-        """Return the object that keeps it alive."""
+    def _parl_referents(self) -> Sequence[object]:
+        """Return the objects that keep it alive."""
         raise NotImplementedError
 
 
-class Pickled:
+class Pickled(Reference):
     """A value that was pickled earlier, and is sent in its state of that time.
 
     Args:
         frames: The result of `dumps`; copied.
+        referents: The referents of the references contained in it.
     """
 
-    __slots__ = ("_buffers", "_data")
+    __slots__ = ("_buffers", "_data", "_referents")
 
-    def __init__(self, frames: Sequence[Buffer]) -> None:
+    def __init__(self, frames: Sequence[Buffer], referents: Sequence[object] = ()) -> None:
         self._data = bytes(frames[0])
         self._buffers = [bytearray(buffer) for buffer in frames[1:]]
+        self._referents = referents
+
+    def _parl_referents(self) -> Sequence[object]:
+        return self._referents
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return loads, (self._data, [pickle.PickleBuffer(buffer) for buffer in self._buffers])
@@ -271,7 +276,7 @@ class _CollectingPickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if issubclass(type(value), Reference):
-            self._references.append(value._parl_referent())
+            self._references.extend(value._parl_referents())
         return NotImplemented
 
 
@@ -449,7 +454,7 @@ class _ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no t
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
         if issubclass(kind, Reference):
-            self.references.append(value._parl_referent())
+            self.references.extend(value._parl_referents())
         if isinstance(value, io.IOBase) and is_open_file(value):  # cloudpickle would send what is left to read
             raise pickle.PicklingError(f"cannot pickle the open file {getattr(value, 'name', value)!r}")
         if kind.__module__ == _CONNECTIONS.decode() and hasattr(value, "fileno"):  # plain pickle sends its number

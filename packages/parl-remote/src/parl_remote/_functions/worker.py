@@ -56,7 +56,7 @@ _MOST_AT_ONCE = 64  # items, which may turn out to be slow
 _FUNCTIONS_KEPT = 32  # by a worker; they may hold large values
 T = TypeVar("T")
 Packed = list[Any] | tuple[Any]
-"""A list of a pickle and the large buffers outside of it, or a tuple of a value that is pickled with the message."""
+"""A list of a pickle and the large buffers outside of it, or a tuple of a value that is read with the message."""
 
 
 class CallForm(IntEnum):
@@ -68,14 +68,16 @@ class CallForm(IntEnum):
 
 
 def pack(value: object) -> Packed:
-    """Return a value pickled; in a tuple as it is if it contains references, which the message has to record.
+    """Return a value pickled; as a part of the message if it contains references, which the message has to record.
 
     Raises:
         Exception: Whatever pickling raised.
     """
     references: list[object] = []
     data, *buffers = serialize.dumps(value, references)
-    return (value,) if references else [data, *map(pickle.PickleBuffer, buffers)]
+    if references:
+        return (serialize.Pickled([data, *buffers], references),)
+    return [data, *map(pickle.PickleBuffer, buffers)]
 
 
 def pack_items(items: Any, how: CallForm) -> Packed:
@@ -100,12 +102,12 @@ def unpack(packed: Packed) -> Any:
 
 
 def size_of(packed: Packed) -> int:
-    """Return the number of bytes of a packed value; 0 if it is not pickled."""
+    """Return the number of bytes of a packed value; 0 if it is a part of the message."""
     return sum(memoryview(part).nbytes for part in packed) if type(packed) is list else 0
 
 
 def kept(packed: Packed) -> Packed:
-    """Return a packed value with copies of the buffers, which nothing else writes to."""
+    """Return a packed value with buffers of its own, which nothing else writes to."""
     if type(packed) is not list:
         return packed
     return [packed[0], *(pickle.PickleBuffer(bytearray(buffer)) for buffer in packed[1:])]
@@ -150,7 +152,8 @@ class Code(NamedTuple):
         for part in frames:
             digest.update(part)
         if references:
-            return cls(digest.digest(), (function,), name, not _may_have_state(function))
+            packed = (serialize.Pickled(frames, references),)
+            return cls(digest.digest(), packed, name, not _may_have_state(function))
         return cls(digest.digest(), kept([frames[0], *map(pickle.PickleBuffer, frames[1:])]), name, True)
 
 
@@ -362,13 +365,13 @@ def _is_own(value: Any, count: int) -> bool:
 
 
 def _as_it_is(value: Any) -> Any:
-    """Return the value pickled in its current state, or itself if it cannot be pickled or contains references."""
+    """Return the value pickled in its current state, or itself if it cannot be pickled."""
     references: list[object] = []
     try:
         frames = serialize.dumps(value, references)
     except Exception:  # reported when the chunk is sent
         return value
-    return value if references else _Result(frames)
+    return _Result(frames, references)
 
 
 def _counts() -> tuple[int, int]:

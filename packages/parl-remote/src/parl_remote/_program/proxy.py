@@ -140,9 +140,8 @@ class RemoteObject(Reference):
     _parl_ref: ActorRef
     _parl_wait: bool
 
-    def _parl_referent(self) -> ActorRef:
-        ref: ActorRef = _get(self, "_parl_ref")
-        return ref
+    def _parl_referents(self) -> tuple[ActorRef]:
+        return (_get(self, "_parl_ref"),)
 
     def __getattr__(self, name: str) -> Any:
         """Return a remote attribute or method; called only for names that the proxy itself lacks."""
