@@ -132,7 +132,13 @@ def deadly_once(number: int, path: str) -> int:
     return number
 
 
-_reused: dict[str, Any] = {"array": np.zeros(5_000), "list": [0], "dict": {0: 0}}
+_reused: dict[str, Any] = {
+    "array": np.zeros(5_000),
+    "list": [0],
+    "dict": {0: 0},
+    "tuple": (np.zeros(3), [0]),
+    "tuples": ((), ([0],)),
+}
 
 
 def changes_array(number: int) -> Any:
@@ -151,6 +157,16 @@ def changes_array_and_returns_a_part(number: int) -> Any:
 def changes_dict(number: int) -> Any:
     _reused["dict"][0] = number
     return _reused["dict"]
+
+
+def changes_tuple(number: int) -> Any:
+    _reused["tuple"][0][:] = number
+    return _reused["tuple"]
+
+
+def changes_tuple_of_tuples(number: int) -> Any:
+    _reused["tuples"][1][0][0] = number
+    return _reused["tuples"][::-1]
 
 
 def changes_list_with_a_handle(number: int, queue: Any) -> Any:
@@ -359,7 +375,15 @@ def executor(shared_cluster: None) -> Iterator[Executor]:
 
 
 @pytest.mark.parametrize(
-    "function", [changes_array, changes_array_in_a_list, changes_array_and_returns_a_part, changes_dict]
+    "function",
+    [
+        changes_array,
+        changes_array_in_a_list,
+        changes_array_and_returns_a_part,
+        changes_dict,
+        changes_tuple,
+        changes_tuple_of_tuples,
+    ],
 )
 def test_results_of_one_chunk_arrive_as_each_was_returned(shared_cluster: None, function: Callable[[int], Any]) -> None:
     with Executor(max_workers=1) as executor:

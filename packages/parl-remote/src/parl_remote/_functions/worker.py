@@ -353,11 +353,14 @@ def _is_own(value: Any, count: int) -> bool:
         count: The reference count of the value if the function keeps no reference.
     """
     kind = type(value)
-    if kind is not tuple and sys.getrefcount(value) > count:
-        return False
+    within = _WITHIN
+    if sys.getrefcount(value) > count:
+        if kind is not tuple:
+            return False
+        within = 0  # the function keeps what is in the tuple, too
     if kind is list or kind is tuple or kind is dict:
         for one in value.values() if kind is dict else value:
-            if type(one) not in _UNCHANGING and not _is_own(one, _WITHIN):
+            if type(one) not in _UNCHANGING and not _is_own(one, within):
                 return False
         return True
     numpy = sys.modules.get("numpy")
