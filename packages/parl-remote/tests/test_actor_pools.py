@@ -140,6 +140,11 @@ def test_items_are_taken_as_they_are_needed_and_may_be_endless(anywhere: str) ->
         assert len(taken) <= 3 + 5
 
 
+def test_items_may_have_no_length_although_their_class_has(anywhere: str) -> None:
+    with ActorPool(Worker, 2, args=(10,)) as pool:
+        assert list(itertools.islice(pool.map("work", range(10**20)), 3)) == [10, 11, 12]
+
+
 def test_nothing_comes_of_nothing(anywhere: str) -> None:
     with ActorPool(Worker, 1) as pool:
         assert list(pool.map("work", [])) == []

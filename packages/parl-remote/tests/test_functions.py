@@ -245,6 +245,21 @@ class ClosedFile(Mapping[str, int]):
         raise ValueError("the file is closed")
 
 
+class Loader(Iterable[int]):
+    """Five numbers with a length that is another number, or an error."""
+
+    def __init__(self, length: int | Exception) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        if isinstance(self.length, Exception):
+            raise self.length
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
 class Tally:
     def __init__(self) -> None:
         self.total = 0
@@ -1083,6 +1098,25 @@ class TestMap:
         assert sum(1 for _ in parl_remote.map(functools.partial(tell, counter), range(10))) == 10
         assert counter.count == 45
         assert list(parl_remote.map(tell, [counter] * 2, [1, 1], chunksize=1))[-1] > 45
+
+    @pytest.mark.parametrize(
+        "items",
+        [Loader(0), Loader(1), Loader(9), Loader(TypeError("has no len()")), Loader(NotImplementedError())],
+        ids=["0", "1", "9", "TypeError", "NotImplementedError"],
+    )
+    def test_the_length_of_items_may_be_wrong_or_missing(self, executor: Executor, items: Loader) -> None:
+        squares = [0, 1, 4, 9, 16]
+        assert list(executor.map(square, items)) == squares
+        assert list(executor.map(square, items, buffersize=2)) == squares
+        assert list(parl_remote.map(square, items, timeout=PATIENCE_S)) == squares
+        assert list(parl_remote.map(pow, items, itertools.repeat(2), timeout=PATIENCE_S)) == squares
+
+    def test_numbers_that_are_too_large_for_indices_are_taken(self, shared_cluster: None) -> None:
+        with contextlib.closing(parl_remote.map(square, range(10**20))) as results:
+            assert list(itertools.islice(results, 5)) == [0, 1, 4, 9, 16]
+        for items in (range(3), [0, 1, 2]):
+            assert list(parl_remote.map(square, items, chunksize=sys.maxsize)) == [0, 1, 4]
+            assert list(parl_remote.map(square, items, chunksize=10**20, buffersize=10**20)) == [0, 1, 4]
 
     def test_no_items(self, shared_cluster: None) -> None:
         assert list(parl_remote.map(square, [])) == []

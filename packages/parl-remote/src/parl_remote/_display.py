@@ -16,7 +16,17 @@ from parl_core._deprecation import REMOVED_CLIENT_ATTRIBUTES, found_or_successor
 if TYPE_CHECKING:
     from parl_remote._messages import NodeStatus, Status
 
-__all__ = ["Bar", "ConnectionDisplay", "NoBar", "actor_hook", "future_html", "is_hook", "progress_bar", "short_id"]
+__all__ = [
+    "Bar",
+    "ConnectionDisplay",
+    "NoBar",
+    "actor_hook",
+    "future_html",
+    "is_hook",
+    "length_of",
+    "progress_bar",
+    "short_id",
+]
 
 _log = logging.getLogger("parl.remote")
 
@@ -171,6 +181,14 @@ class NoBar:
 
     def close(self) -> None:
         """Show nothing."""
+
+
+def length_of(items: Any) -> int | None:
+    """Return the number of items of an iterable; None if it is not known."""
+    try:
+        return len(items)
+    except Exception:  # it has none, as an iterator, or tqdm's around one; or it is longer than `len` can tell
+        return None
 
 
 def progress_bar(progress: bool | str, total: int | None) -> Bar:

@@ -19,13 +19,13 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from parl_remote import _current
 from parl_remote._connect import connected
 from parl_remote._data import serialize
-from parl_remote._display import NoBar, progress_bar
+from parl_remote._display import NoBar, length_of, progress_bar
 from parl_remote._functions.sources import Calls, Items, Results
 from parl_remote._functions.worker import CallForm, Code, Packed, kept, name_of, pack_items
 from parl_remote._functions.workers import Quota, Workers, after_fork, own_workers, shared_workers
@@ -509,7 +509,7 @@ def _zipped(iterables: Sequence[Iterable[Any]]) -> tuple[Iterable[Any], CallForm
     """Return the items, the way in which a function takes them, and their number if it is known."""
     if not iterables:
         raise TypeError("map needs at least one iterable of items")
-    sizes = [len(one) if isinstance(one, Sized) else None for one in iterables]
+    sizes = [length_of(one) for one in iterables]
     total = None if None in sizes else min(size for size in sizes if size is not None)
     if len(iterables) == 1:
         return iterables[0], CallForm.ITEM, total

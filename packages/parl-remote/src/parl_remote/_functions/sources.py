@@ -14,6 +14,7 @@ items are queued again.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -253,7 +254,8 @@ class Items:
         self.timeout_s = timeout_s
         self.running = 0
         self._code = code
-        self._items: Any = items if type(items) is range else iter(items)  # a part of a range is as small as the whole
+        # A part of a range is as small as the whole; one that is too long to have a length is iterated.
+        self._items: Any = items if type(items) is range and total is not None else iter(items)
         self._how = how
         self._chunksize = chunksize
         self.ahead = ahead
@@ -315,7 +317,7 @@ class Items:
             return
         some: list[Any] = []
         try:
-            error = take_items(some, self._items, None if capacity == inf else int(capacity))
+            error = take_items(some, self._items, None if capacity == inf else int(min(capacity, sys.maxsize)))
             self.source_error, self._exhausted = error, len(some) < capacity
             if error is not None and (is_by_handler(error) or not isinstance(error, Exception)):
                 raise error
@@ -327,7 +329,7 @@ class Items:
                 self._queue += some
                 self._taken += len(some)
                 if self._left is not None:
-                    self._left -= len(some)
+                    self._left = max(0, self._left - len(some))  # its length may be an estimate
 
     def _capacity(self) -> float:
         if self.ahead == 0:

@@ -23,11 +23,11 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from parl_remote._display import Bar, progress_bar
+from parl_remote._display import Bar, length_of, progress_bar
 from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._options import check_count, deadline_of, seconds_of
 from parl_remote._pools.dispatcher import Dispatcher, Task
@@ -285,7 +285,7 @@ class ActorPool:
             ahead=ahead or _AHEAD_FACTOR * self._per_actor * max(1, len(self)),
             is_ordered=is_ordered,
             timeout_s=timeout_s,
-            bar=progress_bar(progress, len(items) if isinstance(items, Sized) else None),
+            bar=progress_bar(progress, length_of(items)),
         )
 
 
