@@ -193,14 +193,17 @@ def test_a_shutdown_cancels_calls_that_wait_for_futures(shared_cluster: None) ->
     assert all(call.cancelled() for call in calls)
 
 
-def test_a_call_that_is_cancelled_while_it_waits_for_a_future_ends_with_that(shared_cluster: None) -> None:
+@pytest.mark.parametrize("settles", [True, False])
+def test_a_call_that_is_cancelled_while_it_waits_for_a_future_ends_at_once(shared_cluster: None, settles: bool) -> None:
     late: Any = concurrent.futures.Future()
     executor = Executor(1)
     call = executor.submit(square, late)
     assert call.cancel()
-    late.set_result(2)
     assert concurrent.futures.wait([call], PATIENCE_S).not_done == set()
+    if settles:
+        late.set_result(2)
     shut_down(executor)
+    assert call.cancelled()
 
 
 @pytest.mark.parametrize("chunksize", [None, 3, 6])

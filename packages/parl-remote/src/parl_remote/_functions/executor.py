@@ -604,6 +604,7 @@ class _Awaiting:
         self._call = calls, fn, args, kwargs, future
         self._left = len(awaited)
         self._lock = threading.Lock()
+        future.add_done_callback(calls.end_if_cancelled)  # it may be waiting for a future that is never settled
         for one in awaited:
             one.add_done_callback(self._one_less)
 

@@ -140,6 +140,11 @@ class Calls:
                 self.end(future)
         return begins
 
+    def end_if_cancelled(self, future: Any) -> None:
+        """Record that a call is settled if it was cancelled."""
+        if future.cancelled():
+            self.may_begin(future)
+
     # -- workers.Source ----------------------------------------------------------------------------------------------
 
     def has_next(self) -> bool:
