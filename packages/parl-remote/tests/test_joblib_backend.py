@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import subprocess
@@ -63,6 +64,14 @@ def test_a_callback_of_a_future_may_call_parallel(shared_cluster: None) -> None:
         future = executor.submit(abs, -1)
         future.add_done_callback(call_parallel)
         assert answers.get(timeout=PATIENCE_S) == [*range(9)]
+
+
+def test_a_call_leaves_no_exit_handler(shared_cluster: None) -> None:
+    handlers = []
+    for _ in range(3):
+        joblib.Parallel(n_jobs=2, backend="parl")(joblib.delayed(abs)(-n) for n in range(3))
+        handlers.append(atexit._ncallbacks())
+    assert handlers[1:] == handlers[:1] * 2
 
 
 def test_results_may_be_a_generator(shared_cluster: None) -> None:

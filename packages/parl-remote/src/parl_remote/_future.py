@@ -613,9 +613,14 @@ _OURS = __name__.partition(".")[0]
 
 
 class CallbackThread:
-    """A thread that runs users' callbacks one after the other, and ends when there are none for a while."""
+    """A thread that runs users' callbacks one after the other, and ends when there are none for a while.
 
-    def __init__(self) -> None:
+    Args:
+        is_awaited: Whether a program that ends waits for the remaining callbacks.
+    """
+
+    def __init__(self, *, is_awaited: bool = True) -> None:
+        self._is_awaited = is_awaited
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._runs = False
@@ -633,8 +638,9 @@ class CallbackThread:
                 except RuntimeError:
                     return False
                 self._runs = True
-                atexit.unregister(self._finish)
-                atexit.register(self._finish)  # anew, to come before the end of a later connection
+                if self._is_awaited:
+                    atexit.unregister(self._finish)
+                    atexit.register(self._finish)  # anew, to come before the end of a later connection
             self._waiting.put(action)
         return True
 

@@ -84,7 +84,8 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self._n_jobs = n_jobs
         self._given = {name: value for name, value in given.items() if name not in _OF_JOBLIB}
         self._executor = Executor(n_jobs, **{**self._options, **self._given})
-        self._callbacks = CallbackThread()  # a user's callback may call `Parallel` and wait for joblib's
+        # A thread for each call, because a user's callback may call `Parallel`, which waits for joblib's callbacks.
+        self._callbacks = CallbackThread(is_awaited=False)
         return n_jobs
 
     def submit(self, func: Any, callback: Any = None) -> Any:
