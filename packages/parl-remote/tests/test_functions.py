@@ -20,6 +20,7 @@ import textwrap
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -764,6 +765,30 @@ class TestWorkersThatEnd:
             assert quick.result() == 0
             with pytest.raises(ResultTimeout):
                 late.result(PATIENCE_S)
+
+    def test_a_time_limit_holds_also_if_no_thread_can_be_started_at_once(
+        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
+
+        def start_later(thread: threading.Thread) -> None:
+            if thread.name == "parl-timeout" and failures:
+                raise failures.pop()
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_later)
+        monkeypatch.setattr("parl_remote._functions.workers._FULL_S", 0.01)
+        with Executor(1, timeout_s=0.1) as executor, pytest.raises(ResultTimeout):
+            executor.submit(nap, 1000).result(PATIENCE_S)
+        assert failures == []
+
+    def test_an_action_that_raises_does_not_stop_the_timer(self, caplog: pytest.LogCaptureFixture) -> None:
+        clock, came = Clock(), threading.Event()
+        clock.start()
+        clock.after(0.0, deque[Any]().pop)
+        clock.after(0.0, came.set)
+        assert came.wait(PATIENCE_S)
+        assert [record.exc_info and record.exc_info[0] for record in caplog.records] == [IndexError]
 
 
 class TestMap:

@@ -112,7 +112,12 @@ class Clock:
                 left = max(0.0, todo[0][0] - time.monotonic()) if todo else None
                 heapq.heappush(todo, self._given.get(timeout=left))
             except queue.Empty:
-                heapq.heappop(todo)[2]()
+                action = heapq.heappop(todo)[2]
+                try:
+                    action()
+                except Exception:  # a lack of memory, for example; the others still run
+                    _log.exception("%r failed in the timer of functions", action)
+                del action
 
 
 _clock = Clock()
@@ -634,7 +639,10 @@ class Workers:
                 return
             worker.overdue = True
             self._workers.pop(worker, None)  # it gets no other chunk, also if it answers at this moment
-        threading.Thread(target=worker.ref.destroy, name="parl-timeout", daemon=True).start()
+        try:
+            threading.Thread(target=worker.ref.destroy, name="parl-timeout", daemon=True).start()
+        except RuntimeError:  # no thread can be had, now
+            self._clock.after(_FULL_S, partial(self._time_out, worker, chunk))
 
     def _lost(self, worker: _Worker, chunk: Chunk, error: BaseException) -> None:
         """Run a chunk whose worker ended again in pieces, to find and give up the item that ends workers."""
