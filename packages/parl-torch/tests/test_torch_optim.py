@@ -1,5 +1,6 @@
 """One update step: the fused kernel beside PyTorch's own optimizer."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from parl_core.errors import WeightsMismatchError
+from parl_torch._compiled import gradients_of
 from parl_torch.model import Model
 from parl_torch.optim import Adam
 
@@ -105,6 +107,35 @@ def test_a_state_is_a_copy_that_continues_as_the_original() -> None:
     for name, array in one.get_weights().items():
         np.testing.assert_array_equal(other.get_weights()[name], array, err_msg=name)
     assert state["step/one.bias"] == 1
+
+
+class OneConvolution(Model):
+    def __init__(self) -> None:
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        output: Tensor = self.conv(images.contiguous(memory_format=torch.channels_last)).square().mean()
+        return output
+
+
+def test_gradients_lie_in_memory_as_their_parameters_do() -> None:
+    model = OneConvolution()
+    gradient, _ = gradients_of(model(torch.randn(8, 3, 9, 9)), [*model.parameters()])
+    assert gradient is not None
+    assert gradient.stride() == model.conv.weight.stride()  # that of the images, which the kernel would take for it
+
+
+def test_a_restored_state_fits_weights_with_channels_last() -> None:
+    one = OneConvolution().to(memory_format=torch.channels_last)
+    other = copy.deepcopy(one)
+    adam, twin = Adam(one, lr=0.1), Adam(other, lr=0.1)
+    adam.minimize(one(torch.randn(8, 3, 9, 9)))
+    twin.set_state({name: np.array(array, order="C") for name, array in adam.get_state().items()})  # as files have it
+    one.sync_weights_to(other)
+    images = torch.randn(8, 3, 9, 9)
+    adam.minimize(one(images))
+    twin.minimize(other(images))
+    np.testing.assert_array_equal(other.get_weights()["conv.weight"], one.get_weights()["conv.weight"])
 
 
 @pytest.mark.parametrize("break_it", ["shape", "missing"])

@@ -52,7 +52,14 @@ def gradients_of(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | No
     """Return the gradient of a loss by each parameter; None for frozen ones and those without influence on the loss."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     found = list(torch.autograd.grad(loss, trained, allow_unused=True))
-    return [found.pop(0) if parameter.requires_grad else None for parameter in parameters]
+    return [_laid_out_as(one, found.pop(0)) if one.requires_grad else None for one in parameters]
+
+
+def _laid_out_as(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+    """Return a gradient in the memory layout of its parameter, as Adam's kernel takes both; convolutions choose one."""
+    if gradient is None or gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
 
 
 class CompiledGradients:

@@ -230,8 +230,8 @@ class Adam(contract.Optimizer):
         self._state = {
             named[name]: _Moments(
                 clocks[int(step[name]), named[name].device],
-                torch.tensor(moment1[name]).to(named[name]),
-                torch.tensor(moment2[name]).to(named[name]),
+                torch.zeros_like(named[name]).copy_(torch.tensor(moment1[name])),
+                torch.zeros_like(named[name]).copy_(torch.tensor(moment2[name])),
             )
             for name in step
         }
