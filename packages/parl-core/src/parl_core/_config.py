@@ -12,6 +12,7 @@ __all__ = [
     "chosen_variables",
     "device_choice",
     "one_thread_unless_chosen",
+    "sets_malloc",
     "visible_gpus",
 ]
 
@@ -44,6 +45,12 @@ def visible_gpus() -> str | None:
 def chosen_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of an environment that set numbers of threads."""
     return {name: environment[name] for name in VARIABLES if environment.get(name)}
+
+
+def sets_malloc(environment: Mapping[str, str]) -> bool:
+    """Return whether an environment sets how much freed memory glibc keeps."""
+    is_set = any(environment.get(name) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"))
+    return is_set or "glibc.malloc." in environment.get("GLIBC_TUNABLES", "")
 
 
 def one_thread_unless_chosen(environment: Mapping[str, str]) -> dict[str, str]:
