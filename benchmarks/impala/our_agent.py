@@ -1,4 +1,6 @@
-"""This project's agent around the tasks' networks, made in the learner and in each actor."""
+"""This project's agent, made in the learner and in each actor: of its own network for images, which has the layers of
+`tasks.nature_cnn`, and of the task's network for vectors.
+"""
 
 from typing import Any
 
@@ -7,31 +9,16 @@ import tasks
 from parl_torch.agent import Agent
 from parl_torch.algorithms import IMPALA
 from parl_torch.model import Model
+from parl_torch.networks import AtariActorCritic
 
 __all__ = ["make_agent"]
 
 
-class Shared(Model):
-    """A task's network as a model."""
+class OfVectors(Model):
+    """A network of vectors, which actors run in numpy, and which learns without autograd."""
 
     def __init__(self, network: tasks.Network) -> None:
         self.network = network
-
-    def policy_and_value(self, obs: Any) -> Any:
-        """Logits and values."""
-        return self.network.policy_and_value(obs)
-
-    def policy(self, obs: Any) -> Any:
-        """Logits."""
-        return self.network.policy_and_value(obs)[0]
-
-    def value(self, obs: Any) -> Any:
-        """Values."""
-        return self.network.policy_and_value(obs)[1]
-
-
-class OfVectors(Shared):
-    """A network of vectors, which actors run in numpy, and which learns without autograd."""
 
     def policy_and_value(self, obs: Any) -> Any:
         """Logits and values."""
@@ -42,12 +29,16 @@ class OfVectors(Shared):
         """Logits."""
         return self.network.pi(self.network.trunk(obs))
 
+    def value(self, obs: Any) -> Any:
+        """Values."""
+        return self.network.v(self.network.trunk(obs))
+
 
 def make_agent(task: str, compute_dtype: str = "float32") -> Any:
     """An agent for the task of this name; `compute_dtype` is its networks'."""
-    model = Shared if tasks.TASKS[task].images else OfVectors
+    network = tasks.TASKS[task].network()
     algorithm = IMPALA(
-        model(tasks.TASKS[task].network()),
+        AtariActorCritic(network.pi.out_features) if tasks.TASKS[task].images else OfVectors(network),
         sample_batch_steps=tasks.STEPS,
         gamma=tasks.GAMMA,
         vf_loss_coeff=tasks.VALUE_LOSS,

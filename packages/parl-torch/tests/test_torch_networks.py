@@ -34,6 +34,32 @@ def test_the_atari_q_network_takes_uint8_frames() -> None:
     assert agent.get_weights()["trunk.3.weight"].shape == (512, 64 * 7 * 7)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("channels", [1, 3, 6])
+def test_convolutions_learn_with_channels_last(channels: int, dtype: type[np.generic]) -> None:
+    trunk = networks.NatureCNN()
+    images = torch.from_numpy(np.random.default_rng(1).integers(256, size=(3, channels, 40, 40)).astype(dtype))
+    trunk(images)
+    layouts: list[tuple[int, ...]] = []
+    trunk[0].register_forward_pre_hook(lambda _, inputs: layouts.append(inputs[0].stride()))
+    found = trunk(images)
+    (gradient,) = torch.autograd.grad(found.square().sum(), trunk[0].weight)
+    plain = (images / 255.0).contiguous()
+    for layer in trunk:
+        plain = layer(plain)
+    (expected,) = torch.autograd.grad(plain.square().sum(), trunk[0].weight)
+    assert [stride[1] for stride in layouts] == [1, 40 * 40]
+    torch.testing.assert_close(found, plain)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_images_may_ask_for_a_gradient() -> None:
+    trunk = networks.NatureCNN()
+    images = torch.rand(2, 3, 40, 40, requires_grad=True)
+    trunk(images).sum().backward()
+    assert images.grad is not None
+
+
 def test_the_atari_actor_critic_passes_its_trunk_once() -> None:
     model = AtariActorCritic(6)
     agent = Agent(PPO(model, device="cpu"))

@@ -38,6 +38,10 @@ class Layer:
 
         def __call__(self, inputs: Any) -> Any: ...
 
+    def _divided(self, images: Any, span: float) -> Any:
+        """Backend hook: return images `[batch, channels, height, width]` divided by a number."""
+        return images if span == 1.0 else images / span
+
 
 @dataclass(frozen=True)
 class ImageFormat:
@@ -82,7 +86,7 @@ class ImageFormat:
         return cls(frames, image[0], image[1], image[2], False, low, span)
 
     def planes(self, layers: Any, images: Any) -> Any:
-        """Return images `[batch, planes, height, width]` as floats, in [0, 1] where the space has bounds."""
+        """Return images `[batch, planes, height, width]` as floats from 0 on, up to `span` if the space has bounds."""
         pixels = layers.cast(images, "float32")
         if self.last:
             order = [0, 1, 4, 2, 3] if self.frames else [0, 3, 1, 2]
@@ -92,7 +96,7 @@ class ImageFormat:
             pixels = layers.reshape(pixels, [0, planes, self.height, self.width])
         if self.low:
             pixels = pixels - self.low
-        return pixels if self.span == 1.0 else pixels / self.span
+        return pixels
 
 
 class ImageEncoder(Layer):
@@ -123,7 +127,8 @@ class ImageEncoder(Layer):
 
     def forward(self, images: Any) -> Any:
         """Return the features of images as the environment gives them."""
-        return super().forward(self.form.planes(self._layers, images))  # type: ignore[misc]  # of the framework
+        planes = self.form.planes(self._layers, images)
+        return super().forward(self._divided(planes, self.form.span))  # type: ignore[misc]  # of the framework
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ class NatureCNN(Layer):
 
     def forward(self, images: Any) -> Any:
         """Return the features of images."""
-        return super().forward(images / 255.0)  # type: ignore[misc]  # of the framework's Sequential
+        return super().forward(self._divided(images, 255.0))  # type: ignore[misc]  # of the framework's Sequential
 
 
 class CriticTrunk(Layer):
