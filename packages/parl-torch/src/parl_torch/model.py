@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -120,7 +121,11 @@ class Model(nn.Module, contract.Model):
     @torch.no_grad()
     def _assign(self, tensors: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
         for name, tensor in tensors.items():
-            tensor.copy_(torch.tensor(arrays[name]))
+            array = arrays[name]
+            if tensor.device.type == "cpu" and tensor.dtype is torch.float32 and array.dtype == np.float32:
+                np.copyto(tensor.detach().numpy(), array)  # arrays of actors are read-only, which tensors cannot be
+            else:
+                tensor.copy_(torch.tensor(array))
 
     @torch.no_grad()
     def _blend(self, target: list[Tensor], source: list[Tensor], decay: float) -> None:
