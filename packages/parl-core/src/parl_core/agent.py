@@ -641,16 +641,16 @@ class Agent:
                 "play episodes with parl_core.training.offline.evaluate_with_target_return, or give all of "
                 "it to agent.run(agent.alg.predict, obs, action, return_to_go, timestep, mask)"
             )
-        of_parts = isinstance(self.obs_ndim, Mapping)
+        ndim = self.obs_ndim
+        if type(obs) is np.ndarray and type(ndim) is int and obs.ndim == ndim + 1:  # the usual kind costs no call
+            return obs, False
+        of_parts = isinstance(ndim, Mapping)
         if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], Mapping) and not of_parts:
             raise ValueError(
                 "the observation is a pair of an observation and a dictionary, which is what env.reset() returns: "
                 "write obs, info = env.reset() and pass obs"
             )
-        batch, single = _as_batch(obs, self.obs_ndim)
-        if not holds_tensors(batch):
-            _refuse_nan(batch)
-        return batch, single
+        return _as_batch(obs, ndim)
 
     def _forward(self, method: Callable[..., Any], batch: Any, with_noise: bool = False, **options: Any) -> Any:
         """Return the result of a method of the algorithm for a batch of observations, in evaluation mode.
@@ -664,6 +664,8 @@ class Agent:
                     self._acted_on = {"obs": batch.shape[1:]}
                 self.alg._settle_threads()
                 return found
+        if not holds_tensors(batch):  # a small network in numpy has found that its outputs are not finite
+            _refuse_nan(batch)
         if self.alg.remembers:
             method = self._through_memory(method)
         if self._by_mode is None:
