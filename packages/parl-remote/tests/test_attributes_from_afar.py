@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from multiprocessing.connection import Client, Listener
 from typing import Any
 
 import pytest
@@ -100,6 +102,45 @@ def test_hasattr_tells_the_truth_before_and_after_the_actor_changes(anywhere: st
     assert not hasattr(thing, "colour")
 
 
+def test_an_attribute_that_a_thread_of_the_object_sets_later_is_found(anywhere: str) -> None:
+    learner: Any = Learner()
+    with Listener() as listener:
+        learner.begin(listener.address)
+        with listener.accept() as thread:
+            assert not hasattr(learner, "result")
+            thread.send("go on")
+            assert thread.recv() == "set"
+    assert learner.result == 42
+    assert "noted" in dir(learner)
+    with pytest.raises(AttributeError, match="did you mean noted"):
+        _ = learner.note
+
+
+def test_an_attribute_that_a_cancelled_coroutine_sets_is_found(anywhere: str) -> None:
+    waiter: Any = Waiter()
+    with Listener() as listener:
+        waiting = waiter.wait(listener.address)
+        with listener.accept() as coroutine:
+            assert coroutine.recv() == "waits"
+            assert waiting.cancel()
+            assert coroutine.recv() == "set"
+    assert waiter.end == "cancelled"
+
+
+def test_attributes_that_the_class_gets_between_two_actors_are_found_in_the_second(anywhere: str) -> None:
+    first: Any = Growing()
+    Growing.grown = 5  # type: ignore[attr-defined]
+    Growing.added_method = lambda self, by: (self.grown, by)  # type: ignore[attr-defined]
+    try:
+        second: Any = Growing()
+        assert second.grown == 5
+        assert second.added_method(2) == (5, 2)
+        assert second.size() == 1
+        assert first.size() == 1
+    finally:
+        del Growing.grown, Growing.added_method  # type: ignore[attr-defined]
+
+
 def test_an_attribute_set_before_an_exception_is_known_afterwards(anywhere: str) -> None:
     thing = Thing()
     with pytest.raises(ValueError, match="boom"):
@@ -140,6 +181,38 @@ def test_a_value_that_cannot_be_pickled_is_refused_by_name(anywhere: str) -> Non
     with pytest.raises(SerializationError, match="argument 'colour'"):
         thing.colour = threading.Lock()
     assert thing.colour == "red"
+
+
+@parl_remote.remote_class
+class Learner:
+    """Its thread sets attributes between two calls, when the test tells it so."""
+
+    def begin(self, address: Any) -> None:
+        threading.Thread(target=self._learn, args=(Client(address),), daemon=True).start()
+
+    def _learn(self, test: Any) -> None:
+        test.recv()
+        self.result = 42
+        self.noted = True
+        test.send("set")
+
+
+@parl_remote.remote_class(wait=False)
+class Waiter:
+    async def wait(self, address: Any) -> None:
+        test = Client(address)
+        try:
+            test.send("waits")
+            await asyncio.Event().wait()
+        finally:
+            self.end = "cancelled"
+            test.send("set")
+
+
+@parl_remote.remote_class
+class Growing:
+    def size(self) -> int:
+        return 1
 
 
 @parl_remote.remote_class

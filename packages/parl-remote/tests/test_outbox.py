@@ -66,9 +66,6 @@ class Path:
     def met_loss(self) -> None:
         self.losses += 1
 
-    def names_changed(self) -> bool:
-        return False
-
     def tend(self) -> None:
         pass
 

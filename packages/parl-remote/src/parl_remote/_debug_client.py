@@ -195,10 +195,6 @@ class _LocalPath(OpenPath):
         future._settle(answer.value, answer.error)
         return True
 
-    def names_changed(self) -> bool:
-        """Return False: all callers share one list of names."""
-        return False
-
     def close(self) -> None:
         with self._turn:
             self._host.machine.state = ActorState.CLOSED

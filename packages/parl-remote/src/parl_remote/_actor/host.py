@@ -27,6 +27,7 @@ from parl_remote._actor.reports import CallMeter, ExitReport
 from parl_remote._actor.state import ActorEvent, ActorMachine, ActorState
 from parl_remote._data import serialize
 from parl_remote._data.answers import describe, slots_of, traceback_of
+from parl_remote._data.class_spec import ClassSpec
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import BY_NAME, HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote._streams import can_stream, of_part, open_stream, stream_method
@@ -176,10 +177,6 @@ class Run:
 Construct: TypeAlias = Callable[[Concurrency, Callable[[], object]], object]
 
 
-def _ignore() -> None:
-    """Do nothing."""
-
-
 def _no_one(_: list[Buffer]) -> None:
     """Discard a saved state."""
 
@@ -203,7 +200,6 @@ class ActorHost:
         meter: Counts the calls.
         concurrency: The concurrency of calls; known once the object is made.
         on_state: Receives each saved state, a message to the actor's owner.
-        on_new_names: Called when the object's attributes have changed, just before the reply that names them.
     """
 
     def __init__(
@@ -223,7 +219,6 @@ class ActorHost:
         self._class_name = "actor"
         self._methods: tuple[str, ...] = ()
         self._attributes: frozenset[str] = frozenset()
-        self.on_new_names: Callable[[], None] = _ignore
         self.on_state: Callable[[list[Buffer]], None] = _no_one
         self._saves = False
         self._state_references: list[object] = []
@@ -259,7 +254,6 @@ class ActorHost:
                 names = self._current_attributes()
                 if names != self._attributes:
                     self._attributes = names
-                    self.on_new_names()
                     payload, reply_flags = _with_names(payload, names), reply_flags | _NAMES
             reply = _reply(_RESULT, reply_flags, call_id, payload, references)
         except BaseException as error:
@@ -390,7 +384,6 @@ class ActorHost:
             names = self._current_attributes()
             if names != self._attributes:
                 self._attributes = names
-                self.on_new_names()
                 payload, flags = _with_names(payload, names), flags | _NAMES
                 send(_reply(_RESULT, flags, run.call_id, payload, references))
                 return
@@ -524,7 +517,8 @@ class ActorHost:
 
     def _list_names(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:  # noqa: ARG002
         self.running = "the names of its attributes"
-        return tuple(self._current_attributes()), 0
+        now = ClassSpec(type(self._instance))  # the class may have got more attributes since the caller described it
+        return tuple(self._current_attributes() | now.values | (now.methods.keys() - {*self._methods})), 0
 
     def _save(self) -> None:
         """Send the object's saved state, before the answer to the call that may have changed it."""

@@ -251,7 +251,6 @@ class _Caller:
         "channel",
         "has_joined",
         "is_gone",
-        "knows_of_change",
         "on_their_way",
         "outbox",
         "sharing",
@@ -267,7 +266,6 @@ class _Caller:
         self.supervises = False
         self.has_joined = False
         self.on_their_way: dict[int, list[object]] = {}  # what references in answers to this caller lead to, by call
-        self.knows_of_change = False
         self.is_gone = False
 
     def answer(self, reply: list[Buffer], *, leaves_now: bool = False) -> None:
@@ -323,7 +321,6 @@ class ActorProcess:
         self.poller.register(self._acceptor.fileno(), IN)
         self._callers: dict[int, _Caller] = {}
         self._holders = Holders()
-        host.on_new_names = self._tell_change
         host.on_state = self._send_state
         self._owner: _Caller | None = None
         self._worker: _Caller | None = None
@@ -419,7 +416,6 @@ class ActorProcess:
 
     def _read(self, caller: _Caller) -> None:
         """Queue the messages of a caller."""
-        caller.knows_of_change = False
         try:
             for frames in caller.channel.receive_ready():
                 if type(frames) is CutMessage:
@@ -573,14 +569,6 @@ class ActorProcess:
                 self._read(other)
         if self._holders.is_abandoned:
             self._end()
-
-    def _tell_change(self) -> None:
-        """Notify all callers of changed attributes; the reply that follows has the names."""
-        for caller in list(self._callers.values()):
-            if not caller.supervises and not caller.knows_of_change:
-                caller.knows_of_change = True
-                caller.outbox.held.append(pack(Kind.CHANGED, 0, 0, 0))
-                self._sent(caller)
 
     def _send_state(self, frames: list[Buffer]) -> None:
         """Send a saved state to the owner, before the answer to the caller whose call changed it."""

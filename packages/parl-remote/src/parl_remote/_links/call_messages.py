@@ -10,7 +10,7 @@
 
     caller -> actor   CREATE, CALL, GET, SET, NAMES, CANCEL, CLOSE, JOIN, RECEIVED
     worker -> actor   CONFIGURE (JSON), HOLD, RELEASE, CALLER (with a socket, see `transport.sealed`)
-    actor -> caller   RESULT, FAILURE, STATE, CHANGED
+    actor -> caller   RESULT, FAILURE, STATE
 
 Calls are the fast path, so a message here is a list of frames and not an object; all other messages are in
 `messages`.
@@ -49,13 +49,13 @@ class Kind(IntEnum):
     """The kind of a message.
 
     CREATE: its result is the names of the object's attributes. CLOSE: the caller needs the actor no more; with index 1
-    it is the owner, and the actor ends. NAMES: requests the names of the actor's attributes. HOLD, RELEASE: a borrower
-    is expected to connect; none is any more. JOIN: the first message of a caller that is not the owner; with index 1 it
-    does not keep the actor alive. RECEIVED: the handles in the answer of that number have arrived; with index 1 the
-    answer is no longer needed. CHANGED: the attributes have changed; sent at most once between two messages of the
-    caller. STATE: the object's saved state, for the owner. CALLER: the connection of a caller on another host. REFUSED:
-    the last message to a caller for which the actor, or a relay, has no descriptor or memory left; its payload is the
-    reason. RECORD: the worker requests the times of calls (see `actor.reports`).
+    it is the owner, and the actor ends. NAMES: requests the names of the actor's attributes, those of its class that
+    are not agreed on included. HOLD, RELEASE: a borrower is expected to connect; none is any more. JOIN: the first
+    message of a caller that is not the owner; with index 1 it does not keep the actor alive. RECEIVED: the handles in
+    the answer of that number have arrived; with index 1 the answer is no longer needed. STATE: the object's saved
+    state, for the owner. CALLER: the connection of a caller on another host. REFUSED: the last message to a caller for
+    which the actor, or a relay, has no descriptor or memory left; its payload is the reason. RECORD: the worker
+    requests the times of calls (see `actor.reports`).
     """
 
     CREATE = 1
@@ -74,7 +74,6 @@ class Kind(IntEnum):
     RECORD = 14
     RESULT = 17
     FAILURE = 18
-    CHANGED = 19
     STATE = 20
     REFUSED = 21
 

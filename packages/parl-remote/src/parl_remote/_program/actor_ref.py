@@ -225,12 +225,9 @@ class ActorRef:
         payload = serialize.dumps_arguments((name, value), {}, call, lambda: ["name", name], references)
         self._ask(Call(Kind.SET, 0, 0, payload, f"set {name}", (self, *references)))
 
-    def refresh(self) -> bool:
-        """Fetch the names of the actor's attributes if they have changed; return whether they were fetched."""
-        if self.attributes.known and not self.outbox.names_changed():
-            return False
+    def refresh(self) -> None:
+        """Fetch the names of the actor's attributes: those that its threads, loop and other callers set included."""
         self.attributes.set(self._ask(Call(Kind.NAMES, 0, 0, (), "the names of its attributes", self)))
-        return True
 
     def destroy(self) -> None:
         """End the actor at once, even during a call."""
@@ -250,18 +247,12 @@ class _UnreachedOutbox(Outbox):
         self._reach(self._ref)
         return self._ref.outbox.submit(call, futures)
 
-    def names_changed(self) -> bool:
-        """Connect to the actor, and return whether the names of its attributes may have changed."""
-        self._reach(self._ref)
-        return self._ref.outbox.names_changed()
-
 
 def unreached_reference(
     spec: ClassSpec, place: ActorPlace, attributes: tuple[str, ...], reach: Callable[[ActorRef], None]
 ) -> ActorRef:
     """Return the reference of a handle received by a process without a connection; see `wait_for_use`."""
-    names = AttributeNames()
-    names.guess(attributes)
+    names = AttributeNames(attributes)
     ref = ActorRef(spec, Outbox(None), let_go=_nothing, destroy=_nothing, attributes=names, place=place)
     ref.wait_for_use(reach)
     return ref
@@ -286,28 +277,18 @@ def _value(argument: Any) -> Any:
 
 
 class AttributeNames:
-    """The names of an actor's instance attributes, as of its last reply.
+    """The names of an actor's attributes that this process knows; others may have been added since.
 
     Args:
         names: The names known so far; None if none are known.
-
-    Attributes:
-        known: Whether the names come from the actor itself, which then reports changes.
     """
 
     def __init__(self, names: tuple[str, ...] | None = ()) -> None:
-        self.known = True
         self.names: frozenset[str] = frozenset(names or ())
 
-    def guess(self, names: tuple[str, ...] | None) -> None:
-        """Replace the names by those of a handle, which may be older than the actor's; None if it has none."""
+    def set(self, names: tuple[str, ...] | None) -> None:
+        """Replace the names, None if none are known; callable from any thread."""
         self.names = frozenset(names or ())
-        self.known = False
-
-    def set(self, names: tuple[str, ...]) -> None:
-        """Replace the names; callable from any thread."""
-        self.names = frozenset(names)
-        self.known = True
 
     def __contains__(self, name: str) -> bool:
         return name in self.names

@@ -271,7 +271,7 @@ class Client(ConnectionDisplay):
                 record = ActorRecord(place.lease_id, place.node_id, spec.name, is_borrowed=True)
                 self._borrowing.records[place.lease_id] = record
             record.is_let_go = False  # it was, if it was made here: others have held it
-            record.names.guess(attributes)
+            record.names.set(attributes)
             connection = self._borrowing.reach(place, record)
             if isinstance(record.restarts, Restarts):
                 return _returned_reference(self, record, record.restarts, connection, spec, place)

@@ -47,8 +47,6 @@ _RESULT = int(Kind.RESULT)
 _CREATE = int(Kind.CREATE)
 _SHARES = int(Flag.SHARES)
 _HANDLES = int(Flag.HANDLES)
-_NAMES = int(Flag.NAMES)
-_CHANGED = int(Kind.CHANGED)
 _STATE = int(Kind.STATE)
 _REFUSED = int(Kind.REFUSED)
 _MOST_CALLS = 2**32
@@ -112,7 +110,6 @@ class Connection(AnswerReader):
         self._notices: deque[list[Buffer]] = deque()  # messages without an answer, for when the channel takes them
         self.is_read_out = threading.Event()
         self._on_state: Callable[[Sequence[memoryview]], None] | None = None
-        self._names_changed = False
 
     # -- out -----------------------------------------------------------------------------------------------------
 
@@ -462,8 +459,6 @@ class Connection(AnswerReader):
             return
         if flags & _HANDLES:
             self._confirm(call_id, wanted=False)
-        if flags & _NAMES:
-            self._names_changed = True
         pending = self._pending.pop(call_id, None)
         future = None if pending is None else pending()
         if future is not None:
@@ -492,17 +487,12 @@ class Connection(AnswerReader):
             future._settle(None, unreadable(error, future.method))
             return
         if answer.names is not None:
-            self._names_changed = False  # this is what it was about
             self._on_names(answer.names)
         future._settle(answer.value, answer.error, cancelled=answer.cancelled)
 
     def _take_unasked(self, kind: int, flags: int, call_id: int, frames: list[memoryview]) -> None:
         """Handle an unexpected message: the answer to a cancelled call or a dropped future, or a notification."""
-        if kind == _RESULT and flags & _NAMES:
-            self._names_changed = True  # the names are in the answer, but so is what must not be unpickled
-        if kind == _CHANGED:
-            self._names_changed = True
-        elif kind == _STATE:
+        if kind == _STATE:
             if self._on_state is not None:
                 self._on_state(frames)
         elif kind == _REFUSED:
@@ -513,14 +503,6 @@ class Connection(AnswerReader):
     def _confirm(self, call_id: int, *, wanted: bool = True) -> None:
         """Confirm that the handles in an answer are connected, so that the actor that sent them may release them."""
         self._tell(pack(Kind.RECEIVED, 0, 0 if wanted else 1, call_id))
-
-    def names_changed(self) -> bool:
-        """Return whether the names of the actor's attributes may have changed since the last call."""
-        self.look()
-        if self._pending:
-            return True  # one of these calls may change them
-        changed, self._names_changed = self._names_changed, False
-        return changed
 
     def lose(self) -> None:
         """Fail all pending calls, and refuse later ones: the actor will not answer any more."""

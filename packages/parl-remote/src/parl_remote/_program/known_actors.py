@@ -329,10 +329,6 @@ class Unreached(OpenPath):
         """Return whether a thread is connecting."""
         return self._first is not None
 
-    def names_changed(self) -> bool:
-        """Return False: what this process knows is all that it can know."""
-        return False
-
     def _connect(self) -> None:
         """Connect again, and let the waiting calls leave, or fail them."""
         outbox, record, place = self.outbox, self._record, self._record.place

@@ -67,9 +67,6 @@ class CallPath(Protocol):
     def met_loss(self) -> None:
         """Ensure, without waiting, that the outbox gets the actor's end or restart: a call has met its loss."""
 
-    def names_changed(self) -> bool:
-        """Return, without waiting, whether the names of the actor's attributes may have changed since the last call."""
-
     def tend(self) -> None:
         """Read answers that no thread waits for, if they would block the actor."""
 
@@ -195,11 +192,6 @@ class Outbox:
             future._settle(None, self._error())
         self._tell_moved(future)
         self._advance()
-
-    def names_changed(self) -> bool:
-        """Return whether the names of the actor's attributes may have changed, or a queued call may change them."""
-        live = self._live
-        return live is not None and (self.unsent > 0 or live.names_changed())
 
     def tend(self) -> None:
         """Read answers that no thread waits for, if they would block the actor."""

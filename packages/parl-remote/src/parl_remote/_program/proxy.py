@@ -6,11 +6,13 @@
 An object that is made while the program has no connection is an `UnconnectedObject`: it holds the constructor's
 arguments for `as_remote`, and every other use of it raises `NotConnected`.
 
-Names are checked against the class and the actor's last reply, so that a misspelt name raises at once.
+Names are looked up in the class and in the actor's last reply; the actor is asked for the names of its attributes
+before another name is said to be missing, because its threads and other callers may have added it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Mapping
@@ -22,7 +24,7 @@ from parl_remote._data.class_spec import ClassSpec, ShippedSpec
 from parl_remote._data.serialize import Reference
 from parl_remote._future import RemoteFuture
 from parl_remote._program.actor_ref import ActorPlace, ActorRef, unreached_reference
-from parl_remote.errors import NotConnected, RemoteAttributeError, RemoteError, SerializationError
+from parl_remote.errors import ActorLost, NotConnected, RemoteAttributeError, RemoteError, SerializationError
 
 __all__ = [
     "RemoteMethod",
@@ -161,7 +163,8 @@ class RemoteObject(Reference):
             return own.__get__(self, spec.cls)
         if spec.dynamic:
             return self._parl_read(name)
-        if ref.refresh() and name in ref.attributes:  # another caller's call has made it
+        ref.refresh()
+        if name in ref.attributes:
             return self._parl_read(name)
         missing = RemoteAttributeError(spec.unknown(name, ref.attributes.names), type_name="AttributeError")
         missing.name = name
@@ -188,7 +191,8 @@ class RemoteObject(Reference):
 
     def __dir__(self) -> list[str]:
         ref = self._parl_ref
-        ref.refresh()
+        with contextlib.suppress(ActorLost):  # debuggers and `help` list lost actors as well
+            ref.refresh()
         return sorted({*ref.spec.names, *ref.spec.values, *ref.attributes.names})
 
     def __repr__(self) -> str:

@@ -365,8 +365,7 @@ class RayClient(ConnectionDisplay):
         names: AttributeNames,
         options: ActorOptions | None = None,
     ) -> tuple[ActorRef, RayPath]:
-        shared = options is None or bool(options.name)
-        path = RayPath(self, handle, spec.name, names, shared=shared, concurrent=place.concurrent)
+        path = RayPath(self, handle, spec.name, names, concurrent=place.concurrent)
         actor_id = place.actor_id
         ref = ActorRef(
             spec,

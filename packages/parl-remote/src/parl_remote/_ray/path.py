@@ -31,7 +31,7 @@ from parl_remote._data.calls import Call
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import pack
 from parl_remote._object_ref import ObjectRef
-from parl_remote._program.actor_ref import ActorRef, AttributeNames
+from parl_remote._program.actor_ref import AttributeNames
 from parl_remote._program.outbox import OpenPath
 from parl_remote._system.interrupts import uninterrupted
 from parl_remote._transport import Buffer, allocate
@@ -203,7 +203,6 @@ class RayPath(OpenPath):
         handle: Ray's handle of the actor.
         class_name: Its class, for messages.
         names: Updated when an answer reports changed attributes.
-        shared: Whether other processes may have handles of it as well.
         concurrent: Whether it runs several calls at a time.
     """
 
@@ -214,18 +213,15 @@ class RayPath(OpenPath):
         class_name: str,
         names: AttributeNames,
         *,
-        shared: bool,
         concurrent: bool,
     ) -> None:
         self.handle = handle
-        self.shared = shared
         self._concurrent = concurrent
         self._client = client
         self._class_name = class_name
         self._names = names
         self._results: weakref.WeakKeyDictionary[RemoteFuture[Any], Any] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()  # a future that is dropped while results are read may lead back here
-        self._unread = 0
         self._cause: DeathCause | None = None
         self._restarting = False
 
@@ -235,8 +231,6 @@ class RayPath(OpenPath):
         """Send a call as a Ray task; where Ray is restarting the actor, wait for that first."""
         owner = call.owner
         travelling = owner[1:] if isinstance(owner, tuple) else ()
-        for ref in travelling:
-            _mark_as_shared(ref)
         handle = self.handle
         if self._restarting and handle is not None:
             self._await_restart(handle)
@@ -252,15 +246,10 @@ class RayPath(OpenPath):
             return True
         with self._lock:
             self._results[future] = result
-            self._unread += 1
         future._carrier = self  # one that was held back had another one so far
         if future._made_condition is not None:
             self.watch(future)
         return True
-
-    def names_changed(self) -> bool:
-        """Return whether the attributes may have changed: by an answer not yet read, or by calls of others."""
-        return self.shared or self._unread > 0
 
     # -- future.Carrier ----------------------------------------------------------------------------------------------
 
@@ -305,7 +294,6 @@ class RayPath(OpenPath):
             result = self._results.pop(future, None)
             if result is None or future._settled:
                 return future.cancelled()
-            self._unread -= 1
             future._settle(None, cancelled=True)
         if self._concurrent:  # others run all the same: what Ray has queued for them it does not take back
             with contextlib.suppress(Exception):  # it has just ended, and nothing waits for its result
@@ -343,8 +331,7 @@ class RayPath(OpenPath):
         with self._lock:
             if future._settled:
                 return
-            if self._results.pop(future, None) is not None:
-                self._unread -= 1
+            self._results.pop(future, None)
             if answer.names is not None:
                 self._names.set(answer.names)
             future._settle(answer.value, answer.error, cancelled=answer.cancelled)
@@ -386,9 +373,3 @@ class RayPath(OpenPath):
 def lost(cause: DeathCause, running: str, class_name: str) -> ActorLost:
     """Return the error of a call that will not be answered."""
     return ActorLost(dataclasses.replace(cause, last_call=running), class_name=class_name)
-
-
-def _mark_as_shared(ref: object) -> None:
-    path = ref.outbox.path if isinstance(ref, ActorRef) else None
-    if isinstance(path, RayPath):
-        path.shared = True
