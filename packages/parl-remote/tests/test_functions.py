@@ -1311,6 +1311,17 @@ def test_idle_workers_give_their_slot_to_actors(connect: Callable[..., None]) ->
     assert list(parl_remote.map(square, range(3))) == [0, 1, 4]  # though no CPU is free
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_functions_have_a_worker_while_actors_have_every_cpu(connect: Callable[..., None], debug: bool) -> None:
+    connect(cpu_num=2, debug=debug)
+    counters = [Counter(), Counter()]
+    assert list(parl_remote.map(square, range(3))) == [0, 1, 4]
+    assert parl_remote.remote_function(square)(3) == 9
+    with Executor(4) as executor:
+        assert list(executor.map(square, range(8), chunksize=1)) == [n * n for n in range(8)]
+    assert [counter.add(1) for counter in counters] == [1, 1]
+
+
 def test_functions_wait_for_their_first_worker_as_long_as_it_takes(
     connect: Callable[..., None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -466,7 +466,7 @@ class Workers:
     def _leased(self, is_first: bool, insist: bool) -> tuple[ActorRef, bool]:
         """Return a new worker, and whether it is an extra one."""
         options = self._options
-        private = getattr(self._client, "address", "") == "local"
+        private = getattr(self._client, "address", "") in {"local", "debug"}  # the CPUs of no other program
         at_once = options.changed({"lease_timeout_s": 0.0})
         try:
             return self._created(at_once), False
