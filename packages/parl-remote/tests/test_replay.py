@@ -68,6 +68,19 @@ class Streams:
     def where(self):
         return self.at
 
+class Holder:
+    def __init__(self, weights):
+        self.weights = weights
+
+    def total(self, factor):
+        return float(self.weights.sum()) * factor
+
+    def mean(self, weights):
+        return float(weights.mean())
+
+    def inner(self, given):
+        return float(given["weights"].get().mean())
+
 class Both:
     async def count(self, number):
         for n in range(number):
@@ -86,10 +99,10 @@ import os
 import sys
 import numpy as np
 import parl_remote as parl
-from work import Both, Many, Plain, Streams
+from work import Both, Holder, Many, Plain, Streams
 
 multiprocessing.current_process().authkey = b"the key of this program"
-parl.connect(cpu_num=5)
+parl.connect(cpu_num=6)
 Worker = parl.remote_class(Plain)
 worker = Worker.options(record="journals")(10)
 for number in range(3):
@@ -126,6 +139,10 @@ try:
 except KeyError:
     pass
 streams.where()
+weights = parl.put(np.ones(500_000))
+holder = parl.remote_class(Holder).options(record="journals")(weights)
+assert (holder.total(2), holder.mean(weights)) == (1e6, 1.0)
+assert holder.inner({"weights": parl.put(np.full(20_000, 3.0))}) == 3.0
 both = parl.remote_class(Both).options(record="journals")()
 assert list(both.count(40)) == list(range(40))
 os.mkfifo("begun")
@@ -172,6 +189,7 @@ def replay(folder: Path, *arguments: str, given: str = "") -> subprocess.Complet
 def test_only_what_is_wanted_is_recorded_down_to_the_call_that_ended_the_process(home: Path) -> None:
     assert sorted(path.stem.split("-")[0] for path in (home / "journals").glob("*.journal")) == [
         "Both",
+        "Holder",
         "Many",
         "Plain",
         "Streams",
@@ -220,6 +238,13 @@ def test_generators_are_read_again_as_they_were(home: Path) -> None:
     done = replay(home, "Streams")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.fullmatch(r"\d+ calls of Streams: as recorded\n", done.stdout)
+
+
+def test_stored_values_are_in_the_journal_once(home: Path) -> None:
+    done = replay(home, "Holder")
+    assert (done.stdout, done.returncode) == ("4 calls of Holder: as recorded\n", 0), done.stderr
+    (journal,) = (home / "journals").glob("Holder-*.journal")
+    assert 4_160_000 < journal.stat().st_size < 4_200_000
 
 
 def test_a_coroutine_that_was_cancelled_is_not_run_again(home: Path) -> None:

@@ -51,7 +51,7 @@ from parl_remote._system.texts import described
 from parl_remote._transport import Buffer
 from parl_remote.errors import ObjectLost, SerializationError
 
-__all__ = ["ObjectRef", "freeze", "put", "received", "thaw"]
+__all__ = ["ObjectRef", "freeze", "put", "received", "record_values", "recorded", "thaw"]
 
 
 _TIMES = frozenset("mM")  # datetime64 and timedelta64, which numpy exports no buffer of
@@ -180,7 +180,7 @@ class ObjectRef(serialize.Reference, Generic[T]):
         if self._frames:
             value = thaw([memoryview(frame) for frame, _ in self._frames], [kind for _, kind in self._frames])
         else:
-            value = thaw(*read(self._here(timeout).place()))
+            value = _read_value(self.id, self._here(timeout).place())
         return value
 
     def image(self) -> memoryview | None:
@@ -354,8 +354,32 @@ def _arrive_value(
     """Rebuild the value of a reference that is an argument by itself."""
     if place is not None and host and host == _host() and object_id not in _known:
         with contextlib.suppress(MemoryGone):
-            return thaw(*read(ValueAddress(*place)))
+            return _read_value(object_id, ValueAddress(*place))
     return _arrive(object_id, nbytes, frames, host, place, within).get()
+
+
+def _read_value(object_id: str, place: ValueAddress) -> Any:
+    frames, kinds = read(place)
+    if _record_value is not None:
+        _record_value(object_id, frames, kinds)
+    return thaw(frames, kinds)
+
+
+_record_value: Callable[[str, Sequence[memoryview], Sequence[int]], None] | None = None
+
+
+def record_values(record: Callable[[str, Sequence[memoryview], Sequence[int]], None]) -> None:
+    """Call a function with the id, the frames and their kinds before a value in shared memory is unpickled."""
+    global _record_value
+    _record_value = record
+
+
+def recorded(object_id: str, frames: Sequence[bytes], kinds: Sequence[int]) -> ObjectRef[Any]:
+    """Return the reference of a value that was recorded; while it is alive, references with its id find the value."""
+    ref: ObjectRef[Any] = ObjectRef(object_id, sum(map(len, frames)))
+    ref._frames = tuple(zip(frames, kinds, strict=True))
+    _known[object_id] = ref
+    return ref
 
 
 def received(object_id: str, nbytes: int, fetch: Callable[[], memoryview]) -> ObjectRef[Any]:

@@ -4,9 +4,9 @@
     xparl replay: Journal.read --> Replay: a host like the actor's, the same messages in the same order --> compared
 
 A journal is a line of JSON, then entries: a line of JSON each, and the frames that it announces. A message is written
-before it is executed, so the journal of a process that died ends with the call that ended it. Before the constructor,
-the states of the random number generators are written (`random`, numpy's global generator, and torch's if torch is
-imported); a replay begins with them.
+before it is executed, so the journal of a process that died ends with the call that ended it. A value of `put` in
+shared memory is written when it is first unpickled. Before the constructor, the states of the random number generators
+are written (`random`, numpy's global generator, and torch's if torch is imported); a replay begins with them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from parl_remote._actor.loop_runner import construct_on, new_loop
 from parl_remote._data import serialize
 from parl_remote._data.answers import Failure, rebuild
 from parl_remote._links.call_messages import Flag, Kind, header_of, pack, payload_of
+from parl_remote._object_ref import ObjectRef, record_values, recorded
 from parl_remote._streams import as_recorded, numbers_of, part_size
 from parl_remote._system.texts import class_name_of
 from parl_remote._transport import Buffer
@@ -106,6 +107,9 @@ class _Writer:
         self._lock = threading.Lock()
         self._number = 0
         self._begun: dict[int, tuple[int, float]] = {}
+        self._values: set[str] = set()
+        self._pid = os.getpid()
+        record_values(self._note_value)
         self._here = threading.local()  # the `part` of the call that ends in this thread
         self._serial, self._dumps = host.handle, host._dumps_result
         self._start, self._finish, self._drop = host.start, host.finish, host.drop
@@ -162,6 +166,11 @@ class _Writer:
             number, self._number = self._number, self._number + 1
         self._write({"began": number, "name": name, "at": round(time.time(), 6)}, frames)
         return number
+
+    def _note_value(self, object_id: str, frames: Sequence[memoryview], kinds: Sequence[int]) -> None:
+        if object_id not in self._values and os.getpid() == self._pid:  # a child that a method forks has the file, too
+            self._values.add(object_id)
+            self._write({"value": object_id, "kinds": kinds}, frames)
 
     def _note_end(self, number: int, reply: list[Buffer], took_s: float) -> None:
         try:
@@ -240,6 +249,7 @@ class Journal:
         class_name: The actor's class.
         lease_id: Its id.
         entries: Its messages, in the order in which they began.
+        values: The frames of the values of `put` that it read from shared memory, and the kinds of these, by id.
         random_states: Pickle of the states of the random number generators before the constructor.
         whole_bytes: The size of the readable part.
         damaged_bytes: The size of the incomplete entry behind it; 0 unless the process was killed while it wrote, or
@@ -249,6 +259,7 @@ class Journal:
     class_name: str
     lease_id: str
     entries: list[Entry]
+    values: dict[str, tuple[list[bytes], list[int]]]
     random_states: bytes
     whole_bytes: int
     damaged_bytes: int
@@ -261,6 +272,7 @@ class Journal:
             RemoteError: It is not a journal.
         """
         entries: dict[int, Entry] = {}
+        values: dict[str, tuple[list[bytes], list[int]]] = {}
         random_states = b""
         with path.open("rb") as file:
             header = _line(file)
@@ -273,6 +285,8 @@ class Journal:
                     break
                 if "random" in line:
                     random_states = frames[0]
+                elif "value" in line:
+                    values[line["value"]] = frames, line["kinds"]
                 elif "began" in line:
                     entries[line["began"]] = Entry(line["began"], line["name"], line["at"], frames)
                 elif line["ended"] in entries:
@@ -280,7 +294,7 @@ class Journal:
                     entries[line["ended"]].outcome = Outcome(line["error"], line["digest"], line["took"], streams, part)
                 whole = file.tell()
             damaged = file.seek(0, os.SEEK_END) - whole
-        return cls(header["class"], header["lease_id"], list(entries.values()), random_states, whole, damaged)
+        return cls(header["class"], header["lease_id"], list(entries.values()), values, random_states, whole, damaged)
 
 
 class Replay:
@@ -296,6 +310,9 @@ class Replay:
         _current.become_actor()
         if journal.random_states:
             _restore(pickle.loads(journal.random_states))
+        self._values: list[ObjectRef[Any]] = [
+            recorded(object_id, *stored) for object_id, stored in journal.values.items()
+        ]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._host = ActorHost()
         self._host.construct = self._construct
