@@ -29,8 +29,10 @@ def cluster() -> Iterator[LoopbackCluster]:
 def run(tmp_path: Path) -> Run:
     """Runs a program with a start method; its cluster is a private one, or the one given."""
 
-    def start(program: str, method: str, cluster: LoopbackCluster | None = None) -> subprocess.CompletedProcess[str]:
-        (tmp_path / "program.py").write_text(HEAD + program)
+    def start(
+        program: str, method: str, cluster: LoopbackCluster | None = None, *, head: str = HEAD
+    ) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "program.py").write_text(head + program)
         command = [
             sys.executable,
             "program.py",
@@ -427,3 +429,34 @@ if __name__ == "__main__":
 def test_the_functions_of_a_child_run_in_the_cluster_of_its_parent(run: Run, method: str) -> None:
     done = run(COMPUTES, method)
     assert (done.stderr, done.returncode) == ("", 0)
+
+
+ENDS = """
+import multiprocessing, sys
+import parl  # whose names are found lazily, so that modules go in an order in which the last ones need others
+
+def fill(queue, kept):
+    queue.put(queue.get() + 1)
+    numbers = Numbers().count()
+    kept += queue, next(numbers), numbers  # the process object has them until the interpreter ends
+
+@parl.remote_class
+class Numbers:
+    def count(self):
+        yield from range(1000)
+
+if __name__ == "__main__":
+    parl.connect(cpu_num=2)
+    queue = parl.Queue()
+    queue.put(1)
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=fill, args=(queue, []))
+    child.start()
+    child.join()
+    print(queue.get())
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_child_that_has_a_queue_and_a_generator_until_it_ends_says_nothing(run: Run, method: str) -> None:
+    done = run(ENDS, method, head="")
+    assert (done.stdout, done.stderr) == ("2\n", "")

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import sys
 import threading
 import time
 import types
@@ -189,7 +190,9 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # modules may be empty
+            return
         with uninterrupted, contextlib.suppress(Exception):  # the actor, or this program, may have ended
             self._close()
 

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import os
 import queue as standard
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
@@ -309,7 +310,9 @@ class Queue(Generic[Item]):
         for one in got:
             self._got.pop(one, None)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # modules may be empty
+            return
         with uninterrupted, contextlib.suppress(Exception):  # the queue, or this program, may have ended
             if self._got and self._pid == os.getpid():
                 submit(self._actor.confirm, list(self._got))
