@@ -669,6 +669,8 @@ class TestExecutor:
                 thread.join(PATIENCE_S)
         executor.shutdown()
         assert [record.getMessage() for record in caplog.records] == ["Exception in initializer:"]
+        assert "in fail_to_start" in caplog.text
+        assert "/_functions/" not in caplog.text
 
     @pytest.mark.parametrize(("arguments", "kind"), [({"max_workers": 0}, ValueError), ({"retries": -1}, ValueError),
         ({"max_workers": 1.5}, TypeError), ({"cpus": 2}, TypeError), ({"timeout_s": 0}, ValueError)])  # fmt: skip

@@ -507,7 +507,8 @@ class Workers:
             broken = ExecutorBroken(f"{text}: {error}")
             broken.__cause__ = error
             if is_user and self.broken is None:  # other workers that were being made fail in the same way
-                _executors_log.critical("Exception in initializer:", exc_info=error)
+                told = type(error), error, None  # the remote traceback is its cause; the frames here say nothing
+                _executors_log.critical("Exception in initializer:", exc_info=told)
                 self.broken = broken
             self._failed_starts = 0
             failed = [(source, self._rest_of(source)) for source in list(self._ready)]
