@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -256,3 +257,25 @@ def test_daemon_threads_that_wait_end_with_the_program_and_without_tracebacks() 
         [sys.executable, "-c", _WAITING_THREADS], capture_output=True, text=True, timeout=60, check=False
     )
     assert (ran.stdout, ran.stderr, ran.returncode) == ("over\n", "", 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_while_the_program_ends_says_nothing_and_leaves_nothing(
+    run_program: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    program = """
+import os, signal, subprocess
+import parl_remote as parl
+
+def wait(process, timeout=None, wait=subprocess.Popen.wait):
+    if timeout is not None:
+        os.kill(os.getpid(), signal.SIGINT)
+    return wait(process, timeout)
+
+parl.connect(cpu_num=1)
+print(parl.get_global_client()._cluster.directory)
+subprocess.Popen.wait = wait
+"""
+    done = run_program(program=program)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert not Path(done.stdout.strip()).exists()

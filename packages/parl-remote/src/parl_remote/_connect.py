@@ -424,7 +424,8 @@ _LAST = -100  # the queues of `multiprocessing`, which are flushed before, have 
 def _disconnect_at_end() -> None:
     """Disconnect because the interpreter ends."""
     program_ends.set()
-    disconnect()
+    with contextlib.suppress(KeyboardInterrupt):  # the program ends anyway; `disconnect` ends the actors all the same
+        disconnect()
 
 
 def _register_end() -> None:
