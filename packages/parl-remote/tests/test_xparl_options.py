@@ -232,6 +232,14 @@ def test_debug_says_more_in_the_log(
     assert (" DEBUG runs with NodeSettings(" in log.read_text()) is more
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is full")
+def test_output_for_which_there_is_no_space_is_an_error_in_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "parl_remote.cli", "key"], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr == b"Error: the output cannot be written: No space left on device\n"
+
+
 @pytest.mark.slow
 def test_debug_writes_a_file_beside_the_program(
     run_program: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path

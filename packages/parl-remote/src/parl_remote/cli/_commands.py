@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 from typing import Any
@@ -66,6 +67,10 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except BadVariable as error:
             raise click.ClickException(str(error)) from error
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise click.ClickException(f"the output cannot be written: {error.strerror}") from error
         except click.ClickException as error:
             error.message = visible(error.message)  # type: ignore[misc]  # nothing else refers to it
             raise

@@ -299,15 +299,15 @@ def acknowledge_command(
         raise click.UsageError("name the lost nodes to acknowledge, or give --all")
     with open_session("xparl acknowledge", port, address, key_file) as session:
         lost = [node for node in nodes_of(session.master, lost=True) if node.phase is NodePhase.LOST]
-        meant = lost if every else [_meant(lost, text) for text in nodes]
-        ids = tuple(dict.fromkeys(node.node_id for node in meant))
+        meant = {node.node_id: node for node in (lost if every else (_meant(lost, text) for text in nodes))}
+        ids = tuple(meant)
         done: tuple[str, ...] = ()
         if ids:  # no ids would mean all, those that are lost from now on included
             done = session.master.ask(lambda number: AcknowledgeNodes(number, ids), NodesAcknowledged).node_ids
         if as_json:
             click.echo(json.dumps({"acknowledged": list(done)}, indent=2))
         elif done:
-            names = ", ".join(_label(node) for node in meant if node.node_id in done)
+            names = ", ".join(_label(node) for node_id, node in meant.items() if node_id in done)
             click.echo(f"{count(len(done), 'lost node')} acknowledged: {names}.")
         else:
             click.echo("No node is lost.")
