@@ -137,6 +137,17 @@ def test_an_evaluated_team_has_the_return_of_each_agent() -> None:
     assert Evaluation([Episode(1.0, 2)]).agent_means == []
 
 
+def test_the_agent_never_acts_on_the_last_observation_of_an_episode() -> None:
+    class NothingAtTheEnd(SeededLength):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            obs, reward, terminated, truncated, info = super().step(action)
+            return np.full_like(obs, np.nan) if terminated else obs, reward, terminated, truncated, info
+
+    agent = AlwaysOne()
+    assert evaluate(agent, NothingAtTheEnd, 7, at_once=3) == evaluate(AlwaysOne(), SeededLength, 7, at_once=3)
+    assert agent.batch_sizes == {3}
+
+
 def test_no_episodes_is_refused() -> None:
     with pytest.raises(HyperparameterError, match="episodes must be at least 1"):
         evaluate(AlwaysOne(), SeededLength, 0)

@@ -77,7 +77,7 @@ def evaluate(
     Raises:
         HyperparameterError: a number is out of its range, or an algorithm for several agents was made for others.
         ModelContractError: the model of an algorithm for several agents does not act on these observations.
-        DivergedError: an environment returned a reward or an observation that is NaN or infinite.
+        DivergedError: an environment returned a reward that is NaN or infinite, or an observation to act on that is.
     """
     require_kinds("evaluate", agent)
     check_int("episodes", episodes)
@@ -164,10 +164,10 @@ class _Slot:
 
     def step(self, action: Any, max_steps: int) -> bool:
         """Take one step and return whether it was the last one."""
-        self.obs, reward, terminated, truncated, _ = self.env.step(action)
+        obs, reward, terminated, truncated, _ = self.env.step(action)
         self.episode_return += as_reward(self.env, reward)
         if self._of_team:
-            self._rewards = self._rewards + np.asarray(self.obs["rewards"], np.float64)
+            self._rewards = self._rewards + np.asarray(obs["rewards"], np.float64)
         if not isfinite(self.episode_return):
             raise DivergedError(
                 f"evaluation: episode {self.number} has the return {self.episode_return} after the reward {reward} of "
@@ -176,7 +176,9 @@ class _Slot:
         self.length += 1
         over = as_flag(self.env, "terminated", terminated) or as_flag(self.env, "truncated", truncated)
         self.playing = not (over or self.length >= max_steps)
-        if not (self.playing or over):
+        if self.playing:
+            self.obs = obs  # that of an end stays out of the batch: it may have no valid action, or no numbers
+        elif not over:
             warn_of_cut(self.number, max_steps)
         return not self.playing
 
