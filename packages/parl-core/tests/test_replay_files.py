@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parl_core.errors import CheckpointError
-from parl_core.replay import FrameReplayMemory, Prioritized, ReplayMemory
+from parl_core.replay import FrameReplayMemory, Prioritized, ReplayMemory, SequenceReplayMemory
 
 
 def numbered(memory: ReplayMemory, numbers: range) -> None:
@@ -219,7 +219,7 @@ def test_a_file_whose_columns_do_not_belong_together_is_refused_and_changes_noth
         np.savez(tmp_path / "rpm.npz", **{**data, **wrong})
     memory = ReplayMemory(10, 2, 0)
     numbered(memory, range(3))
-    with pytest.raises(CheckpointError, match=r"rpm.npz does not fit together: rows of obs 10, action"):
+    with pytest.raises(CheckpointError, match=r"rpm.npz does not fit together: rows of action"):
         memory.load(tmp_path / "rpm.npz")
     assert len(memory) == 3
     assert set(memory.sample(100).obs[:, 0]) == {0, 1, 2}
@@ -287,3 +287,34 @@ def test_a_directory_of_another_number_of_environments_is_refused(tmp_path: Path
     ReplayMemory(10, 2, 0, n_envs=2, directory=tmp_path).close()
     with pytest.raises(CheckpointError, match=r"^the replay memory in .* n_envs=2, this one with n_envs=1"):
         ReplayMemory(10, 2, 0, directory=tmp_path)
+
+
+def sequences(max_size: int, **state: tuple[int, ...]) -> SequenceReplayMemory:
+    return SequenceReplayMemory(max_size, 1, 0, state=state, length=2, burn_in=1, n_step=1, gamma=0.9, seed=0)
+
+
+@pytest.mark.parametrize("max_size", [6, 4])
+def test_states_before_steps_are_saved_and_loaded(tmp_path: Path, max_size: int) -> None:
+    saved, restored = sequences(6, h=(2,)), sequences(max_size, h=(2,))
+    for t in range(8):
+        saved.append_batch([[t]], [0], [1.0], [[t + 1]], [False], state={"h": [[t, -t]]})
+    saved.save(tmp_path / "rpm.npz")
+    restored.load(tmp_path / "rpm.npz")
+    drawn = restored.sample_sequences(20)
+    assert np.array_equal(drawn["state"]["h"], drawn["before_obs"] * [1, -1])
+    if max_size == 6:
+        assert np.array_equal(drawn["obs"], saved.sample_sequences(20)["obs"])
+
+
+def test_a_file_without_the_states_or_with_others_is_refused(tmp_path: Path) -> None:
+    for name, memory in (("none.npz", ReplayMemory(6, 1, 0)), ("wide.npz", sequences(6, h=(3,)))):
+        memory.append_batch([[0]], [0], [1.0], [[1]], [False])
+        memory.save(tmp_path / name)
+    for name, told in (("none.npz", "state_h"), ("wide.npz", r"state_h of shape \[3\]")):
+        with pytest.raises(CheckpointError, match=told):
+            sequences(6, h=(2,)).load(tmp_path / name)
+
+
+def test_a_transition_without_its_state_is_refused() -> None:
+    with pytest.raises(TypeError, match="append_batch"):
+        sequences(6, h=(2,)).append([0], 0, 1.0, [1], False)

@@ -230,7 +230,7 @@ class ReplayMemory(SampledRing):
             OSError: It cannot be written; an older file of that name is untouched.
         """
         used = min(self._end, self.max_size)
-        columns = {name: getattr(self, name)[:used] for name in ("obs", "action", "reward", "terminal", "next_obs")}
+        columns = {name: getattr(self, name)[:used] for name in self._column_names()}
         other = np.array([self.size(), self._end % self.max_size], np.int64)
         write_snapshot(pathname, {**columns, "other": other, **self._state_columns(used)})
 
@@ -243,17 +243,19 @@ class ReplayMemory(SampledRing):
         Raises:
             CheckpointError: The file is missing, damaged, or has other shapes or dtypes; the contents do not change.
         """
-        data = read_snapshot(pathname, PARL_KEYS)
-        check_same_rows(pathname, data, ("obs", "action", "reward", "terminal", "next_obs"))
-        for name in ("obs", "next_obs", "action"):
+        names = [name for name in self._column_names() if name != "truncated"]  # which files of PARL lack
+        data = read_snapshot(pathname, PARL_KEYS.union(names))
+        check_same_rows(pathname, data, names)
+        shaped = {name: getattr(self, name) for name in names if name not in ("reward", "terminal")}
+        for name in shaped:
             if data[name].shape[1:] != getattr(self, name).shape[1:]:
                 raise CheckpointError(
                     f"{pathname} holds {name} of shape {list(data[name].shape[1:])}, this memory stores "
-                    f"{list(getattr(self, name).shape[1:])}: create it with the obs_dim and act_dim of the file"
+                    f"{list(getattr(self, name).shape[1:])}: create it with the shapes of the file"
                 )
-        check_kinds(pathname, data, {"obs": self.obs, "next_obs": self.next_obs, "action": self.action})
+        check_kinds(pathname, data, shaped)
         slots = self._restore_columns(data, str(pathname))
-        for name in ("obs", "next_obs", "action", "reward", "terminal"):
+        for name in names:
             getattr(self, name)[: len(slots)] = data[name][slots]
 
     def _column_names(self) -> tuple[str, ...]:

@@ -113,6 +113,28 @@ class SequenceReplayMemory(_SequenceMemory):
         for name, shape in state.items():
             setattr(self, f"state_{name}", np.zeros((max_size, *shape), np.float32))
 
+    def append(
+        self,
+        obs: ArrayLike,
+        act: ArrayLike,
+        reward: float,
+        next_obs: ArrayLike,
+        terminal: bool,
+        truncated: bool = False,
+    ) -> None:
+        """Store one transition, if there are no states to store with it: see `ReplayMemory.append`.
+
+        Raises:
+            TypeError: The memory keeps states, which `append_batch` takes.
+            ValueError: As in `ReplayMemory.append`.
+        """
+        if self._names:
+            raise TypeError(
+                f"this memory keeps the state before each step ({', '.join(self._names)}): use append_batch(..., "
+                "state=...), with arrays of one row for one transition"
+            )
+        super().append(obs, act, reward, next_obs, terminal, truncated)
+
     def _windows(self, index: NDArray[np.int64]) -> None:
         """Draw single steps: only sequences have n-step returns."""
 
