@@ -336,6 +336,27 @@ def test_what_is_no_checkpoint_is_refused_in_words(tmp_path: Path, content: byte
     assert not (tmp_path / "run").exists()
 
 
+def images(name: str) -> Arrays:
+    convolution = {f"{name}.cnn.0.weight": RNG.normal(size=(32, 3, 8, 8)).astype(np.float32)}
+    return convolution | {f"{name}.cnn.0.bias": np.zeros(32, np.float32)} | dense(f"{name}.linear.0", 32, 512)
+
+
+def test_images_that_are_not_scaled_are_refused(tmp_path: Path) -> None:
+    arrays = images("q_net.features_extractor") | dense("q_net.q_net.0", 512, 3)
+    file = sb3_file(tmp_path / "m.zip", arrays, {"policy_kwargs": {"normalize_images": False}})
+    with pytest.raises(CheckpointError, match="normalize_images=False"):
+        import_run(file, "CartPole-v1", tmp_path / "run")
+
+
+def test_values_with_layers_for_images_of_their_own_are_refused(tmp_path: Path) -> None:
+    shared, own = images("features_extractor"), images("vf_features_extractor")
+    arrays = shared | {f"pi_{name}": array for name, array in shared.items()} | own
+    arrays |= dense("action_net", 512, 3) | dense("value_net", 512, 1)
+    file = sb3_file(tmp_path / "m.zip", arrays, {"clip_range": 0.2})
+    with pytest.raises(CheckpointError, match="share_features_extractor=False"):
+        import_run(file, "CartPole-v1", tmp_path / "run")
+
+
 def test_what_has_no_counterpart_is_named(tmp_path: Path) -> None:
     arrays = dense("q_net.q_net.0", 4, 8) | dense("q_net.q_net.2", 8, 2)
     file = sb3_file(tmp_path / "m.zip", arrays | dense("q_net.extra", 2, 2), {})

@@ -306,6 +306,11 @@ def _of_sb3(weights: ForeignWeights) -> _Network:
     settings, left = dict(weights.settings or {}), _UnplacedArrays(weights.arrays)
     arguments = {"gamma": float(settings["gamma"])} if isinstance(settings.get("gamma"), (int, float)) else {}
     left.drop("q_net_target.", "actor_target.", "critic_target.")
+    options = settings.get("policy_kwargs")
+    if isinstance(options, Mapping) and options.get("normalize_images") is False and left.has_images():
+        raise CheckpointError(
+            "it takes images as they are (normalize_images=False), and networks here divide them by their bound"
+        )
     if "q_net.q_net.0.weight" in weights.arrays:
         chain = [*left.images("q_net.features_extractor."), *left.chain("q_net.q_net.")]
         found = _Network("DQN", {("trunk.", "head."): chain}, _activation(settings, "relu"), arguments=arguments)
@@ -342,8 +347,9 @@ def _actor_critic_of_sb3(settings: Mapping[str, Any], left: "_UnplacedArrays") -
     if settings.get("use_sde"):
         raise CheckpointError("its noise depends on the state (use_sde=True), which is not supported")
     policy, value = left.layer("action_net"), left.layer("value_net")
+    if not (left.drop_copies("features_extractor.", "pi_") and left.drop_copies("features_extractor.", "vf_")):
+        raise CheckpointError("policy and value see images by layers of their own (share_features_extractor=False)")
     images = left.images("features_extractor.")
-    left.drop("pi_features_extractor.", "vf_features_extractor.")  # the same ones once more
     if images:
         chains: Any = {("trunk.",): images, ("policy_head.",): [policy], ("value_head.",): [value]}
     else:
@@ -388,6 +394,17 @@ class _UnplacedArrays:
 
     def drop(self, *prefixes: str) -> None:
         self._arrays = {name: array for name, array in self._arrays.items() if not name.startswith(prefixes)}
+
+    def drop_copies(self, prefix: str, before: str) -> bool:
+        """Drop the arrays that begin with `before` and a prefix, and return whether they are those of the prefix."""
+        found = {name: array for name, array in self._arrays.items() if name.startswith(f"{before}{prefix}")}
+        self.drop(f"{before}{prefix}")
+        others = ((array, self._arrays.get(name.removeprefix(before))) for name, array in found.items())
+        return all(other is not None and np.array_equal(array, other) for array, other in others)
+
+    def has_images(self) -> bool:
+        """Return whether there are layers for images."""
+        return any(array.ndim == 4 for array in self._arrays.values())
 
     def layer(self, name: str) -> _Dense:
         """Return the layer of a name.
