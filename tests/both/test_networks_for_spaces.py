@@ -388,6 +388,10 @@ def test_options_that_mean_nothing_are_refused() -> None:
         ({"kind": "quantile", "quantiles": 0}, "quantiles must be at least 1, got 0"),
         ({"noisy": 0.5}, "noisy=0.5 is for networks of the kind 'q' or"),
         ({"kind": "quantile", "memory": "gru"}, "memory='gru' is for networks of the kind 'actor-critic' or 'q'"),
+        ({"kind": "batch-normalised", "blocks": "simba"}, "blocks='simba' is for networks of the kind"),
+        ({"kind": "batch-normalised", "normalisation": "layer"}, "normalisation='layer' is for networks of the kind"),
+        ({"kind": "normalised-twin", "blocks": "simba"}, "blocks='simba' is for networks of the kind"),
+        ({"kind": "ensemble", "dropout": 0.1, "blocks": "simba"}, "leave out blocks='simba'"),
     ):
         with pytest.raises(HyperparameterError, match=words):
             parl.networks.for_spaces(VECTOR, ACTIONS["choice"], **options)  # type: ignore[arg-type]  # as users write it

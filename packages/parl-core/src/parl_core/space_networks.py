@@ -81,6 +81,8 @@ KINDS_OF_OPTIONS: Mapping[str, tuple[Kind, ...]] = MappingProxyType(
         "atoms": ("categorical",),
         "noisy": ("q", "quantile", "categorical"),
         "memory": ("actor-critic", "q"),
+        "normalisation": tuple(kind for kind in get_args(Kind) if kind != "batch-normalised"),
+        "blocks": tuple(kind for kind in get_args(Kind) if kind not in ("normalised-twin", "batch-normalised")),
     }
 )
 """Options of `for_spaces` that only some kinds have."""
@@ -130,8 +132,9 @@ def for_spaces(
             values, (256, 256) for the others; none for actor-critics and action values that observe only one image or
             have a memory.
         activation: Function behind each hidden layer; default tanh for actor-critics and policies, else relu.
-        normalisation: "layer" for layer normalisation before each activation.
-        blocks: "simba" for residual blocks, as many as `hidden` has sizes, which are equal.
+        normalisation: "layer" for layer normalisation before each activation; not for the kind "batch-normalised".
+        blocks: "simba" for residual blocks, as many as `hidden` has sizes, which are equal; not for the kinds
+            "normalised-twin" and "batch-normalised", nor with `dropout`, whose critics have layers of their own.
         shared: One trunk for policy and value of an actor-critic; default: where there are images, and with a memory.
             With a memory and `shared=False` each has a memory of its own.
         dueling: Whether value and advantage are separate, for the kinds "q" and "categorical".
@@ -171,13 +174,22 @@ def for_spaces(
             raise HyperparameterError(f"{name} must be one of {allowed}, got {given!r}")
     options = {"quantiles": quantiles, "critics": critics, "dropout": dropout}
     options = {name: value for name, value in options.items() if value is not None}
-    of_some = {**options, "shared": shared, "dueling": dueling or None, "noisy": noisy, "memory": memory}
+    of_some: dict[str, Any] = {
+        **options,
+        "shared": shared,
+        "dueling": dueling or None,
+        "noisy": noisy,
+        "memory": memory,
+    }
+    of_some |= {"normalisation": normalisation, "blocks": None if blocks == "mlp" else blocks}
     of_some["atoms"] = None if atoms == _ATOMS else atoms
     for name, value in of_some.items():
         if value is not None and kind not in (kinds := KINDS_OF_OPTIONS[name]):
             raise HyperparameterError(
                 f"{name}={value!r} is for networks of the kind {' or '.join(map(repr, kinds))}, got {kind!r}"
             )
+    if dropout is not None and blocks != "mlp":
+        raise HyperparameterError(f"critics with dropout={dropout} have plain layers: leave out blocks={blocks!r}")
     require_one_agent(f"a network of the kind {kind!r}", observation_space)
     action_kind = _checked_kind(kind, action_space)
     numbers, choices = action_size(action_space) if action_kind.continuous else 0, _choices(action_kind, action_space)
