@@ -1,5 +1,6 @@
 """Settings of recipes by name: what there is, how it is read, and what is refused."""
 
+import tomllib
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from parl_core.training.settings import (
     contract_of,
     read_setting,
     settings_of,
+    toml_lines,
     with_settings,
 )
 
@@ -31,6 +33,7 @@ def changed(algorithm: str, env: str, **values: Any) -> Any:
         ("true", True),
         ("Off", False),
         ("none", None),
+        ("inf", float("inf")),
         ("256,128", (256, 128)),
         ("[64, 64]", [64, 64]),
         ("relu", "relu"),
@@ -225,6 +228,50 @@ def test_a_straight_line_without_its_length_goes_over_the_run() -> None:
     assert asked.recipe.loop.lr == linear(1e-3, 0.0, 5_000)
     of_updates = changed("SAC", "Pendulum-v1", actor_lr="linear(1e-3, 0)").algorithm["actor_lr"]
     assert of_updates == linear(1e-3, 0.0, 19_000)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "values", "updates"),
+    [
+        ("SAC", {"gradient_steps": "4"}, 76_000),
+        ("SAC", {"train_every": "2", "learning_starts": "2000"}, 9_000),
+        ("ApeX", {}, 249_750),
+        ("ApeX", {"train_every": "1"}, 999_000),
+    ],
+)
+def test_the_length_of_a_line_over_updates_follows_from_the_other_settings(
+    algorithm: str, values: dict[str, str], updates: int
+) -> None:
+    env = "Pendulum-v1" if algorithm == "SAC" else "CliffWalking-v1"
+    for given in ({"lr": "linear(1e-3, 0)", **values}, {**values, "lr": "linear(1e-3, 0)"}):
+        recipe = changed(algorithm, env, **given)
+        assert settings_of(algorithm, recipe)["lr"].value == linear(1e-3, 0.0, updates)
+
+
+def test_a_later_setting_replaces_a_line_over_the_run() -> None:
+    given = {"lr": "linear(1e-3, 0)", "critic_lr": "2e-4", "gradient_steps": "2"}
+    algorithm = changed("SAC", "Pendulum-v1", **given).algorithm
+    assert (algorithm["actor_lr"], algorithm["critic_lr"]) == (linear(1e-3, 0.0, 38_000), 2e-4)
+
+
+def test_a_line_of_noveltys_rate_is_over_its_updates() -> None:
+    given = {"novelty.lr": "linear(1e-3, 0)", "n_steps": "100", "num_envs": "2", "novelty.minibatch_size": "150"}
+    recipe = changed("PPO", "CartPole-v1", **given)
+    assert recipe.steps == 100_000
+    assert recipe.novelty["lr"] == linear(1e-3, 0.0, 500 * 4 * 2)
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "IMPALA"])
+def test_a_limit_is_lifted_by_infinity_and_none_is_refused(algorithm: str) -> None:
+    recipe = changed(algorithm, "CartPole-v1", max_grad_norm="inf")
+    assert recipe.algorithm["max_grad_norm"] == float("inf")
+    with pytest.raises(HyperparameterError, match="max_grad_norm takes number; got none"):
+        changed(algorithm, "CartPole-v1", max_grad_norm="none")
+    assert changed("DQN", "CartPole-v1", max_grad_norm="none").algorithm["max_grad_norm"] is None
+    assert tomllib.loads("\n".join(toml_lines({"max_grad_norm": float("inf"), "lr": 1e-05}))) == {
+        "max_grad_norm": float("inf"),
+        "lr": 1e-05,
+    }
 
 
 @pytest.mark.parametrize(

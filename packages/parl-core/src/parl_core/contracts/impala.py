@@ -32,6 +32,7 @@ _DEFAULTS: dict[str, Any] = {
     "vf_loss_coeff": 0.5,
     "clip_rho_threshold": 1.0,
     "clip_pg_rho_threshold": 1.0,
+    "max_grad_norm": 40.0,
 }
 
 
@@ -130,6 +131,7 @@ class IMPALA(CountingUpdates):
             "vf_loss_coeff": vf_loss_coeff,
             "clip_rho_threshold": clip_rho_threshold,
             "clip_pg_rho_threshold": clip_pg_rho_threshold,
+            "max_grad_norm": max_grad_norm,
         }
         settings = merge("IMPALA", hyperparas, given, _DEFAULTS)
         if settings["sample_batch_steps"] is None:
@@ -146,7 +148,7 @@ class IMPALA(CountingUpdates):
         self.entropy_coeff = check_schedule(
             "entropy_coeff", -0.01 if entropy_coeff is None else entropy_coeff, check_real
         )
-        limit = 40.0 if max_grad_norm is None else _bound("max_grad_norm", max_grad_norm)
+        limit = _bound("max_grad_norm", settings["max_grad_norm"])
         self._one_pass = first_method(model, ("policy_and_value", "policy"), "IMPALA") == "policy_and_value"
         self._policy_alone = model.implements("policy")
         if not self._one_pass:

@@ -12,6 +12,7 @@ import ast
 import difflib
 import inspect
 import json
+import math
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of
 from parl_core.space_networks import KINDS_OF_OPTIONS, for_spaces
 from parl_core.team_networks import for_team
+from parl_core.training.apex import ApexSettings
 from parl_core.training.novelty import NoveltyReward
 from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.offline import OfflineSettings
@@ -251,6 +253,7 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
     hidden = known["network.hidden"].value if "network.hidden" in known else None
     changes: dict[str, Any] = {}
     asked: list[str] = []
+    lines: dict[Path, tuple[Setting, _LinearOverRun]] = {}
     for given, raw in values.items():
         value = read_setting(raw) if isinstance(raw, str) else raw
         if given in ("memory", "network.memory") and "network.memory" not in known:
@@ -272,11 +275,14 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
         if checked != setting.value:
             asked.append(name)
         for path in setting.paths:
-            part = changes
-            for key in path[:-1]:
-                part = part.setdefault(key, _Changes())
-            part[path[-1]] = checked
+            _put(changes, path, checked)
+            lines.pop(path, None)
+            if isinstance(value, _LinearOverRun):
+                lines[path] = setting, value
     changed = cast("Recipe", _changed(recipe, changes))
+    for path, (setting, value) in lines.items():  # the number of updates depends on the other changes
+        _put(changes, path, _whole_way(value, changed, setting))
+    changed = cast("Recipe", _changed(recipe, changes)) if lines else changed
     _refuse_idle_sizes(algorithm, asked, changed.sizes.get("memory"))
     return changed
 
@@ -329,6 +335,12 @@ class _Changes(dict[str, Any]):
     """Changes of a part, by the names of its entries."""
 
 
+def _put(changes: dict[str, Any], path: Path, value: Any) -> None:
+    for key in path[:-1]:
+        changes = changes.setdefault(key, _Changes())
+    changes[path[-1]] = value
+
+
 def _changed(part: Any, changes: Mapping[str, Any]) -> Any:
     """Return a part of a recipe with all changes at once, because settings are checked together."""
     if is_dataclass(part):
@@ -343,7 +355,8 @@ def _changed(part: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def read_setting(text: str) -> Any:
-    """Return the value that a text stands for: a number, true or false, none, sizes such as 256,256, or a schedule.
+    """Return the value that a text stands for: a number (inf as well), true or false, none, sizes such as 256,256, or a
+    schedule.
 
     Schedules are written like calls of `parl_core.schedules`: `linear(1e-3, 0, 100000)`, or `linear(1e-3, 0)` for one
     over the whole run; `piecewise([(0, 1e-3), (5000, 1e-4)])`.
@@ -356,6 +369,8 @@ def read_setting(text: str) -> Any:
         return text.lower() in ("true", "yes", "on")
     if text.lower() in ("none", "null"):
         return None
+    if text.lower() in ("inf", "-inf"):
+        return float(text)
     if match := re.fullmatch(r"(linear|constant|piecewise)\s*(\(.*\))", text):
         try:
             numbers = ast.literal_eval(match[2])
@@ -405,6 +420,8 @@ def toml_lines(values: Mapping[str, Any]) -> list[str]:
 def _toml_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return json.dumps(list(value))
+    if isinstance(value, float):
+        return as_text(value)  # TOML writes inf, and JSON Infinity
     is_text_here = value is None or callable(value) or isinstance(value, Mapping)
     return json.dumps(as_text(value) if is_text_here else value, ensure_ascii=False)
 
@@ -424,8 +441,14 @@ def _whole_way(value: Any, recipe: Recipe, setting: Setting) -> Any:
     if not isinstance(value, _LinearOverRun):
         return value
     steps: float = recipe.steps
-    if setting.paths[0][0] == "algorithm" and isinstance(recipe.loop, OffPolicySettings):  # counts updates
-        steps = max((steps - recipe.loop.learning_starts) / recipe.loop.train_every * recipe.loop.gradient_steps, 1)
+    loop, part = recipe.loop, setting.paths[0][0]
+    if part == "algorithm" and isinstance(loop, (OffPolicySettings, ApexSettings)):  # counts updates
+        steps = max((steps - loop.learning_starts) / loop.train_every * loop.gradient_steps, 1)
+    elif part == "novelty" and isinstance(loop, OnPolicySettings):  # likewise
+        usual = {name: one.default for name, one in inspect.signature(NoveltyReward).parameters.items()}
+        chosen, rows = {**usual, **(recipe.novelty or {})}, loop.n_steps * recipe.num_envs
+        minibatches = math.ceil(max(round(chosen["share"] * rows), 1) / max(chosen["minibatch_size"], 1))
+        steps = math.ceil(steps / rows) * chosen["epochs"] * minibatches
     return linear(value.start, value.end, steps)
 
 
@@ -531,6 +554,8 @@ def _arguments(contract: type[Algorithm], recipe: Recipe) -> Iterator[tuple[str,
             continue
         value = recipe.algorithm.get(name, parameter.default)
         value = defaults.get(name) if value is None else value
+        if defaults.get(name) is not None:  # in place of None, which would change nothing
+            kinds = tuple(kind for kind in kinds if kind is not NoneType)
         if name in (common := _texts(Algorithm, "Args")):
             texts[name] = common[name]
         yield name, Setting(name, value, kinds, choices, texts.get(name, ""), (("algorithm", name),))
