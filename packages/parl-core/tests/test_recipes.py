@@ -11,7 +11,7 @@ from gymnasium import spaces
 from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of, stretched
-from parl_core.training._recipe_run import RecipeRun
+from parl_core.training._recipe_run import RecipeRun, preset
 from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.offline import OfflineSettings
 from parl_core.training.on_policy import OnPolicySettings
@@ -60,6 +60,20 @@ def test_an_environment_has_its_own_recipe_or_that_of_all_or_of_its_kind() -> No
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C", "A3C", "IMPALA", "PolicyGradient"])
 def test_algorithms_for_choices_and_numbers_have_a_recipe_of_both_kinds(algorithm: str, kind: str) -> None:
     assert find_recipe(algorithm, "Unknown-v0", lambda: kind).source
+
+
+def test_a_return_that_ends_training_is_that_of_one_environment() -> None:
+    assert find_recipe("A3C", "CartPole-v1").goal == 475.0
+    assert {key for (_, key), recipe in RECIPES.items() if recipe.goal is not None} & {
+        "*",
+        "discrete",
+        "continuous",
+    } == set()
+
+
+def test_hindsight_is_preset_where_single_steps_are_drawn_uniformly() -> None:
+    found = {name: preset(name, "BitFlipping-v0", "parl_core.env.goals").loop for name in ("DDQN", "C51", "Rainbow")}
+    assert {name: loop.hindsight for name, loop in found.items()} == {"DDQN": 0.8, "C51": 0.8, "Rainbow": None}
 
 
 def test_a_recipe_with_the_numbers_of_another_one_deviates_as_that_does() -> None:

@@ -471,6 +471,8 @@ def preset(algorithm: str, env: str, module: str = "", options: Mapping[str, Any
         isinstance(recipe.loop, OffPolicySettings)
         and (algorithm, env) not in RECIPES
         and recipe.loop.hindsight is None
+        and recipe.loop.n_step == 1
+        and recipe.loop.prioritized is None  # hindsight computes rewards of single steps that are drawn uniformly
         and asked.has_goals
     ):
         recipe = replace(recipe, loop=replace(recipe.loop, hindsight=0.8))

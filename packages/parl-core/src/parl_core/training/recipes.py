@@ -846,6 +846,11 @@ def _asynchronous(steps: int) -> Any:
     return replace(loop, groups=4, envs_per_group=8, inference="learner")
 
 
+_DISCRETE_A3C = Recipe(
+    _asynchronous(500_000),
+    sizes={"hidden": (128, 128)},
+    source="own; rollouts of 20 steps as PARL's example has",
+)
 _ATARI_GAMES = ("Pong", "Breakout")
 _ATARI_PPO = Recipe(
     _PIXEL_PPO,
@@ -1108,12 +1113,8 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             network="AtariActorCritic",
             source="PARL's example, with another number of actors",
         ),
-        ("A3C", "discrete"): Recipe(
-            _asynchronous(500_000),
-            sizes={"hidden": (128, 128)},
-            goal=475.0,
-            source="own; rollouts of 20 steps as PARL's example has",
-        ),
+        ("A3C", "CartPole-v1"): replace(_DISCRETE_A3C, goal=475.0),
+        ("A3C", "discrete"): _DISCRETE_A3C,
         ("A3C", "continuous"): Recipe(
             replace(_asynchronous(1_000_000), rates={"lr": linear(3e-4, 0.0, 1_000_000), "entropy_coef": 0.0}),
             sizes=_BOX_SIZES,
