@@ -163,6 +163,48 @@ def test_a_run_resumed_with_more_steps_goes_on_learning(tmp_path: Path) -> None:
     assert any(np.any(weights[0][name] != weights[1][name]) for name in weights[0])
 
 
+def without_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let videos be recorded without the packages that draw and write them."""
+    monkeypatch.setattr(gymnasium.wrappers, "RecordVideo", lambda env, *_how, **_named: env)
+    monkeypatch.setattr("parl_core.training.evaluation.find_spec", lambda _name: True)
+    monkeypatch.setattr(_recipe_run, "check_rendering", lambda *_asked: None)
+
+
+def test_the_agent_of_a_video_sees_normalised_observations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_files(monkeypatch)
+    seen: list[Any] = []
+
+    agents: Any = backends.current().Agent
+    predict = agents.predict
+
+    def watched(agent: Any, obs: Any, *more: Any, **named: Any) -> Any:
+        seen.append(np.array(obs))
+        return predict(agent, obs, *more, **named)
+
+    monkeypatch.setattr(agents, "predict", watched)
+    asked = ("--set", "normalize=true", "--set", "evaluate_every=32", "--videos", "1")
+    run("train", "ppo", "Pendulum-v1", *ON_POLICY, *asked, "--run", str(tmp_path / "run"))
+    of_videos = np.concatenate([obs for obs in seen if len(obs) == 1])
+    assert len(of_videos) >= 200
+    assert np.abs(np.hypot(of_videos[:, 0], of_videos[:, 1]) - 1.0).max() > 0.1, "cosine and sine as they are"
+
+
+def test_a_decision_transformer_is_shown_in_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_files(monkeypatch)
+    told = ("--steps", "4", "--set", "hidden=8", "--backend", BACKEND, "--videos", "1")
+    log, folder = tmp_path / "log.npz", tmp_path / "run"
+    steps = 400
+    OfflineDataset(
+        np.zeros((steps, 4), np.float32),
+        np.eye(2, dtype=np.float32)[np.arange(steps) % 2],
+        np.ones(steps, np.float32),
+        np.zeros((steps, 4), np.float32),
+        np.arange(steps) % 10 == 9,
+        np.zeros(steps, np.bool_),
+    ).save(log)
+    run("train", "decision-transformer", "CartPole-v1", *told, "--data", str(log), "--run", str(folder))
+
+
 def test_the_discount_of_normalised_rewards_may_be_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     discounts = []
 

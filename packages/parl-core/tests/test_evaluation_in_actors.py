@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from parl_core.actors import open_actors
+from parl_core.env.normalize import NormalizeVector
+from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError
 from parl_core.training import Callback, ConfirmedReturn, Ended, EvaluateInActor, Evaluation, Stop, Update
 
@@ -142,6 +144,39 @@ def test_what_fails_in_the_actor_ends_the_loop_with_its_error() -> None:
         watching.on_update(_update(1))
         with pytest.raises(Exception, match="the simulator is gone"):
             watching.on_end(ENDED)
+
+
+class Showing(Paying):
+    """Shows 3 until the end."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.full(1, 3.0, np.float32), {}
+
+
+class Seeing(Constant):
+    """Chooses ten times the number that it sees."""
+
+    def predict(self, obs: Any) -> Any:
+        return np.round(10.0 * obs[:, 0]).astype(np.int64)
+
+
+def test_observations_are_normalised_by_the_statistics_of_then() -> None:
+    with open_actors("threads", threads=1) as actors, make_vector_env(Showing, 2) as envs:
+        normalization = NormalizeVector(envs, reward=False)
+        assert normalization.ob_rms is not None
+        normalization.ob_rms.mean, normalization.ob_rms.var = np.array([1.0]), np.array([4.0])
+        then = normalization.get_state()
+        watching = EvaluateInActor(Seeing(), Seeing, Showing, actors, every=10, normalization=normalization)
+        Paying.may_step.clear()
+        watching.on_update(_update(10))
+        normalization.ob_rms.mean[:] = 2.5
+        Paying.may_step.set()
+        watching.on_end(ENDED)
+    assert [one.mean for one in watching.evaluations] == [10.0]
+    assert {name: array.tolist() for name, array in watching.best_normalization.items()} == {
+        name: array.tolist() for name, array in then.items()
+    }
 
 
 def test_an_interval_of_no_steps_is_refused() -> None:

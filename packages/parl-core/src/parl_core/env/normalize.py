@@ -8,8 +8,10 @@ belongs to the checkpoint:
     agent.save("run/agent.ckpt", normalization=train)
 """
 
+import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -159,6 +161,16 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
             self.ob_rms.update(np.asarray(obs)[None])
         scaled = (obs - self.ob_rms.mean) / np.sqrt(self.ob_rms.var + self.epsilon)
         return cut(scaled, self.clipob).astype(np.float32)
+
+
+def _seen(env: AnyEnv, *, ob_rms: RunningMeanStd | None, clip_obs: float, epsilon: float) -> AnyEnv:
+    """Return an environment with observations normalised by these statistics, which do not change."""
+    if ob_rms is None:
+        return env
+    seen = VecNormalizeEnv(env, ret=False, clipob=clip_obs, epsilon=epsilon)
+    seen.eval()
+    seen.set_ob_rms(ob_rms)
+    return seen
 
 
 def cut(scaled: Any, limit: float) -> NDArray[Any]:
@@ -336,12 +348,14 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
 
         It uses the present statistics of this wrapper, and does not update them.
         """
-        if self.ob_rms is None:
-            return env
-        seen = VecNormalizeEnv(env, ret=False, clipob=self.clip_obs, epsilon=self.epsilon)
-        seen.eval()
-        seen.set_ob_rms(self.ob_rms)
-        return seen
+        return self._seen_by(self.ob_rms)(env)
+
+    def present_view(self) -> Callable[[AnyEnv], AnyEnv]:
+        """Return a function like `as_seen` that keeps the present statistics and can be sent to actors."""
+        return self._seen_by(copy.deepcopy(self.ob_rms))
+
+    def _seen_by(self, ob_rms: RunningMeanStd | None) -> Callable[[AnyEnv], AnyEnv]:
+        return partial(_seen, ob_rms=ob_rms, clip_obs=self.clip_obs, epsilon=self.epsilon)
 
     def train(self) -> None:
         """Update the statistics at each step, which is the default."""

@@ -267,7 +267,8 @@ class RecipeRun:
                     normalization = envs if trained.normalized else None  # without statistics that an agent needs
             watching: list[Callback] = []
             if videos is not None:
-                watching.append(RecordVideo(run, agent, trained.make_env, videos))
+                in_video = partial(play, agent, trained, 1, seed=0, seen_through=normalization)
+                watching.append(RecordVideo(run, agent, trained.make_env, videos, playing=in_video))
             watching += standard_callbacks(
                 run,
                 agent,

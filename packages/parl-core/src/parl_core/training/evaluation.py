@@ -18,6 +18,7 @@ from parl_core.checks import check_int
 from parl_core.contracts._base import OnPolicy
 from parl_core.env._contract import as_flag, as_reward
 from parl_core.env._vector_group import EnvMaker, close_all, make_env, make_envs
+from parl_core.env.normalize import NormalizeVector
 from parl_core.errors import DivergedError
 from parl_core.seeding import spawn_seeds
 from parl_core.spaces import has_agents, with_named_parts
@@ -207,10 +208,14 @@ class EvaluateInActor(Callback):
         seed: of the episodes.
         callbacks: called for evaluations; a reason to stop ends the loop.
         max_steps: of one episode; see `evaluate`.
+        normalization: the `NormalizeVector` of training; its statistics are sent with the weights, and normalise the
+            observations. Without it, the agent observes what the environment returns.
 
     Attributes:
         evaluations: the finished evaluations.
         best_weights: the weights of the best evaluation, for `agent.set_weights`; None before the first.
+        best_normalization: the statistics of the best evaluation, for `set_state` of a `NormalizeVector`; None before
+            the first, and without `normalization`.
 
     Raises:
         HyperparameterError: a number is out of its range.
@@ -228,22 +233,27 @@ class EvaluateInActor(Callback):
         seed: int = 0,
         callbacks: Sequence[Callback] = (),
         max_steps: int = 100_000,
+        normalization: NormalizeVector | None = None,
     ) -> None:
-        self._agent, self._callbacks = agent, callbacks
+        self._agent, self._callbacks, self._normalization = agent, callbacks, normalization
         self._every = self._next = check_int("every", every)
         how = {"episodes": check_int("episodes", episodes), "seed": seed, "max_steps": max_steps}
         self._actor = actors.create(_Evaluating, make_agent, env, how)
-        self._running: tuple[ActorFuture, Any, int, float] | None = None
+        self._running: tuple[ActorFuture, Any, Any, int, float] | None = None
         self.evaluations: list[Evaluation] = []
         self.best_weights: Any = None
+        self.best_normalization: Any = None
 
     def on_update(self, update: Update) -> str | None:
         """Read an available result, and start an evaluation that is due."""
         reason = self._taken() if self._running is not None and self._running[0].done() else None
         if self._running is None and update.step >= self._next:
             self._next += self._every * ((update.step - self._next) // self._every + 1)
-            weights = self._agent.get_weights()
-            self._running = self._actor.submit("play", weights), weights, update.step, update.seconds
+            weights, statistics, view = self._agent.get_weights(), None, None
+            if self._normalization is not None:
+                statistics, view = self._normalization.get_state(), self._normalization.present_view()
+            future = self._actor.submit("play", weights, view)
+            self._running = future, weights, statistics, update.step, update.seconds
         return reason
 
     def on_end(self, ended: Ended) -> None:
@@ -259,17 +269,17 @@ class EvaluateInActor(Callback):
         return {"next": self._next, "evaluations": [one.get_state() for one in self.evaluations]}
 
     def set_state(self, state: Any) -> None:
-        """Restore a state that `get_state` returned; `best_weights` are None until the next better evaluation."""
+        """Restore a state that `get_state` returned; the best weights are None until the next better evaluation."""
         self._next = int(state["next"])
         self.evaluations = [Evaluation.from_state(one) for one in state["evaluations"]]
 
     def _taken(self) -> str | None:
         assert self._running is not None
-        future, weights, step, seconds = self._running
+        future, weights, statistics, step, seconds = self._running
         self._running = None
         evaluation = replace(future.result(), step=step, seconds=seconds)
         if evaluation.mean > max((one.mean for one in self.evaluations), default=-inf):
-            self.best_weights = weights
+            self.best_weights, self.best_normalization = weights, statistics
         self.evaluations.append(evaluation)
         reasons = [callback.on_evaluation(evaluation) for callback in self._callbacks]
         return next((reason for reason in reasons if reason), None)
@@ -281,9 +291,12 @@ class _Evaluating:
     def __init__(self, make_agent: Callable[[], Any], env: EnvMaker, how: Mapping[str, Any]) -> None:
         self._agent, self._env, self._how = make_agent(), env, how
 
-    def play(self, weights: Any) -> Evaluation:
+    def play(self, weights: Any, view: Callable[[Any], Any] | None) -> Evaluation:
+        """Play with these weights in environments that `view` wraps."""
         self._agent.set_weights(weights)
-        return evaluate(self._agent, self._env, **self._how)
+        if view is None:
+            return evaluate(self._agent, self._env, **self._how)
+        return evaluate(self._agent, lambda: view(make_env(self._env, None)), **self._how)
 
 
 class RecordVideo(Callback):
@@ -298,6 +311,8 @@ class RecordVideo(Callback):
         every: evaluations from one video to the next; the first one has a video.
         seed: of the episode.
         env_kwargs: passed to `gymnasium.make` or to the function.
+        playing: called with `make_env=`, a function that makes the environment which records, to play the episode
+            instead of `evaluate`; for agents that see an environment otherwise, or that `evaluate` does not take.
 
     Raises:
         ImportError: moviepy, which writes the files, is not installed.
@@ -315,6 +330,7 @@ class RecordVideo(Callback):
         *,
         seed: int = 0,
         env_kwargs: Mapping[str, Any] | None = None,
+        playing: Callable[..., Any] | None = None,
     ) -> None:
         if find_spec("moviepy") is None:
             raise ImportError('videos are written by moviepy: pip install "parl-core[video]"')
@@ -322,6 +338,7 @@ class RecordVideo(Callback):
         self._every, self._seed = check_int("every", every), seed
         self._env_kwargs = {**(env_kwargs or {}), "render_mode": "rgb_array"}
         self._evaluations = 0
+        self._playing = playing or self._evaluated
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         self._evaluations += 1
@@ -339,7 +356,7 @@ class RecordVideo(Callback):
                 env, str(folder), episode_trigger=lambda _episode: True, name_prefix="agent"
             )
 
-        evaluate(self._agent, recorded, 1, seed=self._seed)
+        self._playing(make_env=recorded)
         self._run.saved(folder.parent, f"videos of the agent, the latest after {evaluation.step} steps")
 
     def get_state(self) -> int:
@@ -349,3 +366,6 @@ class RecordVideo(Callback):
     def set_state(self, state: Any) -> None:
         """Restore a state that `get_state` returned."""
         self._evaluations = int(state)
+
+    def _evaluated(self, make_env: Callable[[], Any]) -> None:
+        evaluate(self._agent, make_env, 1, seed=self._seed)
