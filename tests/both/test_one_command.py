@@ -205,6 +205,18 @@ def test_a_decision_transformer_is_shown_in_videos(tmp_path: Path, monkeypatch: 
     run("train", "decision-transformer", "CartPole-v1", *told, "--data", str(log), "--run", str(folder))
 
 
+def test_a_run_that_was_trained_on_a_gpu_is_loaded_without_one(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run("train", "ppo", "CartPole-v1", *ON_POLICY, "--device", "cpu", "--run", str(folder))
+    description = folder / Trained.DESCRIPTION
+    described = json.loads(description.read_text())
+    assert described["arguments"]["device"] == "cpu"
+    described["arguments"]["device"] = "cuda:7"
+    description.write_text(json.dumps(described))
+    run("evaluate", str(folder), "--episodes", "1")
+    run("export", str(folder), "--observations", "10")
+
+
 def test_the_discount_of_normalised_rewards_may_be_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     discounts = []
 

@@ -289,7 +289,7 @@ def export_run(
     """
     if to not in FORMATS:
         raise HyperparameterError(f"to must be one of {', '.join(FORMATS)}, got {to!r}")
-    trained = Trained.read(run)
+    trained = Trained.read(run).for_this_machine()
     file = run / (trained.LAST if last else trained.FILE)
     trained.require_weights(file)
     backends.set_backend(FORMATS[to] or trained.backend)

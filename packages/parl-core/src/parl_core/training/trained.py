@@ -336,6 +336,12 @@ class Trained:
             agent.run(model.value, blank_observations(spaces[0], 1))
         return agent
 
+    def for_this_machine(self) -> "Trained":
+        """Return the same description with the GPU of training replaced by `"auto"`: this machine may have no GPU."""
+        if self.arguments.get("device", "cpu") == "cpu":
+            return self
+        return dataclasses.replace(self, arguments={**self.arguments, "device": "auto"})
+
     @staticmethod
     def require_weights(path: Path) -> None:
         """Refuse a run whose file of weights is missing.
@@ -356,7 +362,7 @@ class Trained:
         Raises:
             CheckpointError: The weights are missing, or belong to another agent.
         """
-        agent = self.make_agent()
+        agent = self.for_this_machine().make_agent()
         self.require_weights(path)
         if not self.normalized:
             agent.restore(path)
