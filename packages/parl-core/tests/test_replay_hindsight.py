@@ -225,6 +225,12 @@ def test_the_loop_makes_the_memory_of_an_environment_with_goals(own: bool) -> No
         assert 0.1 < reached.mean() < 1.0
 
 
+def test_a_radius_that_leaves_no_goals_outside_is_refused() -> None:
+    with pytest.raises(HyperparameterError, match=r"radius must be below 2, got 3"):
+        PointReach(radius=3)
+    PointReach(radius=1.9).reset(seed=0)
+
+
 def test_hindsight_where_it_makes_no_sense_is_refused() -> None:
     with pytest.raises(HyperparameterError, match="n_step=3"):
         OffPolicySettings(hindsight=0.8, n_step=3)

@@ -70,12 +70,16 @@ def test_the_default_search_of_every_algorithm_has_only_settings_that_it_takes(a
 
 
 def test_the_best_settings_are_a_file_that_train_reads() -> None:
-    asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=100, given={"network.width": 8}, module="my.envs")
+    asked = RecipeRun(
+        "PPO", "CartPole-v1", "torch", steps=100, goal=-12.5, given={"network.width": 8}, module="my.envs"
+    )
     written = toml_of(asked, {"lr": 1e-5, "n_steps": 32, "network.hidden": "64,64"}, "trial 3")
     assert tomllib.loads(written) == {
         "algorithm": "PPO",
         "env": "CartPole-v1",
         "steps": 100,
+        "goal": -12.5,
+        "backend": "torch",
         "env_module": "my.envs",
         "settings": {"network": {"width": 8, "hidden": "64,64"}, "lr": 1e-5, "n_steps": 32},
     }

@@ -276,7 +276,7 @@ class Agent:
         """
         before, self.rng = self.rng, np.random.default_rng(seed)
         try:
-            with self.alg._drawing_from(seed):
+            with self.alg._drawing_from(seed % 2**63):  # the largest seed of frameworks
                 yield
         finally:
             self.rng = before

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_int, check_positive
+from parl_core.errors import HyperparameterError
 
 __all__ = ["BitFlipping", "PointReach", "SparseGrid"]
 
@@ -111,12 +112,17 @@ class PointReach(_GoalEnv):
     of 30 steps, enough for any goal; the best mean return is about -8.
 
     Args:
-        radius: The radius of the disc around the goal, above 0.
+        radius: The radius of the disc around the goal, above 0 and below 2, so that there are goals outside it.
         speed: Largest step in each dimension, above 0.
+
+    Raises:
+        HyperparameterError: A number is out of its range.
     """
 
     def __init__(self, radius: float = 0.08, speed: float = 0.1) -> None:
         self.radius, self.speed = check_positive("radius", radius), check_positive("speed", speed)
+        if self.radius >= 2.0:
+            raise HyperparameterError(f"radius must be below 2, got {radius}: nearly every goal of the square is in it")
         self.observation_space = self._spaces_of(-1.0, 2)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
 

@@ -353,6 +353,8 @@ def toml_of(asked: RecipeRun, found: Mapping[str, Any], remark: str) -> str:
     """
     lines = [f"# {remark}", f"algorithm = {json.dumps(asked.algorithm)}", f"env = {json.dumps(asked.env)}"]
     lines += [] if asked.steps is None else [f"steps = {asked.steps}"]
+    lines += [] if asked.goal is None else [f"goal = {asked.goal}"]
+    lines += [f"backend = {json.dumps(asked.backend)}"]
     lines += [f"env_module = {json.dumps(asked.module)}"] if asked.module else []
     lines += [f"data = {json.dumps(asked.data)}"] if asked.data else []
     if asked.env_options:
