@@ -115,6 +115,22 @@ def test_noops_begin_an_episode_and_differ_between_episodes() -> None:
     assert set(game.log) == {0, ("reset", 0), ("reset", None)}
 
 
+def test_noops_of_a_game_of_old_gym_are_drawn_from_its_generator() -> None:
+    class OldGame(Game):
+        np_random: Any = np.random.RandomState(3)  # as in gym before 0.22
+
+        def reset(self) -> Any:  # type: ignore[override]
+            return super().reset()[0]
+
+        def step(self, action: int) -> Any:
+            obs, reward, terminated, _, info = super().step(action)
+            return obs, reward, terminated, info
+
+    game = OldGame(life=1000)
+    NoopResetEnv(game).reset()
+    assert game.t == np.random.RandomState(3).randint(1, 31)
+
+
 def test_noops_follow_from_the_seed() -> None:
     def first_clock() -> int:
         game = Game(life=1000)

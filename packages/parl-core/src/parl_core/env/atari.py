@@ -184,7 +184,9 @@ class NoopResetEnv(ApiWrapper):
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        for _ in range(self.unwrapped.np_random.integers(1, self.noop_max + 1)):
+        rng: Any = self.unwrapped.np_random
+        draw = rng.randint if isinstance(rng, np.random.RandomState) else rng.integers  # the former in gym's API
+        for _ in range(draw(1, self.noop_max + 1)):
             obs, _, terminated, truncated, info = self.env.step(NOOP)
             if terminated or truncated:
                 obs, info = self.env.reset(options=options)
