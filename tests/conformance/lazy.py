@@ -10,6 +10,7 @@ import pytest
 from conformance.adapter import Conformance, random_weights
 from conformance.models import OBS_DIM, Q_SHAPES, actor_critic, q_values
 from parl_core.errors import HyperparameterError, ModelContractError, WeightsMismatchError
+from parl_core.layers import Constant, Normal
 
 __all__ = ["LazyLayersConformance"]
 
@@ -174,9 +175,11 @@ class LazyLayersConformance(Conformance):
         [
             ({"default_initializer": -0.5}, np.full((2, 3), -0.5)),
             ({"default_initializer": lambda shape: np.arange(6.0).reshape(shape)}, np.arange(6.0).reshape(2, 3)),
+            ({"default_initializer": Constant(0.25)}, np.full((2, 3), 0.25)),
+            ({"default_initializer": Normal(0.0)}, np.zeros((2, 3))),
             ({"is_bias": True, "dtype": "float64"}, np.zeros((2, 3))),
         ],
-        ids=["number", "function", "bias"],
+        ids=["number", "function", "constant", "normal", "bias"],
     )
     def test_a_parameter_of_the_models_own_begins_with_what_was_asked_for(self, options: Any, expected: Any) -> None:
         parameter = cast(Any, self.backend.layers).create_parameter([2, 3], **options)
@@ -194,6 +197,8 @@ class LazyLayersConformance(Conformance):
         limit = np.sqrt(6.0 / 100)
         assert np.abs(drawn[0]).max() <= limit
         assert drawn[0].std() == pytest.approx(limit / np.sqrt(3.0), rel=0.05)
+        normal = self._array(layers.create_parameter([40, 60], default_initializer=Normal(0.5)))
+        assert (normal.mean(), normal.std()) == (pytest.approx(0.0, abs=0.05), pytest.approx(0.5, rel=0.05))
         # A filter [out, in, 3, 3] has nine times the fans of a matrix; a vector's are its length.
         assert np.abs(self._array(layers.create_parameter([4, 8, 3, 3]))).max() <= np.sqrt(6.0 / 108)
         assert np.abs(self._array(layers.create_parameter([300]))).max() <= np.sqrt(6.0 / 600)
@@ -232,6 +237,7 @@ class LazyLayersConformance(Conformance):
             ([2], {"default_initializer": float("nan")}, "default_initializer must be finite, got nan"),
             ([2], {"default_initializer": lambda _: np.zeros(3)}, r"finite numbers of shape \(2,\), got shape \(3,\)"),
             ([1], {"default_initializer": lambda _: [np.inf]}, "got numbers that are not finite"),
+            ([1], {"default_initializer": lambda value, block: value}, "must be a number, one of .* raised TypeError"),
         ],
     )
     def test_parameters_that_mean_nothing_are_refused(self, shape: Any, options: Any, message: str) -> None:

@@ -497,8 +497,8 @@ def activation(name: str | None, own: Mapping[str, Callable[[Any], Any]], functi
 
 # Parameters that belong to no layer
 
-Initializer = float | Callable[[tuple[int, ...]], ArrayLike]
-"""A number for all entries, or a function of the shape."""
+Initializer = float | Constant | Uniform | Normal | Callable[[tuple[int, ...]], ArrayLike]
+"""A number for all entries, a rule for them, or a function of the shape."""
 
 TrainedDtype = Literal["float16", "float32", "float64"]
 """Dtypes that a parameter may have."""
@@ -508,7 +508,7 @@ _TRAINED_DTYPES: tuple[TrainedDtype, ...] = ("float16", "float32", "float64")
 
 def new_parameter(
     shape: Sequence[int], dtype: str, is_bias: bool, default_initializer: Initializer | None
-) -> tuple[tuple[int, ...], TrainedDtype, Constant | Uniform | NDArray[np.float64]]:
+) -> tuple[tuple[int, ...], TrainedDtype, Constant | Uniform | Normal | NDArray[np.float64]]:
     """Check the arguments of `create_parameter` and return the parameter's shape, dtype and initial values.
 
     Raises:
@@ -522,9 +522,17 @@ def new_parameter(
         raise HyperparameterError(f"a parameter's dtype must be one of {', '.join(_TRAINED_DTYPES)}, got {dtype!r}")
     if default_initializer is None:
         return sizes, known, Constant(0.0) if is_bias else Uniform.glorot(sizes)
+    if isinstance(default_initializer, Constant | Uniform | Normal):
+        return sizes, known, default_initializer
     if not callable(default_initializer):
         return sizes, known, Constant(check_real("default_initializer", default_initializer))
-    values = np.asarray(default_initializer(sizes), np.float64)
+    try:
+        values = np.asarray(default_initializer(sizes), np.float64)
+    except Exception as error:  # any: initializers of frameworks are called with other arguments
+        raise HyperparameterError(
+            "default_initializer must be a number, one of parl_core.layers such as Normal(0.1), or a function of the "
+            f"shape that returns an array; {default_initializer!r} raised {type(error).__name__}: {error}"
+        ) from error
     if values.shape != sizes or not np.isfinite(values).all():
         wrong = f"shape {values.shape}" if values.shape != sizes else "numbers that are not finite"
         raise HyperparameterError(f"default_initializer must return finite numbers of shape {sizes}, got {wrong}")

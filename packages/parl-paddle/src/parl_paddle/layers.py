@@ -258,7 +258,8 @@ def create_parameter(
         shape: Shape of the parameter; `[]` for a single number.
         dtype: Dtype of the parameter, such as `"float32"`.
         is_bias: True for initial values of 0; other parameters have uniform initial values (Glorot & Bengio 2010).
-        default_initializer: The initial value instead, or a function that takes the shape and returns an array.
+        default_initializer: The initial value instead, `Constant`, `Uniform` or `Normal` of parl_core.layers, or a
+            function that takes the shape and returns an array.
         name: No effect; the parameter has the name of the model's attribute.
 
     Raises:
@@ -271,6 +272,8 @@ def create_parameter(
             draw = initializers.Constant(value)
         case contract.Uniform(limit):
             draw = initializers.Uniform(-limit, limit)
+        case contract.Normal(std):
+            draw = initializers.Normal(0.0, std)
         case _:
             draw = initializers.Assign(initial.astype(kind))
     with eager():
