@@ -267,7 +267,7 @@ def test_what_the_framework_itself_saves_is_read_and_restore_says_how(tmp_path: 
         paddle.save(layer.state_dict(), str(tmp_path / "file"))
         expected = {key: tensor.numpy() for key, tensor in layer.state_dict().items()}
     agent = parl.Agent(parl.algorithms.DQN(parl.networks.QNetwork(act_dim=2)))
-    with pytest.raises(CheckpointError, match=r"parl_core.importing.restore\(agent, '.*file'\)"):
+    with pytest.raises(CheckpointError, match=r"file is a pickle or .*PARL 2.x.*\.restore\(agent, '.*file'\)"):
         agent.restore(tmp_path / "file")
     found = read_weights(tmp_path / "file")
     assert found.framework == name

@@ -105,9 +105,10 @@ def read(path: str | os.PathLike[str]) -> SavedAgent:
         arrays = load(content)
         header = json.loads(content[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(content)[0]])
     except (SafetensorError, ValueError, struct.error) as error:
-        hint = f"; if PARL 2.x saved it, call parl_core.importing.restore(agent, {str(path)!r})"
-        hint = hint if content.startswith(_OF_PARL_2) else ""
-        raise CheckpointError(f"{file} is damaged or no safetensors file: {error}{hint}") from error
+        if content.startswith(_OF_PARL_2):
+            advice = f"if PARL 2.x saved it, call parl_core.importing.restore(agent, {str(path)!r})"
+            raise CheckpointError(f"{file} is a pickle or a zip file, no safetensors file: {advice}") from error
+        raise CheckpointError(f"{file} is damaged or no safetensors file: {error}") from error
     metadata = _metadata(file, header.get("__metadata__", {}))
     if metadata.get("crc32", found := _checksum(arrays)) != found:
         raise CheckpointError(f"{file} is damaged: its arrays are not the ones that were written (another checksum)")
