@@ -764,3 +764,9 @@ def test_what_stands_in_for_a_missing_gymnasium_is_left_alone() -> None:
     text = "try:\n    import gymnasium as gym\nexcept ImportError:\n    import gym\nfinally:\n    pass\n"
     assert changed(text) == text
     assert lines_of(program(text)) == []
+def test_a_folder_without_programs_is_an_error(tmp_path: Path) -> None:
+    result = CliRunner().invoke(parl, ["migrate", str(tmp_path)])
+    assert result.exit_code == 1
+    assert f"no Python file in {tmp_path}" in result.stderr
+
+

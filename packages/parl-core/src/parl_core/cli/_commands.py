@@ -315,10 +315,13 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
     files of a program together: whether environments need a CompatWrapper in the file that makes them depends on the
     file that steps them. Nothing is run.
 
-    The exit status is 1 if changes remain to be made by hand, or a file cannot be read.
+    The exit status is 1 if changes remain to be made by hand, a file cannot be read, or there is none.
     """
     programs, encodings, unreadable = [], {}, 0
-    for file_path in _all(files):
+    paths = _all(files)
+    if not paths:
+        raise click.ClickException(f"no Python file in {', '.join(map(str, files))}")
+    for file_path in paths:
         try:
             program, encodings[str(file_path)] = _read(file_path)
             programs.append(program)
