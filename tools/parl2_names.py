@@ -35,6 +35,9 @@ from that release's source and imports them on each backend; a test compares thi
 - *message*: importing or using it raises an error that names the replacement.
 - *changed*: the name differs on purpose; the last column describes the difference.
 
+Where functions of PARL 2.x raised `AssertionError`, as `check_model_method` did, those of this project raise errors of
+`parl_core.errors` that are `TypeError` or `ValueError`.
+
 """
 _HELPER = "a helper of PARL's own code"
 _BY_POSITION = "other names of the same arguments: give them by position"
