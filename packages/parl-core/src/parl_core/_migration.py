@@ -131,7 +131,10 @@ _COPIES = ("copy.deepcopy", "deepcopy")
 
 _OLD_STEP, _NEW_STEP = 4, 5
 _WRAPPER = "CompatWrapper"
+_ORDER = f"wrappers of Gymnasium unpack five values from step(): put {_WRAPPER} around this one, not inside it"
 _MAKERS = ("gym.make", "gymnasium.make", "parl.env.MAenv", "parl.env.multiagent_env.MAenv")
+_OWN_WRAPPER = re.compile(r"gym(nasium)?\.(core\.)?Wrapper")
+_NOT_PASSED_ON = ("_max_episode_steps", "seed")
 _INSIDE = re.compile(r"gym(nasium)?\.((Action|Observation|Reward)Wrapper|wrappers\..+)")  # unpack five values
 _NEWEST: Mapping[str, int] = MappingProxyType(
     {
@@ -203,6 +206,8 @@ _STATIC: Mapping[str, str] = MappingProxyType(
 
 _GONE_OF_FLUID: Mapping[str, str] = MappingProxyType(
     {
+        "initializer": "default_initializer of create_parameter takes the number itself, parl_core.layers.Normal(0.1), "
+        "or a function of the shape",
         "layers": "parl.layers has layers of the same names",
         "optimizer": "use paddle.optimizer in build_program, parl.optim with eager code",
     }
@@ -231,6 +236,33 @@ _GONE_OF_LAYERS: Mapping[str, str] = MappingProxyType(
 
 _OF_AN_ALGORITHM = re.compile(r"(.*\.)?(alg|algorithm)\.(learn|sample)")
 _A2C_RATE = "A2C.learn takes its learning rate as learning_rate: learn(..., learning_rate=...)"
+_ONE_MODEL = (
+    "takes one model with policy, value, get_actor_params and get_critic_params, and gives actions in [-1, 1]: no "
+    "critic, no max_action"
+)
+_NO_NAME = "results of paddle's programs have no name: fetch the tensor itself"
+_PORT = "get_free_tcp_port returns a number"
+_AXIS_OF_PPO = (
+    "PPO.sample returns actions without the extra leading axis that paddle had: remove this [0] if it takes that axis"
+)
+_OF_TEAMS: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
+    {
+        "COMA": (
+            re.compile(r"\binit_hidden\b"),
+            "COMA learns from joint observations, with a model of parl.networks.for_team, and has no init_hidden",
+        ),
+        "DecisionTransformer": (
+            re.compile(r"\bget_action\b"),
+            "DecisionTransformer takes models whose forward returns the predicted actions alone, without get_action",
+        ),
+        "MAPPO": (
+            re.compile(r"\b(cent_obs|share_obs|multi_discrete)\b"),
+            "MAPPO learns from joint observations, with a model of parl.networks.for_team: sample(joint_obs)",
+        ),
+    }
+)
+"""Algorithms that take other models, what programs of PARL 2.x with them contain, and what to do instead."""
+
 _LEARNED = re.compile(r"loss|cost|^kl$|^entropy$")  # names of single numbers that `learn` returns
 
 
@@ -280,6 +312,10 @@ class Program:
         old_steps: lines that unpack four values from `step`, as gym's API had them.
         has_new_steps: whether it unpacks five values from a `step`.
         has_wrapper: whether it imports or calls `CompatWrapper`.
+        imports_wrapper: whether `CompatWrapper` is its name there.
+        has_old_env: whether it defines an environment with gym's API.
+        seeds: lines that call `seed` of an environment that `gym.make` made, and whether `makes` wraps it there.
+        built: lines that make an algorithm of `_OF_TEAMS`, and its name.
     """
 
     path: str
@@ -292,6 +328,10 @@ class Program:
     old_steps: Sequence[int]
     has_new_steps: bool
     has_wrapper: bool
+    imports_wrapper: bool
+    has_old_env: bool
+    seeds: Sequence[tuple[int, bool]]
+    built: Sequence[tuple[int, str]]
 
 
 def read(path: str, source: str) -> Program:
@@ -318,6 +358,10 @@ def read(path: str, source: str) -> Program:
         reader.old_steps,
         reader.has_new_steps,
         reader.has_wrapper,
+        any(_imports_wrapper(statement) for statement in tree.body),
+        bool(reader.old_envs),
+        [(line, made in reader.makes) for line, made in reader.seeds],
+        reader.built,
     )
 
 
@@ -331,13 +375,12 @@ def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, l
     """
     found = {program.path: list(program.findings) for program in programs}
     wrapping = _to_wrap(programs)
-    is_done = not wrapping and any(program.has_wrapper for program in programs)
+    is_done = not wrapping and any(program.has_wrapper or program.has_old_env for program in programs)
     step = "step() of Gymnasium returns obs, reward, terminated, truncated, info, and reset() returns obs, info"
-    order = f"wrappers of Gymnasium unpack five values from step(): put {_WRAPPER} around this one, not inside it"
     for program in _with_gyms_api(programs):
         of_others = not program.makes
         if of_others and is_done:
-            continue  # another program makes its environments, and wraps them
+            continue  # another program makes its environments, and wraps them, or they have gym's API themselves
         wraps = program in wrapping or (of_others and bool(wrapping) and not _is_mixed(programs))
         hint = (
             f"{_WRAPPER} around gym.make(...) or MAenv(...) keeps gym's old API"
@@ -348,7 +391,26 @@ def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, l
     if _with_gyms_api(programs) and not is_done:
         for program in programs:
             if not (program.has_wrapper or program.has_new_steps):
-                found[program.path] += [Finding(line, order) for line in program.inside]
+                found[program.path] += [Finding(line, _ORDER) for line in program.inside]
+    for program in programs:
+        wraps = program in wrapping
+        if wraps and program.has_wrapper:
+            told = f"{_WRAPPER} around this environment, too, keeps gym's old API"
+            found[program.path] += [
+                Finding(edit.line, told, mechanical=True) for edit in program.makes if edit.text != ")"
+            ]
+        for line, is_wrapped in program.seeds:
+            hint = (
+                f"{_WRAPPER} around gym.make(...) has it"
+                if wraps and is_wrapped
+                else f"use reset(seed=...), or call it behind {_WRAPPER}"
+            )
+            told = f"environments of Gymnasium have no seed(): {hint}"
+            found[program.path].append(Finding(line, told, mechanical=wraps and is_wrapped))
+        for line, algorithm in program.built:
+            mark, told = _OF_TEAMS[algorithm]
+            if any(mark.search(each.source) for each in programs):
+                found[program.path].append(Finding(line, told))
     if written:
         for path, edits in _edits(programs).items():
             found[path] = [replace(one, line=_line_after(edits, one.line)) for one in found[path]]
@@ -366,7 +428,7 @@ def _edits(programs: Sequence[Program]) -> dict[str, list[Edit]]:
     for program in _to_wrap(programs):
         end = "\r\n" if _lines(program.source)[0].endswith("\r\n") else "\n"
         line = Edit(program.imports_at, 0, 0, f"from parl.env import {_WRAPPER}{end}")
-        edits[program.path] += [*program.makes, line]
+        edits[program.path] += [*program.makes, *(() if program.imports_wrapper else (line,))]
     return edits
 
 
@@ -382,14 +444,16 @@ def _is_mixed(programs: Sequence[Program]) -> bool:
 def _to_wrap(programs: Sequence[Program]) -> list[Program]:
     """Return the programs in which environments get a `CompatWrapper`.
 
-    The steps of a program tell for the environments that it makes. For a program that makes some and steps none, those
-    of the others tell, if all are of gym's API.
+    The steps and seeds of a program tell for the environments that it makes. For a program that makes some and steps
+    none, those of the others tell, if all are of gym's API.
     """
     others_tell = bool(_with_gyms_api(programs)) and not _is_mixed(programs)
     return [
         program
         for program in programs
-        if program.makes and not (program.has_wrapper or program.has_new_steps) and (program.old_steps or others_tell)
+        if program.makes
+        and not program.has_new_steps
+        and (program.old_steps or any(is_wrapped for _, is_wrapped in program.seeds) or others_tell)
     ]
 
 
@@ -411,7 +475,18 @@ class _Reader(ast.NodeVisitor):
         self.has_wrapper = False
         self._modules: dict[str, str] = {}  # what imported names mean here: "gym", "parl", "parl.utils.utils.to_str"
         self._wrapped: set[ast.AST] = set()
-        self._made: dict[str, ast.expr] = {}  # what the names of environments stand for in this function
+        self.old_envs: set[str] = set()  # the program's own classes with gym's API
+        self.seeds: list[tuple[int, ast.expr]] = []
+        self.built: list[tuple[int, str]] = []
+        self._made: dict[str, ast.expr] = {}  # the key in `makes` of what names stand for in this function
+        self._raw: set[str] = set()  # likewise, those that have Gymnasium's API unless they get a `CompatWrapper`
+        self._compat: set[str] = set()  # likewise, the names of what is in a `CompatWrapper`
+        self._plain: set[ast.expr] = set()  # keys in `makes` of which something is called before they are wrapped
+        self._place: tuple[object, ...] = ()  # the branches that this statement is in
+        self._places: dict[ast.expr, tuple[object, ...]] = {}  # likewise, what `makes` has
+        self._has_axis: set[str] = set()  # names of the actions of PPO on paddle
+        self._in_program = False  # whether this is in a `build_program`
+        self._own_wrappers: dict[str, set[str]] = {}  # the program's own gym.Wrapper classes, and their methods
         self._losses: set[str] = set()  # likewise, of what `learn` returned
         self._wrappers: set[str] = set()  # the program's own classes that unpack five values of `step`
         self._origins: dict[str, str | None] = {}  # what made an object: {"self.alg": "parl.algorithms.A2C"}
@@ -472,32 +547,79 @@ class _Reader(ast.NodeVisitor):
         if node.attr in REMOVED_CLIENT_ATTRIBUTES and _last(self._origin_of(node.value)) == "get_global_client":
             told = f"get_global_client().{node.attr} is gone: {REMOVED_CLIENT_ATTRIBUTES[node.attr]}"
             self.findings.append(Finding(node.lineno, told))
+        made = self._made.get(ast.unparse(node.value))
+        if made is not None and node.attr in ("reset", "seed", "step"):
+            self._plain.add(made)
+            if node.attr == "seed" and ast.unparse(node.value) in self._raw and self._origin_of(node.value) is None:
+                self.seeds.append((node.lineno, made))
+        methods = self._own_wrappers.get(self._origin_of(node.value) or "", {node.attr})
+        if node.attr in _NOT_PASSED_ON and node.attr not in methods:
+            end, new = node.end_col_offset or 0, f'get_wrapper_attr("{node.attr}")'
+            told = f"Gymnasium's wrappers pass no attributes on: {new} is that of what they wrap"
+            self._change_part(node.end_lineno or node.lineno, end - len(node.attr), end, told, new)
         self._wrap(node)
+        self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        self._branches(node.test, node.body, node.orelse)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self._branches(node.test, [node.body], [node.orelse])
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        for port, other in ((node.left, node.right), (node.right, node.left)):
+            if isinstance(node.op, ast.Add) and self._is_port(port) and _has_text(other):
+                line, start, end = port.lineno, port.col_offset, port.end_col_offset or 0
+                told = f"{_PORT}: str(...) makes text of it"
+                if port.end_lineno == line:
+                    old = self._bytes(line)[start:end].decode()
+                    self._change_part(line, start, end, told, f"str({old})")
+                else:
+                    self.findings.append(Finding(line, told))
+        self.generic_visit(node)
+
+    def visit_List(self, node: ast.List) -> None:
+        if self._in_program and self._is_of_parl:
+            self._fetched(node)
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if node.name in RENAMED_METHODS and node in self._methods and self._is_of_parl:
             start = self._bytes(node.lineno).index(node.name.encode(), node.col_offset)
             self._renamed(node.name, node.lineno, start + len(node.name), self._methods[node])
-        made, losses, origins = self._made, self._losses, self._origins
+        outer = (self._losses, self._has_axis, self._in_program, self._raw)
+        made, compat, origins = self._made, self._compat, self._origins
         parameters = {argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
-        self._made, self._losses = {}, set()
+        self._made = {name: expression for name, expression in made.items() if "." in name}
+        self._compat = {name for name in compat if "." in name}
+        self._losses, self._has_axis, self._in_program = set(), set(), node.name == "build_program"
+        self._raw = {name for name in self._raw if "." in name}
         self._origins = {name: origin for name, origin in origins.items() if name not in parameters}
         self.generic_visit(node)
         attributes = {name: origin for name, origin in self._origins.items() if "." in name}  # other methods see these
-        self._made, self._losses, self._origins = made, losses, origins | attributes
+        self._made = made | {name: expression for name, expression in self._made.items() if "." in name}
+        self._compat = compat | {name for name in self._compat if "." in name}
+        in_attributes = {name for name in self._raw if "." in name}
+        self._losses, self._has_axis, self._in_program, self._raw = outer
+        self._raw |= in_attributes
+        self._origins = origins | attributes
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         if any(self._unpacks_five(base) for base in node.bases):
             self._wrappers.add(node.name)
+        methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+        if any(self._is_own_wrapper(base) for base in node.bases) and "__getattr__" not in methods:
+            self._own_wrappers[node.name] = set(methods)
+        elif _has_gyms_api(methods) and node.name not in self._wrappers:
+            self.old_envs.add(node.name)
         kinds = [self._is_learner_class(base) for base in node.bases]
         kind = True if True in kinds else None if None in kinds else False
         self._classes[node.name] = kind
         self._methods |= dict.fromkeys(node.body, kind)
-        outside, origins = self._self, self._origins
-        self._self, self._origins = kind, dict(origins)
+        outer = (self._self, self._origins, self._made, self._raw, self._compat)
+        self._self, self._origins, self._made, self._raw, self._compat = kind, dict(self._origins), {}, set(), set()
         self.generic_visit(node)
-        self._self, self._origins = outside, origins
+        self._self, self._origins, self._made, self._raw, self._compat = outer
 
     def visit_Assign(self, node: ast.Assign) -> None:
         target = node.targets[0]
@@ -508,17 +630,19 @@ class _Reader(ast.NodeVisitor):
         if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
             origin = self._origin_of_owner(node.value)
             self.findings += [Finding(node.lineno, told) for told in _of_paddle(node.value, names, origin)]
+            if len(names) == len(("value", "action", "logp", "entropy")) and _samples(node.value, origin, "PPO"):
+                self._has_axis.add(names[1])
         self.generic_visit(node)
         if _is_call_of(node.value, "learn") or self._is_loss(node.value):
             self._losses |= {name for name in _names_in(target) if _LEARNED.search(name)}
         self._note_origin(ast.unparse(target), node.value)
-        if isinstance(target, ast.Name) and not isinstance(node.value, ast.Name) and self._makes(node.value):
-            self._made[target.id] = node.value
+        self._note_environment(ast.unparse(target), node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
         if (self._path(node.func) or ast.unparse(node.func)).rpartition(".")[2] == _WRAPPER:
             self.has_wrapper = True
-            self._wrapped.update(node.args[:1])
+            for inside in node.args[:1]:
+                self._leave(inside)
         self._wrap(node)
         has_gym = any(module.startswith("gym") for module in self._modules.values())
         if has_gym and _is_call_of(node, "render") and any(word.arg == "mode" for word in node.keywords):
@@ -526,6 +650,14 @@ class _Reader(ast.NodeVisitor):
         if _is_call_of(node, "learn"):
             self._rate_of_a2c(node)
         self._layer(node)
+        name = _last(path) if (path := self._path(node.func)) and path.startswith("parl.") else None
+        if name is not None and name in _OF_TEAMS:
+            self.built.append((node.lineno, name))
+        words = {word.arg: word.value for word in node.keywords}
+        if name in ("SAC", "TD3") and ("max_action" in words or ("gamma" in words and len(node.args) > 1)):
+            self.findings.append(Finding(node.lineno, f"{name} {_ONE_MODEL}"))
+        if "fetch_list" in words and self._is_of_parl and not self._in_program:
+            self._fetched(words["fetch_list"])
         method = node.func if isinstance(node.func, ast.Attribute) else None
         if method and method.attr == "sync_params_to" and self._is_learner(method.value):
             self._without_gpu(node)
@@ -536,6 +668,12 @@ class _Reader(ast.NodeVisitor):
             start, end = node.value.end_col_offset or 0, node.end_col_offset or 0
             message = "paddle's scalars have had no axis since 2.5: write .numpy().item() instead of .numpy()[0]"
             self._change_part(node.end_lineno or node.lineno, start, end, message, ".item()")
+        if self._has_axis and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
+            tensor: ast.expr = node.value
+            while isinstance(tensor, ast.Call) and isinstance(tensor.func, ast.Attribute):
+                tensor = tensor.func.value
+            if isinstance(tensor, ast.Name) and tensor.id in self._has_axis:
+                self.findings.append(Finding(node.lineno, _AXIS_OF_PPO))
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -655,13 +793,104 @@ class _Reader(ast.NodeVisitor):
         if self._makes(node):
             if isinstance(inner, ast.Name):
                 self.makes.pop(self._made[inner.id], None)
-            end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-            self.makes[node] = [
-                Edit(node.lineno, node.col_offset, node.col_offset, f"{_WRAPPER}("),
-                Edit(end_line, end, end, ")"),
-            ]
+            self._make(node)
         elif inner is not node and isinstance(node, ast.Call):
-            self.inside.append(node.lineno)
+            made_by = inner.func.id if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) else None
+            if self._is_compat(inner):
+                self.findings.append(Finding(node.lineno, _ORDER))
+            elif {made_by, self._origin_of(inner)} & self.old_envs:
+                name, inside = ast.unparse(node.func), ast.unparse(inner)
+                told = f"{_WRAPPER}({name}(as_gymnasium({inside}))), with parl.env.as_gymnasium"
+                self.findings.append(Finding(node.lineno, f"{name} unpacks five values from step(): write {told}"))
+            else:
+                self.inside.append(node.lineno)
+
+    def _make(self, node: ast.expr) -> None:
+        """Record an environment that gets a `CompatWrapper`."""
+        self._places[node] = self._place
+        end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+        self.makes[node] = [
+            Edit(node.lineno, node.col_offset, node.col_offset, f"{_WRAPPER}("),
+            Edit(end_line, end, end, ")"),
+        ]
+
+    def _leave(self, inside: ast.expr) -> None:
+        """Leave alone what the program puts into a `CompatWrapper` itself, before it calls anything of it."""
+        node: ast.expr | None = inside
+        is_inside = False
+        while node is not None:
+            self._wrapped.add(node)
+            is_inside |= isinstance(node, ast.Call) and self._unpacks_five(node.func)
+            made = self._made.get(ast.unparse(node))
+            if made is not None and made in self.makes and (is_inside or made not in self._plain):
+                if self._places[made][: len(self._place)] == self._place:  # wherever it was made
+                    del self.makes[made]
+                return
+            node = self._inner(node)
+
+    def _note_environment(self, target: str, value: ast.expr) -> None:
+        """Record what a name or an attribute stands for from here on."""
+        inside = value
+        while isinstance(inside, ast.Attribute) and inside.attr in ("env", "unwrapped"):
+            inside = inside.value
+        is_compat = self._is_compat(inside)
+        if inside is not value and ast.unparse(inside) == target and (is_compat or target in self._made):
+            self.makes.pop(self._made.get(target, value), None)
+            self._make(value)  # what is taken out of a wrapper has none
+        key: ast.expr | None = value
+        while key is not None and key not in self.makes and ast.unparse(key) not in self._made:
+            key = self._inner(key)
+        made = None if key is None or is_compat else self._made.get(ast.unparse(key), key)
+        while isinstance(value, ast.Call) and value.args and (self._path(value.func) or "").startswith("parl.env."):
+            value = value.args[0]  # such a wrapper has the API of what it wraps
+        is_raw = made is not None and (value is made or self._makes(value))
+        for names, holds in ((self._compat, is_compat), (self._raw, is_raw)):
+            (names.add if holds else names.discard)(target)
+        self._made.pop(target, None)
+        if made is not None:
+            self._made[target] = made
+
+    def _inner(self, node: ast.expr) -> ast.expr | None:
+        """Return the environment in a call of some wrapper, or the one that the inside is taken of; None if neither."""
+        if isinstance(node, ast.Attribute) and node.attr in ("env", "unwrapped"):
+            return node.value
+        is_own = isinstance(node, ast.Call) and ast.unparse(node.func) in self._own_wrappers
+        return node.args[0] if isinstance(node, ast.Call) and node.args and not is_own else None
+
+    def _is_compat(self, node: ast.expr | None) -> bool:
+        """Return whether an environment is in a `CompatWrapper`, and so has gym's API."""
+        while node is not None and not isinstance(node, ast.Attribute | ast.Name):
+            if isinstance(node, ast.Call) and (self._path(node.func) or ast.unparse(node.func)).endswith(_WRAPPER):
+                return True
+            node = self._inner(node)
+        return node is not None and ast.unparse(node) in self._compat
+
+    def _branches(self, test: ast.expr, *branches: Sequence[ast.AST]) -> None:
+        """Visit the branches of a condition, in each of which `_place` is another one."""
+        self.visit(test)
+        outside = self._place
+        for number, branch in enumerate(branches):
+            self._place = (*outside, (test, number))
+            for part in branch:
+                self.visit(part)
+        self._place = outside
+
+    def _fetched(self, listed: ast.expr) -> None:
+        """Drop `.name` of the results that a program of static graphs fetches."""
+        for part in listed.elts if isinstance(listed, ast.List | ast.Tuple) else ():
+            is_name = isinstance(part, ast.Attribute) and part.attr == "name"
+            if isinstance(part, ast.Attribute) and is_name and _last(self._origin_of(part.value)) != "data":
+                start, end = part.value.end_col_offset or 0, part.end_col_offset or 0
+                if part.value.end_lineno == part.end_lineno:
+                    self._change_part(part.end_lineno or part.lineno, start, end, _NO_NAME, "")
+
+    def _is_port(self, node: ast.expr) -> bool:
+        """Return whether an expression is a port of `get_free_tcp_port`."""
+        return _last(self._origin_of(node)) == "get_free_tcp_port"
+
+    def _is_own_wrapper(self, base: ast.expr) -> bool:
+        path = self._path(base)
+        return _OWN_WRAPPER.fullmatch(path or "") is not None or ast.unparse(base) in self._own_wrappers
 
     def _makes(self, node: ast.expr) -> bool:
         """Return whether an expression makes an environment with Gymnasium's API, or is the name of one."""
@@ -669,7 +898,7 @@ class _Reader(ast.NodeVisitor):
         if inside is not None:
             return self._makes(inside)
         if isinstance(node, ast.Name):
-            return node.id in self._made
+            return node.id in self._raw
         return isinstance(node, ast.Call) and self._path(node.func) in _MAKERS
 
     def _inside_of(self, node: ast.expr) -> ast.expr | None:
@@ -781,13 +1010,36 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def _is_call_of(node: ast.expr, method: str) -> bool:
+def _is_call_of(node: ast.AST, method: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
 
 
 def _last(path: str | None) -> str | None:
     """Return `A2C` of `parl.algorithms.A2C`; None for a class of the program, whose name has no dot."""
     return path.rpartition(".")[2] if path and "." in path else None
+
+
+def _imports_wrapper(statement: ast.stmt) -> bool:
+    names = statement.names if isinstance(statement, ast.ImportFrom) else ()
+    return any(name.name == _WRAPPER and name.asname in (None, _WRAPPER) for name in names)
+
+
+def _has_gyms_api(methods: Mapping[str, ast.FunctionDef]) -> bool:
+    """Return whether a class is an environment whose `reset` takes no seed and whose `step` returns four values."""
+    if not {"reset", "step"} <= methods.keys():
+        return False
+    takes, inside = methods["reset"].args, list(ast.walk(methods["step"]))
+    takes_seed = takes.kwarg is not None or "seed" in {one.arg for one in (*takes.args, *takes.kwonlyargs)}
+    returned = [part.value for part in inside if isinstance(part, ast.Return)]
+    is_old = any(isinstance(one, ast.Tuple) and len(one.elts) == _OLD_STEP for one in returned)
+    return is_old and not takes_seed and not any(_is_call_of(part, "step") for part in inside)
+
+
+def _has_text(node: ast.expr) -> bool:
+    """Return whether a sum has text in it."""
+    if isinstance(node, ast.BinOp):
+        return _has_text(node.left) or _has_text(node.right)
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def _names_in(target: ast.expr) -> set[str]:
@@ -804,8 +1056,6 @@ def _of_paddle(value: ast.expr, names: Sequence[str], origin: str | None) -> Ite
     is_pair = len(names) == len(("probs", "logits")) and names[0].startswith("prob")
     if is_pair and _samples(value, origin, "IMPALA"):
         yield "IMPALA.sample returns actions and logits, not probabilities: remove the line that draws actions"
-    if len(names) == len(("value", "action", "logp", "entropy")) and _samples(value, origin, "PPO"):
-        yield "PPO.sample returns actions without the extra leading axis that paddle had: remove a [0] behind them"
     is_four = _is_call_of(value, "learn") and len(names) == len(("critic", "mse", "actor", "min_q"))
     if is_four and (_last(origin) == "CQL" or "min_q" in names[3]):
         yield "CQL.learn returns critic_loss, actor_loss"
