@@ -108,19 +108,24 @@ class Pickled(Reference):
     """A value that was pickled earlier, and is sent in its state of that time.
 
     Args:
-        frames: The result of `dumps`; copied.
+        frames: The result of `dumps`.
         referents: The referents of the references contained in it.
+        copies: Whether to copy the frames; not needed for what is sent before anything writes to them.
     """
 
     __slots__ = ("_buffers", "_data", "_referents")
 
-    def __init__(self, frames: Sequence[Buffer], referents: Sequence[object] = ()) -> None:
+    def __init__(self, frames: Sequence[Buffer], referents: Sequence[object] = (), *, copies: bool = True) -> None:
         self._data = bytes(frames[0])
-        self._buffers = [bytearray(buffer) for buffer in frames[1:]]
+        self._buffers: list[Buffer] = [bytearray(buffer) if copies else buffer for buffer in frames[1:]]
         self._referents = referents
 
     def _parl_referents(self) -> Sequence[object]:
         return self._referents
+
+    def copied(self) -> Pickled:
+        """Return the same with copies of the frames."""
+        return Pickled([self._data, *self._buffers], self._referents)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return loads, (self._data, [pickle.PickleBuffer(buffer) for buffer in self._buffers])

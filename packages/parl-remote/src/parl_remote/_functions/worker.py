@@ -76,7 +76,7 @@ def pack(value: object) -> Packed:
     references: list[object] = []
     data, *buffers = serialize.dumps(value, references)
     if references:
-        return (serialize.Pickled([data, *buffers], references),)
+        return (serialize.Pickled([data, *buffers], references, copies=False),)
     return [data, *map(pickle.PickleBuffer, buffers)]
 
 
@@ -109,7 +109,7 @@ def size_of(packed: Packed) -> int:
 def kept(packed: Packed) -> Packed:
     """Return a packed value with buffers of its own, which nothing else writes to."""
     if type(packed) is not list:
-        return packed
+        return (packed[0].copied(),) if type(packed[0]) is serialize.Pickled else packed
     return [packed[0], *(pickle.PickleBuffer(bytearray(buffer)) for buffer in packed[1:])]
 
 
