@@ -307,6 +307,28 @@ def test_at_any_step_of_putting_off_a_handler_runs_once_and_the_next_steps_are_w
     assert at_each_step(noted, act, look, interrupts.__file__) >= 10
 
 
+def test_a_handler_that_equals_the_one_before_is_given_back_itself() -> None:
+    class Handler:
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Handler)
+
+        def __hash__(self) -> int:
+            return 0
+
+        def __call__(self, *_: object) -> None:
+            pass
+
+    former = signal.getsignal(signal.SIGUSR1)
+    try:
+        for handler in (Handler(), Handler()):
+            signal.signal(signal.SIGUSR1, handler)
+            with uninterrupted:
+                pass
+            assert signal.getsignal(signal.SIGUSR1) is handler
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+
+
 def test_a_waker_that_was_interrupted_wakes_the_next_time(noted: list[str]) -> None:
     waker = Waker()
 

@@ -58,7 +58,7 @@ _set_handler: Callable[[int, Any], Any] = _signal.signal
 
 _main = threading.main_thread().ident
 _handlers: dict[int, Any] = {}  # the program's own, by signal
-_found: tuple[Any, ...] = ()  # the handlers of all signals when this was last entered
+_found: tuple[Any, ...] = (object(),) * len(_SIGNALS)  # their handlers when this was last entered
 _own: list[int] = []  # the signals among them that have a handler of the program
 _came: list[int] = []  # signals whose handlers have not run yet
 _came_at = 0.0  # the first of them
@@ -85,7 +85,7 @@ class _Uninterrupted:
         if get_ident() == _main:
             if not _within:
                 found = tuple(map(_get_handler, _SIGNALS))
-                if found != _found:
+                if any(map(operator.is_not, found, _found)):
                     _look_at(found)
                 for number in _own:
                     _set_handler(number, _put_off)
