@@ -10,7 +10,8 @@ import pytest
 import parl_remote
 
 CALLS = 50
-AT_MOST = 38  # the caller's are 33, the actor's 28
+MOST_OF_CALLER = 36  # the caller's are 34
+MOST_OF_ACTOR = 29  # the actor's are 27
 
 
 class FunctionCounter:
@@ -53,7 +54,7 @@ def test_a_blocking_call_passes_few_functions_of_the_caller(actor: Counted) -> N
             actor.call()
     finally:
         sys.setprofile(None)
-    assert len(counter.entered) <= AT_MOST * CALLS, counter.entered[-3 * AT_MOST :]
+    assert len(counter.entered) <= MOST_OF_CALLER * CALLS, counter.entered[-3 * MOST_OF_CALLER :]
 
 
 def test_a_blocking_call_passes_few_functions_of_the_actor(actor: Counted) -> None:
@@ -61,4 +62,4 @@ def test_a_blocking_call_passes_few_functions_of_the_actor(actor: Counted) -> No
     for _ in range(CALLS):
         actor.call()
     entered = actor.end()
-    assert CALLS < len(entered) <= AT_MOST * CALLS, entered[-3 * AT_MOST :]
+    assert CALLS < len(entered) <= MOST_OF_ACTOR * CALLS, entered[-3 * MOST_OF_ACTOR :]
