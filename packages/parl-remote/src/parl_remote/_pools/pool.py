@@ -202,7 +202,8 @@ class ActorPool:
             raise _closed() from None
         except BaseException:
             if not request.cancel() and request.exception() is None:  # a handler raised as the actor came
-                self.push(request.result())
+                with contextlib.suppress(ActorError):  # the pool was closed meanwhile
+                    self.push(request.result())
             raise
 
     def close(self, *, wait: bool = True) -> None:

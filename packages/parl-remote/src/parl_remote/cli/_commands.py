@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import importlib
+import os
 from typing import Any
 
 import click
@@ -70,7 +71,8 @@ class _Commands(click.Group):
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            raise click.ClickException(f"the output cannot be written: {error.strerror}") from error
+            name = "the output" if error.filename is None else os.fsdecode(error.filename)
+            raise click.ClickException(f"{name} cannot be written: {error.strerror}") from error
         except click.ClickException as error:
             error.message = visible(error.message)  # type: ignore[misc]  # nothing else refers to it
             raise
