@@ -22,6 +22,7 @@ import pytest
 import parl_remote
 from parl_remote import ActorError, ActorLost, ActorPool, ItemLost, RemoteFuture, ResultTimeout, with_options
 from parl_remote._pools import dispatcher
+from parl_remote._system.items import ItemReader
 
 PATIENCE_S = 60.0
 
@@ -112,6 +113,15 @@ class Broken:
         return Worker()
 
 
+class LateItems(ItemReader):
+    """Expects every item to be late, after all results that have been begun."""
+
+    patience_s = property(lambda _: PATIENCE_S, lambda *_: None)  # type: ignore[assignment]
+
+    def is_late(self, now: float) -> bool:
+        return True
+
+
 def counted(items: Any, taken: list[Any]) -> Iterator[Any]:
     for item in items:
         taken.append(item)
@@ -143,6 +153,25 @@ def test_items_are_taken_as_they_are_needed_and_may_be_endless(anywhere: str) ->
 def test_items_may_have_no_length_although_their_class_has(anywhere: str) -> None:
     with ActorPool(Worker, 2, args=(10,)) as pool:
         assert list(itertools.islice(pool.map("work", range(10**20)), 3)) == [10, 11, 12]
+
+
+@pytest.mark.parametrize("name", ["map", "map_unordered"])
+def test_a_result_comes_before_an_item_that_is_expected_to_be_late(
+    anywhere: str, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("parl_remote._pools.pool.ItemReader", LateItems)
+    came: list[int] = []
+
+    def items() -> Iterator[int]:
+        yield 2
+        yield came[0] + 1
+        yield came[1] + 1
+
+    with ActorPool(Worker, 2) as pool:
+        results = getattr(pool, name)("work", items())
+        while len(came) < 3:
+            came.append(next(results))
+    assert came == [2, 3, 4]
 
 
 def test_nothing_comes_of_nothing(anywhere: str) -> None:

@@ -35,6 +35,7 @@ from parl_remote._data import serialize
 from parl_remote._functions.sources import Items
 from parl_remote._functions.worker import CallForm, Code, FunctionWorker, pack_items, unpack
 from parl_remote._functions.workers import Clock, Quota, Workers
+from parl_remote._system.items import ItemReader
 from parl_remote.testing import LoopbackCluster
 
 PATIENCE_S = 60.0
@@ -47,6 +48,15 @@ def square(number: int) -> int:
 
 def pid(_: object = None) -> int:
     return os.getpid()
+
+
+class LateItems(ItemReader):
+    """Expects every item to be late, after all results that have been begun."""
+
+    patience_s = property(lambda _: PATIENCE_S, lambda *_: None)  # type: ignore[assignment]
+
+    def is_late(self, now: float) -> bool:
+        return True
 
 
 class Bumped:
@@ -802,6 +812,49 @@ class TestMap:
         assert next(taken) < 100
         results.close()
         assert list(results) == []
+
+    def test_an_item_is_begun_while_the_next_one_is_awaited(self, shared_cluster: None, tmp_path: Path) -> None:
+        gates = [tmp_path / "first", tmp_path / "second"]
+        for gate in gates:
+            os.mkfifo(gate)
+
+        def items() -> Iterator[str]:
+            for gate in gates:
+                yield str(gate)
+                gate.write_text("x")  # once a worker waits there
+
+        assert list(parl_remote.map(hold, items())) == ["x", "x"]
+
+    @pytest.mark.parametrize("chunksize", [None, 1])
+    def test_a_result_comes_before_an_item_that_is_expected_to_be_late(
+        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch, chunksize: int | None
+    ) -> None:
+        monkeypatch.setattr("parl_remote._functions.sources.ItemReader", LateItems)
+        came: list[int] = []
+
+        def items() -> Iterator[int]:
+            yield 2
+            yield came[0]
+            yield came[1]
+
+        results = parl_remote.map(square, items(), chunksize=chunksize)
+        while len(came) < 3:
+            came.append(next(results))
+        assert came == [4, 16, 256]
+
+    def test_a_chosen_chunksize_waits_for_its_items(self, shared_cluster: None) -> None:
+        results = parl_remote.map(pid, iter([()] * 7), chunksize=3, max_workers=1)
+        sizes: list[int] = []
+        take = results._reader.job.take
+
+        def noting(workers: int) -> Any:
+            chunk = take(workers)
+            sizes.append(chunk.size)
+            return chunk
+
+        results._reader.job.take = noting  # type: ignore[method-assign]
+        assert len(list(results)) == 7
+        assert sizes == [3, 3, 1]
 
     def test_the_thread_that_iterates_reads_the_answers(
         self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch

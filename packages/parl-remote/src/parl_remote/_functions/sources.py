@@ -8,13 +8,12 @@ signal handler of the program may interrupt the wait, another thread reads, beca
 
 A chunk of a map has as many items as a worker can process in `_CHUNK_S`, as measured on earlier chunks. It never
 exceeds a share of the remaining items, so that all workers finish together. If a chunk takes much longer, its remaining
-items are queued again.
+items are queued again. A chunk that takes `FILL_S` to fill goes with the items that are there.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -33,7 +32,8 @@ from parl_remote._functions.worker import CallForm, Code, Outcome, UnreadableRes
 from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._streams import RemoteIterator
-from parl_remote._system.interrupts import Condition, has_own_handlers, is_by_handler, take_items, uninterrupted
+from parl_remote._system.interrupts import Condition, has_own_handlers, is_by_handler, uninterrupted
+from parl_remote._system.items import FILL_S, ItemReader
 from parl_remote.errors import NotConnected, ResultTimeout
 
 __all__ = ["Calls", "Items", "Results", "read"]
@@ -261,6 +261,9 @@ class Items:
         self._code = code
         # A part of a range is as small as the whole; one that is too long to have a length is iterated.
         self._items: Any = items if type(items) is range and total is not None else iter(items)
+        self._reader = ItemReader(iter(self._items))
+        self._is_due = False  # whether a chunk waits for no more items
+        self._is_watched = False  # whether `_look_again` is about to be called
         self._how = how
         self._chunksize = chunksize
         self.ahead = ahead
@@ -293,21 +296,60 @@ class Items:
 
     # -- the thread that iterates ------------------------------------------------------------------------------------
 
-    def fill(self) -> None:
-        """Take as many items as keep the workers busy; an error of their iterator is kept in `source_error`."""
+    def fill(self, *, waits: bool = True) -> None:
+        """Take as many items as keep the workers busy; an error of their iterator is kept in `source_error`.
+
+        Without a limit of items, it ends as soon as the next result is there, and takes no more items that may be late.
+
+        Args:
+            waits: Whether it may wait for the next result, for a part of the time that a late item takes.
+        """
         before = self._taken
+        began = looked = time.monotonic()
         try:
             while not self._exhausted:
                 with self.workers.lock:
                     capacity = self._capacity()
-                if capacity <= 0:
+                if capacity <= 0 or (self.ahead is None and self._is_result_first(began, waits)):
                     break
                 self._take_up_to(capacity)
+                now = time.monotonic()
+                if now - looked > FILL_S:
+                    self._is_due = True
+                    if not self._exhausted and self.workers.may_take(self):
+                        self.workers.look_at(self)
+                    looked = now
+                elif self._left is None and not self._is_watched:
+                    self._is_watched = True
+                    self.workers.later(FILL_S, self._look_again)
         finally:
-            if self._taken > before:
+            self._is_due = True
+            if self._taken > before or self._exhausted:
                 self.workers.look_at(self)
-            elif self._exhausted:
+            if self._exhausted:
                 self._end_if_idle()
+
+    def _hand_out(self) -> None:
+        """Hand out the items that are taken, because the next one may be late."""
+        self._is_due = True
+        if self.has_next():
+            self.workers.look_at(self)
+
+    def _look_again(self) -> None:
+        """Hand out the items that are taken, in the timer's thread: the iterating thread may be waiting for another."""
+        self._is_watched = False
+        self._hand_out()
+
+    def _is_result_first(self, began: float, waits: bool) -> bool:
+        """Return whether to return the next result rather than to take more items, as since `began`."""
+        now = time.monotonic()
+        is_late = self._reader.is_late(now)
+        if is_late and not self.running:
+            self._hand_out()
+        if is_late and waits and self.given < self._taken:
+            return self._wait_for_next(now + self._reader.patience_s)
+        with self.workers.lock:
+            return self.given in self._done and (is_late or now - began > FILL_S)
 
     def _take_up_to(self, capacity: float) -> None:
         """Take items, at most so many."""
@@ -322,16 +364,20 @@ class Items:
             return
         some: list[Any] = []
         try:
-            error = take_items(some, self._items, None if capacity == inf else int(min(capacity, sys.maxsize)))
-            self.source_error, self._exhausted = error, len(some) < capacity
+            error = self._reader.take(some, capacity)
+            self.source_error = error
             if error is not None and (is_by_handler(error) or not isinstance(error, Exception)):
                 raise error
         finally:
             with self.workers.lock:
+                self._exhausted = self._exhausted or self._reader.is_exhausted
                 if self._at:
                     del self._queue[: self._at]
                     self._at = 0
-                self._queue += some
+                if not self._queue:
+                    self._is_due = False
+                if not self._closed:  # by another thread, meanwhile
+                    self._queue += some
                 self._taken += len(some)
                 if self._left is not None:
                     self._left = max(0, self._left - len(some))  # its length may be an estimate
@@ -356,24 +402,10 @@ class Items:
             The part; None if there are no more results. Or the error that ends the results: the part was late, the
             executor was shut down before all items were taken, or the iterator of the items raised an error.
         """
-        reads = not has_own_handlers()
-        waited_for = None
-        while True:
-            with self._arrived:
-                found = self._done.pop(self.given, None)
-                if found is not None or self._is_at_end():
-                    break
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return late(timeout_s)
-                chunk = self._sent.get(self.given)
-                answer = None if chunk is None else chunk.answer
-                carrier = answer._carrier if reads and answer is not None and answer is not waited_for else None
-                if carrier is None:
-                    self._arrived.wait(left)
-            if carrier is not None:  # this thread reads the answer itself
-                carrier.wait_for(answer, left)
-                waited_for = answer
+        if not self._wait_for_next(deadline):
+            return late(timeout_s)
+        with self.workers.lock:
+            found = self._done.pop(self.given, None)
         if found is None:
             error, self.source_error = self.source_error, None
             if error is None and self._cut_short and self._has_more():
@@ -383,6 +415,26 @@ class Items:
         if isinstance(outcome, BaseException):
             return [None] * chunk.size, dict.fromkeys(range(chunk.size), outcome)
         return read(outcome, chunk)
+
+    def _wait_for_next(self, deadline: float | None) -> bool:
+        """Wait until the next part has arrived or there are no more results; return False if neither is so in time."""
+        reads = not has_own_handlers()
+        waited_for = None
+        while True:
+            with self._arrived:
+                if self.given in self._done or self._is_at_end():
+                    return True
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                chunk = self._sent.get(self.given)
+                answer = None if chunk is None else chunk.answer
+                carrier = answer._carrier if reads and answer is not None and answer is not waited_for else None
+                if carrier is None:
+                    self._arrived.wait(left)
+            if carrier is not None:  # this thread reads the answer itself
+                carrier.wait_for(answer, left)
+                waited_for = answer
 
     def _is_at_end(self) -> bool:
         return self._closed or (self.given == self._taken and self._exhausted)
@@ -437,6 +489,7 @@ class Items:
         """Take no more items; items taken already are still handed out."""
         with self.workers.lock:
             self._exhausted = True
+        self.workers.look_at(self)
         self._end_if_idle()
 
     def shut_down(self) -> None:
@@ -455,8 +508,13 @@ class Items:
     # -- workers.Source ----------------------------------------------------------------------------------------------
 
     def has_next(self) -> bool:
-        """Return whether items wait."""
-        return bool(self._again) or self._at < len(self._queue)
+        """Return whether a chunk waits; of a chosen size it has all items, unless there are no more or few allowed."""
+        waiting = len(self._queue) - self._at
+        if self._again or not waiting:
+            return bool(self._again)
+        if self._exhausted or self.ahead:
+            return True
+        return waiting >= (self._chunksize or (1 if self._is_due else self._wished()))
 
     def may_queue(self) -> bool:
         """Return True if the next chunk is known to be quick, so that its worker need not wait for it."""
@@ -597,9 +655,9 @@ class _Reader:
             return None
         self.has_begun = True
         job = self.job
-        job.fill()
         left = self._left
         if not left:
+            job.fill()
             part = job.part(self._timeout_s, self.deadline)
             if part is None or isinstance(part, BaseException):
                 self.end()
@@ -616,7 +674,7 @@ class _Reader:
             self._ready = map(list.pop, self._steps)
             job.given += number
             self._bar.update(number)
-            if self._one_by_one:
+            if job.ahead:
                 job.fill()  # last: a handler may raise while it takes items
             return None
         raised: BaseException = left.pop().error
@@ -636,7 +694,7 @@ class _Reader:
             return True
         self.check_process()
         self.has_begun = True
-        self.job.fill()
+        self.job.fill(waits=False)  # the event loop has other things to do
         return self.job.has_part(waiter)
 
     def late(self) -> ResultTimeout:

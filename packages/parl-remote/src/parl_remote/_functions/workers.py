@@ -296,13 +296,21 @@ class Workers:
             self._ready[source] = None
         self.dispatch()
 
+    def may_take(self, source: Source) -> bool:
+        """Return whether a worker may be idle for a chunk of a source, or could be made."""
+        return bool(self._idle or not self._making) and source.quota.free > 0
+
     def soon(self, action: Callable[[], None]) -> None:
         """Run a function, which must not block, in another thread; for finalizers.
 
         A finalizer may run in any thread at any point, even while that thread holds `lock` or while the thread that
         holds it waits for that thread. So a finalizer must neither take the lock nor change the state that it guards.
         """
-        self._clock.after(0.0, action)
+        self.later(0.0, action)
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Run a function, which must not block, in another thread after some seconds."""
+        self._clock.after(seconds, action)
 
     def forget(self, source: Source) -> None:
         """Hand out no more chunks of a source."""

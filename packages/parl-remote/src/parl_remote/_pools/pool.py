@@ -22,6 +22,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -32,7 +33,8 @@ from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._options import check_count, deadline_of, seconds_of
 from parl_remote._pools.dispatcher import Dispatcher, Task
 from parl_remote._program.proxy import reference_of
-from parl_remote._system.interrupts import Condition, is_by_handler, take_items, uninterrupted
+from parl_remote._system.interrupts import Condition, is_by_handler, uninterrupted
+from parl_remote._system.items import FILL_S, ItemReader
 from parl_remote.errors import ActorError, NotConnected, ResultTimeout
 
 __all__ = ["ActorPool", "Results"]
@@ -313,7 +315,7 @@ class Results(ResultIterator[Any]):
         bar: Bar,
     ) -> None:
         self._pid = os.getpid()
-        self._items = enumerate(items)
+        self._items = ItemReader(enumerate(items))
         self._begin = begin
         self._ahead = ahead
         self._is_ordered = is_ordered
@@ -358,7 +360,7 @@ class Results(ResultIterator[Any]):
     def _fetch(self) -> None:
         """Make the next result ready, or end."""
         self._check_process()
-        self._fill()
+        self._fill(waits=True)
         if not self._under_way:
             self.close()
             error, self._source_error = self._source_error, None
@@ -373,7 +375,7 @@ class Results(ResultIterator[Any]):
         if self._next:
             return True
         self._check_process()
-        self._fill()
+        self._fill(waits=False)  # the event loop has other things to do
         if not self._under_way:
             return True
         if self._is_ordered:
@@ -410,14 +412,20 @@ class Results(ResultIterator[Any]):
         if self._pid != os.getpid():
             raise NotConnected("a pool's results are read by the process that called it, from which this was forked")
 
-    def _fill(self) -> None:
+    def _fill(self, *, waits: bool) -> None:
+        """Begin as many items as are allowed, until a result is there; it may wait for one before a late item."""
+        began = time.monotonic()
         while not self._exhausted and len(self._under_way) < self._ahead:
-            if not self._taken and (error := take_items(self._taken, self._items, 1)) is not None:
-                trace = error.__traceback__
-                self._source_error = error.with_traceback(trace and trace.tb_next)  # this frame would keep the iterator
-                self._exhausted = True
-                if is_by_handler(error) or not isinstance(error, Exception):
-                    raise error
+            if not self._taken:
+                if self._is_result_first(began, waits):
+                    return
+                error = self._items.take(self._taken, 1)
+                if error is not None:
+                    trace = error.__traceback__
+                    self._source_error = error.with_traceback(trace and trace.tb_next)  # its frame keeps the iterator
+                    self._exhausted = True
+                    if is_by_handler(error) or not isinstance(error, Exception):
+                        raise error
             if not self._taken:
                 self._exhausted = True
                 return
@@ -425,6 +433,26 @@ class Results(ResultIterator[Any]):
             self._under_way.append(future)
             if not self._is_ordered:
                 future.add_done_callback(self._note)  # not a lambda: it must not keep this iterator alive for long
+
+    def _is_result_first(self, began: float, waits: bool) -> bool:
+        """Return whether to return a result rather than to take more items."""
+        if not self._under_way:
+            return False
+        now = time.monotonic()
+        if self._items.is_late(now):
+            return self._is_result_there(self._items.patience_s if waits else 0.0)
+        return now - began > FILL_S and self._is_result_there(0.0)
+
+    def _is_result_there(self, patience_s: float) -> bool:
+        """Return whether a result can be taken, or can be within some seconds."""
+        if not self._is_ordered:
+            with self._news:
+                return bool(self._news.wait_for(lambda: self._finished, patience_s))
+        first = self._under_way[0]
+        if patience_s:
+            with contextlib.suppress(ResultTimeout):
+                first._wait_until(time.monotonic() + patience_s)
+        return first.done()
 
     def _note(self, future: Any) -> None:
         with self._news:
