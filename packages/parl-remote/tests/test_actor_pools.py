@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 import parl_remote
@@ -39,6 +40,12 @@ class Worker:
     def work(self, item: int, more: int = 0) -> int:
         self.done += 1
         return (item + self.offset) * self.factor + more
+
+    def both(self, settings: dict[str, int], array: Any) -> tuple[int, float]:
+        return settings["item"], float(array[-1])
+
+    def last_of(self, array: Any) -> float:
+        return float(array[-1])
 
     def odd_fails(self, item: int) -> int:
         if item % 2:
@@ -74,6 +81,16 @@ class Worker:
     def hold(self, path: str) -> str:
         with open(path) as gate:
             return gate.read()
+
+
+@parl_remote.remote_class
+class OwnMethod:
+    def __init__(self) -> None:
+        self.number = 1
+        self.own = self._last
+
+    def _last(self, array: Any, more: int) -> float:
+        return float(array[-1]) + more
 
 
 @parl_remote.remote_class(wait=False, max_concurrency=8)
@@ -437,6 +454,61 @@ def test_arguments_that_cannot_be_sent_are_the_items_own_trouble(anywhere: str) 
         with pytest.raises(parl_remote.SerializationError):
             pool.submit("work", threading.Lock()).result(PATIENCE_S)
         assert pool.submit("work", 2).result(PATIENCE_S) == 2
+
+
+def test_arguments_are_those_of_the_call(anywhere: str, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    settings, array = {"item": 0}, np.zeros(1_000_000)
+    with ActorPool(Worker, 1, per_actor=1) as pool:
+        held = pool.submit("hold", str(gate))
+        futures = []
+        for number in range(3):
+            settings["item"] = number
+            array[:] = number
+            futures.append(pool.submit("both", settings, array=array))
+        gate.write_text("x")
+        assert held.result(PATIENCE_S) == "x"
+        assert [future.result(PATIENCE_S) for future in futures] == [(0, 0.0), (1, 1.0), (2, 2.0)]
+
+
+@pytest.mark.parametrize("name", ["map", "map_unordered"])
+def test_items_may_share_a_buffer(anywhere: str, name: str) -> None:
+    def items() -> Iterator[Any]:
+        array = np.zeros(100_000)
+        for number in range(20):
+            array[:] = number
+            yield array
+
+    with ActorPool(Worker, 2) as pool:
+        assert sorted(getattr(pool, name)("last_of", items())) == [float(number) for number in range(20)]
+
+
+def test_an_item_that_runs_again_is_the_one_that_was_taken(shared_cluster: None, tmp_path: Path) -> None:
+    item = [7, str(tmp_path / "died")]
+    with ActorPool(Worker, 1) as pool:
+        future = pool.submit("die_once", item)
+        item[:] = [8, ""]
+        assert future.result(PATIENCE_S) == 7
+
+
+def test_arguments_may_be_futures_and_handles(anywhere: str) -> None:
+    with ActorPool(Worker, 1) as pool:
+        seven = pool.submit("work", 7)
+        assert pool.submit("work", seven, more=pool.submit("work", 1)).result(PATIENCE_S) == 8
+        assert pool.submit("pid", parl_remote.put(np.zeros(1_000_000))).result(PATIENCE_S)
+        with pytest.raises(parl_remote.SerializationError, match="a future cannot be sent inside other things"):
+            pool.submit("work", [seven]).result(PATIENCE_S)
+
+
+def test_a_method_that_only_the_object_has_gets_the_arguments_of_the_call(anywhere: str) -> None:
+    with ActorPool([OwnMethod()]) as pool:
+        array = np.zeros(100_000)
+        future = pool.submit("own", array, more=1)
+        array[:] = 5
+        assert future.result(PATIENCE_S) == 1.0
+        with pytest.raises(TypeError, match="'number' is no method of"):
+            pool.submit("number", 1).result(PATIENCE_S)
 
 
 def test_two_maps_and_single_items_share_the_actors(anywhere: str) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -26,13 +27,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from parl_remote._display import Bar, length_of, progress_bar
 from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._options import check_count, deadline_of, seconds_of
 from parl_remote._pools.dispatcher import Dispatcher, Task
-from parl_remote._program.proxy import reference_of
+from parl_remote._program.actor_ref import ActorRef, FrozenArguments
+from parl_remote._program.proxy import RemoteMethod, RemoteObject, reference_of
 from parl_remote._system.interrupts import Condition, is_by_handler, uninterrupted
 from parl_remote._system.items import FILL_S, ItemReader
 from parl_remote.errors import ActorError, NotConnected, ResultTimeout
@@ -43,6 +45,8 @@ _log = logging.getLogger("parl.remote")
 _AHEAD_FACTOR = 8  # items under way for each that runs, so that a slow one does not stop the others at once
 
 Work = str | Callable[..., Any]
+_Call = Callable[[RemoteObject], Any]
+_Bind = Callable[[tuple[Any, ...], dict[str, Any]], _Call]  # makes the call of an item
 
 
 class ActorPool:
@@ -125,8 +129,10 @@ class ActorPool:
         Args:
             work: The name of a method that takes an item, or a function of an actor and an item that calls a method and
                 returns its future: `lambda actor, item: actor.step(item, scale=2)`. In this function, methods return
-                futures without waiting.
-            items: The items.
+                futures without waiting. It is called when an actor is free, and again if the actor dies, perhaps in
+                another thread.
+            items: The items. For a method, an item is serialized when it is taken, so it may change afterwards. A
+                function gets the item itself, which must not change until its result has arrived.
             ahead: The maximum number of items in progress or finished but not yet consumed, 1 or more (default: 16 per
                 actor).
             timeout_s: Seconds to wait for the next result; then the iterator raises `ResultTimeout` and can be
@@ -159,6 +165,10 @@ class ActorPool:
     def submit(self, work: Work, /, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
         """Run one call on a free actor.
 
+        Arguments of a method are serialized before `submit` returns; if one cannot be sent, the future's error is a
+        `SerializationError`. A function gets the arguments themselves, later: they must not change until the call is
+        done.
+
         Args:
             work: The name of a method, or a function of an actor and `args` that returns the future of a call.
             args: The arguments of the method or function.
@@ -171,7 +181,7 @@ class ActorPool:
             TypeError: `work` is neither a name nor a function.
             ActorError: The pool is closed.
         """
-        return self._do(next(self._numbers), _call_of(work, self.actors), args, kwargs)
+        return self._do(next(self._numbers), _bind_of(work, self.actors), args, kwargs)
 
     def push(self, actor: Any) -> None:
         """Add an actor to the pool.
@@ -260,10 +270,8 @@ class ActorPool:
             dispatcher.add(actor)
         return dispatcher
 
-    def _do(
-        self, index: int, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> RemoteFuture[Any]:
-        task = Task(index, lambda actor: call(actor, *args, **kwargs))
+    def _do(self, index: int, bind: _Bind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteFuture[Any]:
+        task = Task(index, bind(args, kwargs))
         self._open().do(task)
         return task.future
 
@@ -281,10 +289,10 @@ class ActorPool:
         timeout_s = seconds_of("timeout_s", timeout_s)
         if ahead is not None:
             ahead = check_count("ahead", ahead, 1)
-        call = _call_of(work, self.actors)
+        bind = _bind_of(work, self.actors)
         return Results(
             items,
-            lambda index, item: self._do(index, call, (item,), {}),
+            lambda index, item: self._do(index, bind, (item,), {}),
             ahead=ahead or _AHEAD_FACTOR * self._per_actor * max(1, len(self)),
             is_ordered=is_ordered,
             timeout_s=timeout_s,
@@ -507,14 +515,35 @@ def _actors_of(given: Any) -> list[Any]:
     return actors
 
 
-def _call_of(work: Work, actors: Sequence[Any]) -> Callable[..., Any]:
-    """Return a function of an actor and an item."""
+def _bind_of(work: Work, actors: Sequence[Any]) -> _Bind:
+    """Return a function that makes the call of an item from its arguments; for a method they are serialized then."""
     name = work if isinstance(work, str) else _method_of(work, actors)
     if name is not None:
-        return lambda actor, *args, **kwargs: getattr(actor, name)(*args, **kwargs)
+        return functools.partial(_bind_method, name, reference_of(actors[0]) if actors else None)
     if not callable(work):
         raise TypeError(f"a pool's work is the name of a method or a function of an actor and an item, not {work!r}")
-    return work
+    function = work
+    return lambda args, kwargs: lambda actor: function(actor, *args, **kwargs)
+
+
+def _bind_method(name: str, ref: ActorRef | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    call, names = (name, list) if ref is None else (f"{ref.spec.name}.{name}", lambda: ref.spec.parameters(name))
+    try:
+        arguments = FrozenArguments.of(args, kwargs, call, names)
+    except Exception as error:  # the item's own, as any error of its call
+        return functools.partial(_refuse, error)
+    return functools.partial(_begin_method, name, arguments)
+
+
+def _begin_method(name: str, arguments: FrozenArguments, actor: RemoteObject) -> RemoteFuture[Any]:
+    method = getattr(actor, name)
+    if not isinstance(method, RemoteMethod):
+        raise TypeError(f"{name!r} is no method of {actor!r} that a pool can call")
+    return method.begin_frozen(arguments)
+
+
+def _refuse(error: Exception, _: RemoteObject) -> NoReturn:
+    raise error
 
 
 def _method_of(work: Any, actors: Sequence[Any]) -> str | None:

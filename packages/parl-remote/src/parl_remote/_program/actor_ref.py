@@ -23,9 +23,9 @@ from parl_remote._links.call_messages import BY_NAME, Flag, Kind
 from parl_remote._options import ActorOptions
 from parl_remote._program.outbox import Outbox
 from parl_remote._system.interrupts import finalizer, uninterrupted
-from parl_remote._transport import Buffer
+from parl_remote._transport import Buffer, copied
 
-__all__ = ["ActorPlace", "ActorRef", "AttributeNames", "settled", "unreached_reference"]
+__all__ = ["ActorPlace", "ActorRef", "AttributeNames", "FrozenArguments", "settled", "unreached_reference"]
 
 
 _CALL = int(Kind.CALL)
@@ -54,6 +54,46 @@ class ActorPlace(NamedTuple):
     may_return: bool = False
     limit: int = 0
     waits: bool = True
+
+
+class FrozenArguments(NamedTuple):
+    """Arguments of a call that is made later, serialized now; they can be sent several times, to any actor.
+
+    Attributes:
+        payload: Their frames, with buffers that nothing else can write to; none if there are no arguments.
+        has_keywords: Whether there are keyword arguments.
+        referents: The referents of the references among them.
+        futures: The futures among them, by the number in `FuturePlaceholder`.
+    """
+
+    payload: Sequence[Buffer] = ()
+    has_keywords: bool = False
+    referents: Sequence[object] = ()
+    futures: Sequence[RemoteFuture[Any]] = ()
+
+    @classmethod
+    def of(
+        cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: str, names: Callable[[], list[str]]
+    ) -> FrozenArguments:
+        """Serialize arguments; `call` and `names` are those of `serialize.dumps_arguments`.
+
+        Raises:
+            SerializationError: An argument cannot be sent.
+        """
+        if not args and not kwargs:
+            return cls()
+        futures: list[RemoteFuture[Any]] = []
+        referents: list[object] = []
+        try:
+            data, *buffers = serialize.dumps_arguments(args, kwargs, call, names, referents)
+        except FuturePickled:
+            args, kwargs, futures = _without_futures(args, kwargs)
+            referents.clear()
+            try:
+                data, *buffers = serialize.dumps_arguments(args, kwargs, call, names, referents)
+            except FuturePickled:
+                raise serialize.refusal(_NESTED, args, kwargs, call, names) from None
+        return cls([data, *map(copied, buffers)], bool(kwargs), referents, futures)
 
 
 class ActorRef:
@@ -163,16 +203,7 @@ class ActorRef:
     ) -> RemoteFuture[Any]:
         """Send a call once the futures among its arguments are settled, and all later calls behind it."""
         call, names = f"{self.spec.name}.{name}", partial(self.spec.parameters, name)
-        futures: list[RemoteFuture[Any]] = []
-
-        def stand_in(value: Any) -> Any:
-            if not isinstance(value, RemoteFuture):
-                return value
-            futures.append(value)
-            return FuturePlaceholder(len(futures) - 1)
-
-        rest = tuple(map(stand_in, args))
-        named = {key: stand_in(value) for key, value in kwargs.items()}
+        rest, named, futures = _without_futures(args, kwargs)
         if not futures:
             raise serialize.refusal(error if index == BY_NAME else _NESTED, args, kwargs, call, names)
         references: list[object] = []
@@ -190,6 +221,19 @@ class ActorRef:
         """Send a call whose answer is read even if no thread waits for it; raise what `submit` raises."""
         future = self.submit(name, args, kwargs)
         self.outbox.tend()
+        return future
+
+    def begin_frozen(self, name: str, arguments: FrozenArguments) -> RemoteFuture[Any]:
+        """Send a call as `begin` does, with arguments that were serialized earlier."""
+        payload, has_keywords, referents, futures = arguments
+        index = self.spec.methods.get(name, BY_NAME)
+        with uninterrupted:
+            if index == BY_NAME:
+                args = serialize.Pickled(payload, referents) if payload else ()
+                payload = serialize.dumps((name, args))
+            call = Call(_CALL, _KEYWORDS if has_keywords else 0, index, payload, name, (self, *referents), True)
+            future = self.outbox.submit(call, futures)
+            self.outbox.tend()
         return future
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -260,6 +304,21 @@ def unreached_reference(
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def _without_futures(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], list[RemoteFuture[Any]]]:
+    """Return arguments with placeholders for the futures among them, and the futures."""
+    futures: list[RemoteFuture[Any]] = []
+
+    def stand_in(value: Any) -> Any:
+        if not isinstance(value, RemoteFuture):
+            return value
+        futures.append(value)
+        return FuturePlaceholder(len(futures) - 1)
+
+    return tuple(map(stand_in, args)), {name: stand_in(value) for name, value in kwargs.items()}, futures
 
 
 _NESTED = FuturePickled("a future cannot be sent inside other things: pass it alone, or send its result()")

@@ -23,7 +23,7 @@ from parl_remote._data.answers import STAYS
 from parl_remote._data.class_spec import ClassSpec, ShippedSpec
 from parl_remote._data.serialize import Reference
 from parl_remote._future import RemoteFuture
-from parl_remote._program.actor_ref import ActorPlace, ActorRef, unreached_reference
+from parl_remote._program.actor_ref import ActorPlace, ActorRef, FrozenArguments, unreached_reference
 from parl_remote.errors import ActorLost, NotConnected, RemoteAttributeError, RemoteError, SerializationError
 
 __all__ = [
@@ -103,6 +103,10 @@ class RemoteMethod:
     def submit(self, /, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
         """Call the method and return its future, whatever the `wait` of the class."""
         return self._ref.begin(self.__name__, args, kwargs)
+
+    def begin_frozen(self, arguments: FrozenArguments) -> RemoteFuture[Any]:
+        """Call the method as `submit` does, with arguments that were serialized earlier."""
+        return self._ref.begin_frozen(self.__name__, arguments)
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]  # the method's own, not this class's
