@@ -328,6 +328,33 @@ def test_attributes_that_wrappers_do_not_pass_on_are_asked_of_what_they_wrap() -
     assert changed(new) == new
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env._max_episode_steps = 5",
+        "env._max_episode_steps += 1",
+        "del env._max_episode_steps",
+        "env._max_episode_steps: int = 5",
+        "env.seed, limit = print, 5",
+    ],
+)
+def test_attributes_that_wrappers_do_not_pass_on_are_set_by_hand(line: str) -> None:
+    one = program(f'{dedent(OWN_WRAPPERS)}env = Skip(CompatWrapper(gym.make("CartPole-v1")))\n{line}\n')
+    (found,) = [finding for finding in report([one])["train.py"] if "set_wrapper_attr" in finding.message]
+    assert (one.source.splitlines()[found.line - 1], found.mechanical) == (line, False)
+    new = rewrite([one]).get(one.path, one.source)
+    assert new.endswith(f"\n{line}\n")
+    ast.parse(new)
+
+
+def test_f_strings_keep_their_quotes() -> None:
+    line = 'print(f"{env._max_episode_steps} steps")'
+    one = program(f'{dedent(OWN_WRAPPERS)}env = Skip(CompatWrapper(gym.make("CartPole-v1")))\n{line}\n')
+    (found,) = [finding for finding in report([one])["train.py"] if "get_wrapper_attr" in finding.message]
+    assert (one.source.splitlines()[found.line - 1], found.mechanical) == (line, False)
+    assert rewrite([one]).get(one.path, one.source).endswith(f"\n{line}\n")
+
+
 def test_wrappers_that_unpack_five_values_do_not_stand_around_those_that_return_four() -> None:
     made = (
         'Double(CompatWrapper(gym.make("CartPole-v1")))\n',

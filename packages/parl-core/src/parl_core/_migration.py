@@ -485,6 +485,7 @@ class _Reader(ast.NodeVisitor):
         self._place: tuple[object, ...] = ()  # the branches that this statement is in
         self._places: dict[ast.expr, tuple[object, ...]] = {}  # likewise, what `makes` has
         self._has_axis: set[str] = set()  # names of the actions of PPO on paddle
+        self._in_fstring = False
         self._in_program = False  # whether this is in a `build_program`
         self._own_wrappers: dict[str, set[str]] = {}  # the program's own gym.Wrapper classes, and their methods
         self._losses: set[str] = set()  # likewise, of what `learn` returned
@@ -554,9 +555,7 @@ class _Reader(ast.NodeVisitor):
                 self.seeds.append((node.lineno, made))
         methods = self._own_wrappers.get(self._origin_of(node.value) or "", {node.attr})
         if node.attr in _NOT_PASSED_ON and node.attr not in methods:
-            end, new = node.end_col_offset or 0, f'get_wrapper_attr("{node.attr}")'
-            told = f"Gymnasium's wrappers pass no attributes on: {new} is that of what they wrap"
-            self._change_part(node.end_lineno or node.lineno, end - len(node.attr), end, told, new)
+            self._not_passed_on(node)
         self._wrap(node)
         self.generic_visit(node)
 
@@ -577,6 +576,11 @@ class _Reader(ast.NodeVisitor):
                 else:
                     self.findings.append(Finding(line, told))
         self.generic_visit(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        outer, self._in_fstring = self._in_fstring, True
+        self.generic_visit(node)
+        self._in_fstring = outer
 
     def visit_List(self, node: ast.List) -> None:
         if self._in_program and self._is_of_parl:
@@ -781,6 +785,20 @@ class _Reader(ast.NodeVisitor):
     def _change_part(self, line: int, start: int, end: int, message: str, text: str) -> None:
         self.findings.append(Finding(line, message, mechanical=True))
         self.edits.append(Edit(line, start, end, text))
+
+    def _not_passed_on(self, node: ast.Attribute) -> None:
+        line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+        told = "Gymnasium's wrappers pass no attributes on"
+        if isinstance(node.ctx, ast.Load):
+            new = f'get_wrapper_attr("{node.attr}")'
+            told = f"{told}: {new} is that of what they wrap"
+            if self._in_fstring:  # whose quotes end it before Python 3.12
+                self.findings.append(Finding(line, told))
+            else:
+                self._change_part(line, end - len(node.attr), end, told, new)
+        else:
+            new = f'{ast.unparse(node.value)}.set_wrapper_attr("{node.attr}", ...)'
+            self.findings.append(Finding(line, f"{told}: {new} sets that of what they wrap"))
 
     def _wrap(self, node: ast.Call | ast.Attribute) -> None:
         """Put `CompatWrapper` around an environment that an expression makes, outside of Gymnasium's own wrappers."""
