@@ -50,7 +50,8 @@ def chosen_variables(environment: Mapping[str, str]) -> dict[str, str]:
 def sets_malloc(environment: Mapping[str, str]) -> bool:
     """Return whether an environment sets how much freed memory glibc keeps."""
     is_set = any(environment.get(name) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"))
-    return is_set or "glibc.malloc." in environment.get("GLIBC_TUNABLES", "")
+    tunables = environment.get("GLIBC_TUNABLES", "")
+    return is_set or any(f"glibc.malloc.{name}_threshold" in tunables for name in ("trim", "mmap"))
 
 
 def one_thread_unless_chosen(environment: Mapping[str, str]) -> dict[str, str]:
