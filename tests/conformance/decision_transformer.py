@@ -1,5 +1,6 @@
 """Tests of the Decision Transformer, its network and acting with it that every backend must pass."""
 
+import math
 from typing import Any
 
 import gymnasium
@@ -196,6 +197,11 @@ class DecisionTransformerConformance(Conformance):
     def test_settings_out_of_range_are_refused_by_name(self, name: str, value: Any) -> None:
         with pytest.raises(HyperparameterError, match=name):
             self.algorithm("DecisionTransformer", of_windows(self.backend), **{name: value})
+
+    def test_an_infinite_limit_lifts_that_of_gradients(self) -> None:
+        algorithm = self.algorithm("DecisionTransformer", of_windows(self.backend), max_grad_norm=math.inf)
+        loss = self.backend.Agent(algorithm).learn(**_cast(_windows(np.random.default_rng(1)), FLOAT32))
+        assert math.isfinite(loss)
 
     def test_windows_of_different_length_or_without_a_step_are_refused(self) -> None:
         agent = self.backend.Agent(self.algorithm("DecisionTransformer", of_windows(self.backend)))

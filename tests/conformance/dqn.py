@@ -1,5 +1,6 @@
 """Tests of DQN and its variants that every backend must pass."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,16 @@ class DQNConformance(Conformance):
             weights = adam.update(weights, gradients)
             agent.learn(*_cast((obs, action, reward, obs, terminal), precision))
         assert_weights_close(algorithm.model.get_weights(portable=True), weights, precision.tolerance)
+
+    def test_an_infinite_limit_of_gradients_is_none(self) -> None:
+        weights, batch = random_weights(np.random.default_rng(2), Q_SHAPES), _some_batch(np.random.default_rng(4))
+        found = []
+        for limit in (None, math.inf):
+            algorithm = self.algorithm("DQN", self.model(q_values, weights), lr=_LR, max_grad_norm=limit)
+            agent = self.backend.Agent(algorithm)
+            agent.learn(*batch)
+            found.append(agent.get_weights())
+        assert _same(*found)
 
     def test_dueling_models_are_trained_as_they_are(self, precision: Precision) -> None:
         rng = np.random.default_rng(12)

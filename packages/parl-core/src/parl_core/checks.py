@@ -19,6 +19,7 @@ __all__ = [
     "check_finite",
     "check_fraction",
     "check_int",
+    "check_limit",
     "check_model_method",
     "check_non_negative",
     "check_positive",
@@ -66,6 +67,15 @@ def check_positive(name: str, value: object) -> float:
     if number <= 0:
         raise HyperparameterError(f"{name} must be above 0, got {value!r}")
     return number
+
+
+def check_limit(name: str, value: object) -> float | None:
+    """Return `value` as a float if it is a finite number above zero; None, no limit, if it is None or infinity.
+
+    Raises:
+        HyperparameterError: It is neither.
+    """
+    return None if value is None or value == math.inf else check_positive(name, value)
 
 
 def check_non_negative(name: str, value: object) -> float:

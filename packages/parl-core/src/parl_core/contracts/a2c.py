@@ -7,7 +7,7 @@ import numpy as np
 
 from parl_core._small_networks import EXPLORE, PREDICT, VALUE, of_actor_critic
 from parl_core.algorithm import Optimizer
-from parl_core.checks import check_non_negative, check_positive, check_real, check_scheduled, first_method
+from parl_core.checks import check_limit, check_non_negative, check_positive, check_real, check_scheduled, first_method
 from parl_core.contracts._base import OnPolicy, Scheduled, check_schedule, merge, refuse_unused
 from parl_core.contracts.actions import ActionKind, mask_of
 from parl_core.contracts.batches import Rollout, learns_from
@@ -110,7 +110,6 @@ class A2C(OnPolicy):
         self.lr = check_schedule("learning_rate", settings["learning_rate"], check_positive)
         self.entropy_coeff = check_schedule("entropy_coeff", settings["entropy_coeff"], check_real)
         self.actions = ActionKind.of(settings["continuous_action"], settings["nvec"], model)
-        limit = settings["max_grad_norm"]
         self._one_pass = first_method(model, ("policy_and_value", "policy"), name) == "policy_and_value"
         if self._one_pass:
             self._acts_with = "policy_and_value"
@@ -120,7 +119,7 @@ class A2C(OnPolicy):
         self.optimizer = self._given_or_adam(
             optimizer,
             self._at_start(self.lr),
-            max_grad_norm=None if limit == float("inf") else check_positive("max_grad_norm", limit),
+            max_grad_norm=check_limit("max_grad_norm", settings["max_grad_norm"]),
         )
         self.lr = self._own_rate(optimizer, (config or {}).get("learning_rate", learning_rate), self.lr)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from parl_core._nested import rows_of
 from parl_core._small_networks import of_method
 from parl_core.algorithm import Optimizer
-from parl_core.checks import check_fraction, check_int, check_positive, first_method
+from parl_core.checks import check_fraction, check_int, check_limit, check_positive, first_method
 from parl_core.contracts._base import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.contracts.actions import check_mask, mask_of
 from parl_core.contracts.batches import Sequences, Transitions, actions_column, learns_from
@@ -94,7 +94,8 @@ class DQN(CountingUpdates):
         huber: Error from which the loss grows linearly, above 0 (paper 1.0); by default the error is squared.
         eps: Epsilon of Adam, above 0; default 1e-8 (Kingma & Ba 2015). The PARL 1.x manual and Atari recipes have 1e-3
             and 1.5e-4.
-        max_grad_norm: Limit of the gradients' global norm, above 0 (Stable-Baselines3: 10); default: no limit.
+        max_grad_norm: Limit of the gradients' global norm, above 0 (Stable-Baselines3: 10); default: no limit, as with
+            `math.inf`.
         value_rescaling: The factor of the linear term, above 0, for a model with a memory, which then learns
             h(x) = sign(x)(sqrt(|x| + 1) - 1) + value_rescaling * x of values x (Pohlen et al. 2018, arXiv:1805.11593,
             section 3.2; R2D2 has 1e-3); by default it learns the values.
@@ -174,7 +175,7 @@ class DQN(CountingUpdates):
             )
         self.value_rescaling = None if value_rescaling is None else check_positive("value_rescaling", value_rescaling)
         self.target_model = self._new_target()
-        limit = None if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
+        limit = check_limit("max_grad_norm", max_grad_norm)
         eps = check_positive("eps", eps)
         self.optimizer = self._given_or_adam(optimizer, self._at_start(self.lr), eps=eps, max_grad_norm=limit)
         self.lr = self._own_rate(optimizer, None if lr is None and not hyperparas else self.lr, self.lr)
@@ -394,7 +395,7 @@ class ApeX(DQN):
         tau: As in `DQN`.
         huber: As in `DQN`.
         eps: Epsilon of Adam, above 0; default 1.5e-7 (paper, for RMSProp).
-        max_grad_norm: The limit of the gradients' global norm, above 0; default 40 (paper).
+        max_grad_norm: Limit of the gradients' global norm, above 0; `math.inf` for none; default 40 (paper).
         optimizer: As in `DQN`.
         hyperparas: As in `DQN`.
         device, compile, compute_dtype: See `parl.Algorithm`.

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from parl_core.algorithm import Optimizer
 from parl_core.checks import (
     check_int,
+    check_limit,
     check_non_negative,
     check_positive,
     first_method,
@@ -156,7 +157,7 @@ class DecisionTransformer(CountingUpdates):
         weight_decay: The weight decay, at least 0; default 1e-4 (paper, table 9).
         context: Steps K of a window; default 20 (paper, table 9).
         return_scale: The number by which returns-to-go are divided; 1000 for most MuJoCo tasks (paper's code).
-        max_grad_norm: Limit of the gradients' global norm; default 0.25 (paper, table 9).
+        max_grad_norm: Limit of the gradients' global norm, `math.inf` for none; default 0.25 (paper, table 9).
         device: See `parl.Algorithm`.
 
     Raises:
@@ -195,7 +196,7 @@ class DecisionTransformer(CountingUpdates):
                 "predict take these columns, and get_action() is not needed; or use the backend's TrajectoryTransformer"
             )
         super().__init__(model, device=device)
-        limit = check_positive("max_grad_norm", max_grad_norm)
+        limit = check_limit("max_grad_norm", max_grad_norm)
         self.optimizer = self._adam(self.model, lr=self._at_start(self.learning_rate), max_grad_norm=limit)
         self._sampler: tuple[OfflineDataset, SequenceSampler] | None = None
 

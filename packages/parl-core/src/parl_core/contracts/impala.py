@@ -12,6 +12,7 @@ from parl_core.algorithm import Optimizer
 from parl_core.checks import (
     check_fraction,
     check_int,
+    check_limit,
     check_non_negative,
     check_positive,
     check_real,
@@ -148,7 +149,7 @@ class IMPALA(CountingUpdates):
         self.entropy_coeff = check_schedule(
             "entropy_coeff", -0.01 if entropy_coeff is None else entropy_coeff, check_real
         )
-        limit = _bound("max_grad_norm", settings["max_grad_norm"])
+        limit = check_limit("max_grad_norm", settings["max_grad_norm"])
         self._one_pass = first_method(model, ("policy_and_value", "policy"), "IMPALA") == "policy_and_value"
         self._policy_alone = model.implements("policy")
         if not self._one_pass:
@@ -160,9 +161,7 @@ class IMPALA(CountingUpdates):
                 f"{len(self.actions.nvec)} choices"
             )
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
-        self.optimizer = self._given_or_adam(
-            optimizer, self._at_start(self.lr), max_grad_norm=None if limit == math.inf else limit
-        )
+        self.optimizer = self._given_or_adam(optimizer, self._at_start(self.lr), max_grad_norm=limit)
         self.lr = self._own_rate(optimizer, learning_rate, self.lr)
 
     def predict(self, obs: Any) -> Any:

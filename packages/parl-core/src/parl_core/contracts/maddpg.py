@@ -1,6 +1,5 @@
 """The contract of MADDPG: each agent acts on its own observation; its critic gets all observations and actions."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -8,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.algorithm import Optimizer
-from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive, first_method
+from parl_core.checks import check_fraction, check_int, check_limit, check_non_negative, check_positive, first_method
 from parl_core.contracts._base import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.actions import ActionKind, check_mask
 from parl_core.contracts.batches import Transitions, learns_from
@@ -108,7 +107,7 @@ class MADDPG(ContinuousActorCritic):
             )
         self.temperature = check_positive("temperature", temperature)
         self.policy_decay = check_non_negative("policy_decay", policy_decay)
-        self.max_grad_norm = None if max_grad_norm == math.inf else check_positive("max_grad_norm", max_grad_norm)
+        self.max_grad_norm = check_limit("max_grad_norm", max_grad_norm)
         kind = getattr(model, "action_kind", None)
         kind = kind if isinstance(kind, ActionKind) else ActionKind()
         own = kind.continuous and kind.nvec is None

@@ -6,7 +6,6 @@ The arguments choose between the two documented forms; `separate_ppo` describes 
     PPO(model, policy_lr=..., value_lr=..., ...)      PARL 1.x: policy_learn, value_learn, value_predict, ...
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from parl_core._small_networks import EXPLORE, PREDICT_ALONE, VALUE_ALONE, of_actor_critic
 from parl_core.algorithm import Optimizer
-from parl_core.checks import check_int, check_non_negative, check_positive, check_scheduled, first_method
+from parl_core.checks import check_int, check_limit, check_non_negative, check_positive, check_scheduled, first_method
 from parl_core.contracts._base import OnPolicy, Scheduled, check_schedule, merge
 from parl_core.contracts.actions import ActionKind, mask_of
 from parl_core.contracts.batches import Rollout, learns_from
@@ -224,8 +223,7 @@ class PPO(_SeparateMethods, OnPolicy):
         for method in ("policy", "value"):
             first_method(model, (method,), type(self).__name__, self.TEAM)
         self._one_pass = model.implements("policy_and_value")
-        limit = settings["max_grad_norm"]
-        self.max_grad_norm = None if limit == math.inf else check_positive("max_grad_norm", limit)
+        self.max_grad_norm = check_limit("max_grad_norm", settings["max_grad_norm"])
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
         self.optimizer = self._given_or_adam(
             optimizer,
