@@ -1,11 +1,15 @@
 """Rewards that come later, elsewhere, more than once, or never: joined by sample, across segments and updates."""
 
+import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from parl_evokit import LogWriter, NothingToUpdate, SamplingInfo, mlp, read_log
+from parl_evokit._samples import Samples
 from parl_evokit.agent import ESAgent
+from parl_evokit.log._reader import joined_rewards
 
 CONFIG = {"keys": "COUNTER", "solver": {"optimizer": {"type": "ADAM"}, "update": {"max_age": 2}}}
 
@@ -127,3 +131,31 @@ def test_key_and_model_without_a_fingerprint_are_enough_for_the_sample_that_was_
     contents = read_log(tmp_path)
     assert contents.infos == [SamplingInfo([5, 6], 3), *samples[1:]]
     assert contents.waiting.infos() == samples[:1]
+
+
+def functions_run(served: Samples, rewarded: Samples) -> int:
+    """Return the number of functions that join these rewards."""
+    count = 0
+
+    def counting(_frame: FrameType, event: str, _function: object) -> None:
+        nonlocal count
+        count += event.endswith("call")
+
+    before = sys.getprofile()
+    sys.setprofile(counting)
+    try:
+        joined_rewards(served, rewarded)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_rewards_without_a_fingerprint_are_joined_at_once_whatever_the_number_of_models() -> None:
+    def samples(models: int, fingerprint: int) -> Samples:
+        infos = [SamplingInfo([1, n], 1 + n % models, fingerprint) for n in range(200)]
+        return Samples.of(infos, [1.0] * 200)
+
+    assert len(joined_rewards(samples(100, 9), samples(100, 0))[1]) == 0
+    assert functions_run(samples(100, 9), samples(100, 0)) <= functions_run(samples(2, 9), samples(2, 0)) + 20
+    nothing = Samples.of([], [])
+    assert functions_run(nothing, samples(100, 0)) < functions_run(samples(2, 9), samples(2, 0))

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from parl_core.atomic_write import atomic_write
 from parl_evokit._directories import path_of
 from parl_evokit._records import Record, SamplingInfo
-from parl_evokit._samples import NO_KEY, DecodedRecords, Samples, decode, distinct
+from parl_evokit._samples import NO_KEY, DecodedRecords, Samples, decode
 from parl_evokit.errors import LogError, RecordError
 from parl_evokit.log._frames import SUFFIX, Header
 from parl_evokit.log._segments import (
@@ -91,7 +91,7 @@ def joined_rewards(served: Samples, rewarded: Samples, only_tokens: bool = False
         The rewards with their samples, and the samples that have no reward yet that counts.
     """
     told_apart = (served.keys != CONTROL_KEY) & (served.keys != NO_KEY)
-    if not rewarded.fingerprints.all():
+    if len(served) and not rewarded.fingerprints.all():
         rewarded = _named(_one_each(served.where(told_apart)), rewarded)
     counting = np.isfinite(rewarded.rewards)
     if only_tokens:
@@ -144,18 +144,35 @@ def _named(served: Samples, rewarded: Samples) -> Samples:
 
     One without a model, too, gets both from the one with its key.
     """
+    unnamed = rewarded.fingerprints == 0
+    with_model = unnamed & (rewarded.models != 0)
     models, fingerprints = rewarded.models.copy(), rewarded.fingerprints.copy()
-    unnamed = fingerprints == 0
-    for model in distinct(models[unnamed]):
-        own = np.flatnonzero(unnamed & (rewarded.models == model))
-        among = served.where(served.models == model) if model else served
-        by_key: NDArray[np.intp] = np.argsort(among.keys, kind="stable")
-        keys = among.keys[by_key]
-        first = np.searchsorted(keys, rewarded.keys[own], "left")
-        one = np.searchsorted(keys, rewarded.keys[own], "right") - first == 1
-        rows, sources = own[one], by_key[first[one]]
-        models[rows], fingerprints[rows] = among.models[sources], among.fingerprints[sources]
+    for wanted, names in ((with_model, ("keys", "models")), (unnamed & ~with_model, ("keys",))):
+        rows = np.flatnonzero(wanted)
+        if len(rows):
+            sources = _only_one([(getattr(served, name), getattr(rewarded, name)[rows]) for name in names])
+            rows, sources = rows[sources >= 0], sources[sources >= 0]
+            models[rows], fingerprints[rows] = served.models[sources], served.fingerprints[sources]
     return replace(rewarded, models=models, fingerprints=fingerprints)
+
+
+def _only_one(columns: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> NDArray[np.intp]:
+    """Return for each row `[m]` of a table the one row of another with the same numbers; -1 for none or several.
+
+    Args:
+        columns: Each column of the other table, `[n]`, and of this one, `[m]`.
+    """
+    n = len(columns[0][0])
+    both = [np.concatenate(pair) for pair in columns]
+    order = np.lexsort(both)
+    begins = np.zeros(len(order), np.bool_)
+    for column in both:
+        begins[1:] |= column[order[1:]] != column[order[:-1]]
+    groups = np.empty(len(order), np.intp)
+    groups[order] = np.cumsum(begins)
+    found, last = np.bincount(groups[:n], minlength=len(order)), np.empty(len(order), np.intp)
+    last[groups[:n]] = np.arange(n)
+    return np.where(found[groups[n:]] == 1, last[groups[n:]], -1)
 
 
 @dataclass
