@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parl_evokit import CMAES
 from parl_evokit._config_reader import Block, Field, Quoted, Word, _build, _nested, parse_prototxt, quote
 from parl_evokit.config import (
     AdamConfig,
     AsyncConfig,
+    CmaConfig,
     Config,
     GaussianConfig,
     KeyKind,
@@ -25,6 +27,7 @@ from parl_evokit.config import (
     SamplingConfig,
     ShapingKind,
     SolverConfig,
+    SolverKind,
     UpdateConfig,
 )
 from parl_evokit.errors import ConfigError
@@ -271,3 +274,32 @@ def test_numpy_scalars_are_settings_and_are_written_as_plain_numbers(tmp_path: P
     assert load(tmp_path, config.to_prototxt()) == config == from_dictionary
     halves = Config.load({"solver": {"sampling": {"gaussian_sampling": {"std": np.float32(0.125)}}}})
     assert halves.solver.sampling.gaussian_sampling.std == 0.125
+
+
+def test_settings_of_numpy_scalars_are_plain_numbers() -> None:
+    values: Any = {"std": np.float32(0.1), "seed": np.int64(7), "cached": np.bool_(True)}
+    noise = GaussianConfig(**values)
+    assert [type(value) for value in (noise.std, noise.seed, noise.cached)] == [float, int, bool]
+    sides: Any = {"lower": (np.float32(-0.5), 0.0), "integers": (np.int64(1),)}
+    box = CmaConfig(**sides)
+    assert [type(value) for value in box.lower + box.integers] == [float, float, int]
+    worker: Any = np.uint8(3)
+    assert type(Config(worker=worker).worker) is int
+
+
+def test_a_search_with_a_std_of_float32_resumes_exactly_and_saves_float64() -> None:
+    std: Any = np.float32(0.3)
+    sampling = SamplingConfig(gaussian_sampling=GaussianConfig(std=std))
+    config = Config(SolverConfig(type=SolverKind.CMA_ES, sampling=sampling), keys=KeyKind.COUNTER)
+    first = CMAES(np.ones(6), config)
+
+    def step(es: CMAES) -> str:
+        infos = es.ask(es.population)
+        return es.tell(infos, [-float(x @ x) for x in es.candidates(infos)]).parameters_sha256
+
+    assert first.state()["sigma"].dtype == np.float64
+    for _ in range(5):
+        step(first)
+    second = CMAES(first.mean, config)
+    second.load_state(first.state())
+    assert [step(first) for _ in range(5)] == [step(second) for _ in range(5)]

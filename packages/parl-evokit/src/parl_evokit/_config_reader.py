@@ -411,7 +411,6 @@ def _lines(settings: Any, indent: str) -> Iterator[str]:
 
 
 def _text(value: bool | int | float | str | Enum) -> str:
-    value = value.item() if isinstance(value, np.generic) else value
     match value:
         case Enum():
             return value.name

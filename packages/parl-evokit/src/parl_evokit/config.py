@@ -12,6 +12,8 @@ from math import isfinite
 from os import PathLike
 from typing import Any, Union
 
+import numpy as np
+
 from parl_evokit._config_reader import load_settings, to_prototxt
 from parl_evokit._samples import INFINITE_IN_FLOAT32
 from parl_evokit.errors import ConfigError
@@ -146,8 +148,21 @@ class KeyKind(Enum):
     COUNTER = "COUNTER"
 
 
+class _Settings:
+    """Base of all settings; numpy scalars become plain numbers, since their precision would pass on to results."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            plain = tuple(map(_plain, value)) if isinstance(value, tuple) else _plain(value)
+            object.__setattr__(self, name, plain)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
 @dataclass(frozen=True)
-class ScheduleConfig:
+class ScheduleConfig(_Settings):
     """The factor of a setting, which depends on the number of updates; the same bits on every machine.
 
     Attributes:
@@ -161,6 +176,7 @@ class ScheduleConfig:
     updates: int = 1000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(self.final > 0.0 and isfinite(self.final), "final", self.final, "above 0")
         _require(self.updates >= 1, "updates", self.updates, "1 or more")
 
@@ -176,7 +192,7 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True)
-class MomentumConfig:
+class MomentumConfig(_Settings):
     """Settings of `optimizers.Momentum`.
 
     Attributes:
@@ -186,11 +202,12 @@ class MomentumConfig:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(0.0 <= self.momentum < 1.0, "momentum", self.momentum, "at least 0 and below 1")
 
 
 @dataclass(frozen=True)
-class AdamConfig:
+class AdamConfig(_Settings):
     """Settings of `optimizers.Adam`.
 
     Attributes:
@@ -204,13 +221,14 @@ class AdamConfig:
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(0.0 <= self.beta1 < 1.0, "beta1", self.beta1, "at least 0 and below 1")
         _require(0.0 <= self.beta2 < 1.0, "beta2", self.beta2, "at least 0 and below 1")
         _require(self.epsilon > 0.0 and isfinite(self.epsilon), "epsilon", self.epsilon, "above 0")
 
 
 @dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(_Settings):
     """Settings of the optimizer.
 
     Attributes:
@@ -228,11 +246,12 @@ class OptimizerConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(self.base_lr > 0.0 and isfinite(self.base_lr), "base_lr", self.base_lr, "above 0")
 
 
 @dataclass(frozen=True)
-class GaussianConfig:
+class GaussianConfig(_Settings):
     """Settings of the noise.
 
     `seed` and a key determine the noise; for a repeatable run, also set `keys: COUNTER`.
@@ -254,6 +273,7 @@ class GaussianConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(LEAST_STD <= self.std <= LARGEST_STD, "std", self.std, f"from {LEAST_STD:g} to {LARGEST_STD:g}")
         _require(0 <= self.seed < 2**64, "seed", self.seed, "from 0 to 2**64 - 1")
         _require(
@@ -270,7 +290,7 @@ class GaussianConfig:
 
 
 @dataclass(frozen=True)
-class CmaConfig:
+class CmaConfig(_Settings):
     """Settings of CMA_ES, SEP_CMA_ES, LM_MA_ES and CR_FM_NES.
 
     Attributes:
@@ -293,12 +313,13 @@ class CmaConfig:
     integers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(self.population == 0 or self.population >= 2, "population", self.population, "0, or 2 or more")
         _require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "0 or more")
 
 
 @dataclass(frozen=True)
-class GaConfig:
+class GaConfig(_Settings):
     """Selection of the genetic algorithm.
 
     Attributes:
@@ -310,12 +331,13 @@ class GaConfig:
     elites: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(self.parents >= 1, "parents", self.parents, "1 or more")
         _require(self.elites >= 0, "elites", self.elites, "0 or more")
 
 
 @dataclass(frozen=True)
-class CemConfig:
+class CemConfig(_Settings):
     """Settings of the cross-entropy method.
 
     Attributes:
@@ -331,6 +353,7 @@ class CemConfig:
     extra_updates: int = 100
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(0.0 < self.elite_share <= 1.0, "elite_share", self.elite_share, "above 0 and at most 1")
         _require(0.0 < self.smoothing <= 1.0, "smoothing", self.smoothing, "above 0 and at most 1")
         _require(self.extra_std >= 0.0 and isfinite(self.extra_std), "extra_std", self.extra_std, "0 or more")
@@ -338,7 +361,7 @@ class CemConfig:
 
 
 @dataclass(frozen=True)
-class AdaptiveStdConfig:
+class AdaptiveStdConfig(_Settings):
     """Settings of PGPE and SNES, which adapt a standard deviation for each parameter.
 
     Attributes:
@@ -350,6 +373,7 @@ class AdaptiveStdConfig:
     max_change: float = 0.2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(
             self.learning_rate >= 0.0 and isfinite(self.learning_rate), "learning_rate", self.learning_rate, "0 or more"
         )
@@ -357,7 +381,7 @@ class AdaptiveStdConfig:
 
 
 @dataclass(frozen=True)
-class SamplingConfig:
+class SamplingConfig(_Settings):
     """Settings of the perturbation.
 
     Attributes:
@@ -374,7 +398,7 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True)
-class UpdateConfig:
+class UpdateConfig(_Settings):
     """Settings of the use of rewards.
 
     Attributes:
@@ -406,6 +430,7 @@ class UpdateConfig:
     default_reward: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(self.top_k >= 1, "top_k", self.top_k, "1 or more")
         _require(
             self.weight_decay >= 0.0 and isfinite(self.weight_decay), "weight_decay", self.weight_decay, "0 or more"
@@ -420,7 +445,7 @@ class UpdateConfig:
 
 
 @dataclass(frozen=True)
-class GuardConfig:
+class GuardConfig(_Settings):
     """Guard rails of an online product against its own updates; all off by default.
 
     Attributes:
@@ -450,6 +475,7 @@ class GuardConfig:
     margin: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         ratio = self.max_update_ratio
         _require(ratio >= 0.0 and isfinite(ratio), "max_update_ratio", ratio, "0 or more")
         _require(0.0 <= self.control_share < 1.0, "control_share", self.control_share, "at least 0 and below 1")
@@ -470,7 +496,7 @@ class GuardConfig:
 
 
 @dataclass(frozen=True)
-class SolverConfig:
+class SolverConfig(_Settings):
     """Settings of an algorithm and its parts.
 
     An algorithm ignores the settings of parts that it does not have, so that one file serves several algorithms, except
@@ -499,6 +525,7 @@ class SolverConfig:
     guard: GuardConfig = field(default_factory=GuardConfig)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         kind = self.sampling.type
         if kind is not SamplingKind.GAUSSIAN_SAMPLING and self.type not in _SAMPLED_BY[kind]:
             wanted = " and ".join(solver.name for solver in _SAMPLED_BY[kind])
@@ -536,7 +563,7 @@ _CMA_ONLY = {
 
 
 @dataclass(frozen=True)
-class AsyncConfig:
+class AsyncConfig(_Settings):
     """Place and number of the models of asynchronous updates.
 
     Attributes:
@@ -552,12 +579,13 @@ class AsyncConfig:
     model_iter_id: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(self.max_to_keep >= 1, "max_to_keep", self.max_to_keep, "1 or more")
         _require(0 <= self.model_iter_id < 2**31, "model_iter_id", self.model_iter_id, "from 0 to 2**31 - 1")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(_Settings):
     """The settings of a search.
 
     Attributes:
@@ -576,6 +604,7 @@ class Config:
     worker: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(0 <= self.worker < 2**31, "worker", self.worker, "from 0 to 2**31 - 1")
 
     @classmethod
