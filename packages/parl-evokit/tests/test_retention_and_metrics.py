@@ -350,9 +350,23 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
     else:
         (tmp_path / "pipe").mkdir()
-    for out in (tmp_path / "absent" / "page.html", tmp_path / "model", Path(), tmp_path / "pipe"):
+    long = tmp_path / ("a" * 300)
+    for out in (tmp_path / "absent" / "page.html", tmp_path / "model", Path(), tmp_path / "pipe", long):
         error = evokit("report", "--model_dir", tmp_path / "model", "--out", out, expect=1).stderr
         assert error.startswith(f"error: {out} cannot be written: ")
+
+
+def test_a_page_is_written_to_the_file_that_a_link_names(tmp_path: Path) -> None:
+    ESAgent({"solver": {}}, mlp([4, 2])).save(tmp_path / "model")
+    target, link = tmp_path / "target.html", tmp_path / "link"
+    target.touch()
+    try:
+        link.symlink_to(target)
+    except OSError:
+        pytest.skip("links need a privilege here")
+    evokit("report", "--model_dir", tmp_path / "model", "--out", link)
+    assert link.is_symlink()
+    assert target.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_a_page_is_named_with_whatever_reason_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

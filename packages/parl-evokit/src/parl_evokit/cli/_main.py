@@ -6,6 +6,7 @@
 """
 
 import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
@@ -463,10 +464,11 @@ def report_page(model_dir: Path, out: Path, stale_after_hours: float, as_json: b
     found = Warehouse(model_dir).newest()
     directory = model_dir if found is None else found[1]
     text = page(directory, time.time(), stale_after_hours * 3600.0)
-    if out.exists() and not out.is_file():
-        raise StorageError(f"{out} cannot be written: it is no regular file")
     try:
-        with atomic_write(out, "w", encoding="utf-8") as file:
+        if out.exists() and not out.is_file():
+            raise StorageError(f"{out} cannot be written: it is no regular file")
+        # The file that a link names, such as /dev/stdout, is replaced, and the link stays.
+        with atomic_write(os.path.realpath(out), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:  # which would name the temporary file
         raise StorageError(f"{out} cannot be written: {error.strerror or error}") from error
