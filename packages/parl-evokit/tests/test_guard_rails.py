@@ -187,6 +187,7 @@ def test_samples_that_are_too_few_for_a_step_after_a_rollback_are_reported_as_su
     report = es.tell(infos, [*range(5), *rewards_of(1.0, 30, 1), *rewards_of(10.0, 30, 2)])
     assert report.rolled_back
     assert (report.used, report.set_aside.too_few, report.set_aside.total, report.mean_reward) == (0, 5, 5, 2.0)
+    assert (report.pairs, report.effective, report.stale, report.stale_rule) == (0, 0.0, {}, "")
     assert (es.mean == 1.0).all()
 
 
@@ -198,7 +199,9 @@ def test_clones_leave_the_old_trusted_model_also_where_the_step_is_not_taken() -
     infos = [*es.ask(4), *(control(es) for _ in range(30)), *(control(es, held_out=True) for _ in range(30))]
     rewards = [3e38, -3e38, 3e38, 1.0, *rewards_of(10.0, 30, 1), *rewards_of(1.0, 30, 2)]
     assert es.sampler.trusted is not None
-    assert es.tell(infos, rewards).rejected
+    report = es.tell(infos, rewards)
+    assert report.rejected
+    assert (report.used, report.pairs, report.effective, report.stale) == (0, 0, 0.0, {})
     assert es.guard.comparison.number == 2
     assert es.guard.trusted is es.sampler.trusted is None
 

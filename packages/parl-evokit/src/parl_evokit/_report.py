@@ -60,8 +60,8 @@ class UpdateReport:
         used: Number of samples that the update used; several rewards of one sample count once, by their mean.
         pairs: Number of mirrored pairs among these of which both halves have a reward.
         repeated: Number of rewards beyond the first of a sample.
-        mean_reward: Mean reward of the used samples.
-        best_reward: Largest reward of the used samples.
+        mean_reward: Mean reward of the used samples; where no step was taken, of those that it would have used.
+        best_reward: Largest reward of these samples.
         control: Number of samples without noise, except those of `holdout`.
         control_mean: Mean reward of these samples; None without any.
         stale: Numbers of used samples of older models, by age in updates, 1 or more.

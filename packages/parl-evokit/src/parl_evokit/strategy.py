@@ -601,7 +601,7 @@ def _report(
     rewards = groups[0].rewards if len(groups) == 1 else np.concatenate([[], *(group.rewards for group in groups)])
     count = len(rewards)
     known = before.noise.known_pairs(groups[0].keys) if len(groups) == 1 else None
-    return UpdateReport(
+    report = UpdateReport(
         model_iter_id=before.model_iter_id + 1,
         used=used,
         pairs=intake.pairs if known is None else count // 2,
@@ -620,6 +620,7 @@ def _report(
         stale_rule=intake.stale_rule,
         effective=float(count) if intake.effective is None else intake.effective,
     )
+    return report if used else replace(report, pairs=0, stale={}, stale_rule="", effective=0.0)
 
 
 def _widest(std: float | FlatVector) -> float:
