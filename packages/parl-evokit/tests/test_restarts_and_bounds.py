@@ -361,6 +361,14 @@ def test_a_warm_start_needs_fewer_evaluations_where_the_task_is_similar(kind: An
     assert used[1] < 0.7 * used[0]
 
 
+@BOTH
+def test_a_warm_start_near_a_side_is_that_of_the_searched_coordinates(kind: Any) -> None:
+    # Half a standard deviation is the margin m = 0.25, where x = (y + m)^2 / 4m: 0.01 and 0.0225 are -0.15 and -0.1.
+    es = kind.warm_start([[0.01], [0.0225]], [1.0, 1.0], settings(kind, 0.5, lower=(0.0,)), best=1.0, spread=0.01)
+    assert es.mean.tolist() == pytest.approx([0.125**2])
+    assert es.sigma == pytest.approx((0.025**2 + 0.01**2) ** 0.5)
+
+
 def test_solutions_that_make_no_sense_are_refused() -> None:
     with pytest.raises(LayoutMismatch, match=r"\[k, n\], not an array of shape \(3,\)"):
         CMAES.warm_start([1.0, 2.0, 3.0], [1.0])

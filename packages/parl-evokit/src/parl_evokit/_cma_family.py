@@ -164,12 +164,15 @@ class CmaFamily(Strategy):
     ) -> Self:
         """Return a search that starts from good solutions of a similar task; see `promising_region`.
 
+        Near the sides of a box, the region is that of the searched coordinates of the solutions.
+
         Args:
             solutions: Parameters `[k, n]`.
             rewards: Larger is better, `[k]`.
             config: Settings; the initial step size comes from the solutions instead.
             best: Share of the solutions that is used, the best ones, above 0 to 1.
-            spread: Expected distance from a solution to others that are as good, as a standard deviation; above 0.
+            spread: Expected distance from a solution to others that are as good, as a standard deviation; above 0. Near
+                the sides of a box, of the searched coordinates.
             layout: Names and shapes of the parts of the vector.
 
         Raises:
@@ -177,8 +180,12 @@ class CmaFamily(Strategy):
             InvalidReward: `rewards` does not have one finite number per solution.
             ValueError: `best` or `spread` is out of its range.
         """
-        found = promising_region(solutions, rewards, best=best, spread=spread, separable=cls.separable)
+        region = functools.partial(promising_region, rewards=rewards, best=best, spread=spread, separable=cls.separable)
+        found = region(solutions)
         search = cls(found.mean, config, layout)
+        if (box := search._bounds) is not None:
+            found = region(box.searched(np.asarray(solutions)))
+            search = cls(box.moved(search.mean, found.mean - box.searched(search.mean))[0], config, layout)
         search._sigma = found.sigma
         search._begin_with(found.covariance)
         search._narrowed()
