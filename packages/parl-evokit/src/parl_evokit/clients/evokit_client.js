@@ -323,10 +323,10 @@
       const sides = (name, none) => Object.assign(new Array(n).fill(none), this.each(settings(config, name)));
       this.shape = shapeOf(algorithm, arrays, n);
       this.parents = algorithm === "GA" ? parentsOf(arrays, this.noise, this.std, n) : null;
-      this.integers = settings(config, "integers");
+      this.integers = new Set(settings(config, "integers"));
       const lower = sides("lower", -Infinity).map((side) => -below(-side)), upper = sides("upper", Infinity).map(below);
       const bounded = [...lower, ...upper].some(Number.isFinite);
-      const margin = (low, high, i) => (this.integers.includes(i) ? 0 : Math.min((high - low) / 20, firstStd / 2));
+      const margin = (low, high, i) => (this.integers.has(i) ? 0 : Math.min((high - low) / 20, firstStd / 2));
       this.box = bounded ? lower.map((low, i) => [low, upper[i], margin(low, upper[i], i)]) : null;
       if (this.trusted) this.confine(this.trusted);
       const [kind, , ...words] = (solver.model || "").split(":");
