@@ -26,11 +26,16 @@ from parl_remote._program.proxy import RemoteObject, make_proxy, reference_of
 from parl_remote._system.interrupts import Event
 from parl_remote.errors import ActorError, ActorLost, ItemLost, NotConnected, RemoteCallError, TooManyPendingCalls
 
-__all__ = ["Dispatcher", "Member", "Task"]
+__all__ = ["Dispatcher", "Member", "Task", "closed"]
 
 _log = logging.getLogger("parl.remote")
 _FULL_RETRY_S = 0.01  # between attempts to assign a task to an actor whose calls have reached their limit
 _LOOK_S = 1.0  # how often those that wait for the dispatcher look whether it has ended
+
+
+def closed() -> ActorError:
+    """Return the error of a pool that takes nothing any more."""
+    return ActorError("the pool is closed; make another one")
 
 
 class Task:
@@ -171,7 +176,7 @@ class Dispatcher:
 
     def _check_running(self) -> None:
         if self._is_stopped:
-            raise ActorError("the pool is closed; make another one")
+            raise closed()
 
     def _post(self, event: Callable[[], None]) -> None:
         """Queue an event for the thread; drop it if the thread has ended."""
@@ -188,7 +193,7 @@ class Dispatcher:
     def _await(self, done: threading.Event) -> None:
         while not done.wait(_LOOK_S):
             if not self._thread.is_alive():
-                raise ActorError("the pool is closed")
+                raise closed()
 
     # -- its own thread ----------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from typing import Any, NoReturn, Self
 from parl_remote._display import Bar, length_of, progress_bar
 from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._options import check_count, deadline_of, seconds_of
-from parl_remote._pools.dispatcher import Dispatcher, Task
+from parl_remote._pools.dispatcher import Dispatcher, Task, closed
 from parl_remote._program.actor_ref import ActorRef, FrozenArguments
 from parl_remote._program.proxy import RemoteMethod, RemoteObject, reference_of
 from parl_remote._system.interrupts import Condition, is_by_handler, uninterrupted
@@ -211,7 +211,7 @@ class ActorPool:
                 raise ResultTimeout(f"no actor of the pool became free within {timeout_s} s") from None
             return request.result()
         except concurrent.futures.CancelledError:
-            raise _closed() from None
+            raise closed() from None
         except BaseException:
             if not request.cancel() and request.exception() is None:  # a handler raised as the actor came
                 with contextlib.suppress(ActorError):  # the pool was closed meanwhile
@@ -253,7 +253,7 @@ class ActorPool:
     def _open(self) -> Dispatcher:
         dispatcher = self._dispatcher
         if dispatcher is None:
-            raise _closed()
+            raise closed()
         if self._pid != os.getpid():  # its thread is in the process that this one was forked from
             with self._opening:
                 if self._pid != os.getpid():
@@ -261,7 +261,7 @@ class ActorPool:
                     self._pid = os.getpid()
                 dispatcher = self._dispatcher
                 if dispatcher is None:
-                    raise _closed()
+                    raise closed()
         return dispatcher
 
     def _dispatcher_of(self, actors: Iterable[Any]) -> Dispatcher:
@@ -497,10 +497,6 @@ class _Maker:
 
     def __call__(self) -> Any:
         return self._make(*self._args, **self._kwargs)
-
-
-def _closed() -> ActorError:
-    return ActorError("the pool is closed; make another one")
 
 
 def _actors_of(given: Any) -> list[Any]:
