@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from unittest.mock import Mock
 import pytest
 
 import parl_remote
+from faults.polling import eventually
 from parl_remote import submit
 from parl_remote._actor import process
 from parl_remote._actor.host import ConcurrencyMode
@@ -77,7 +77,7 @@ class Serving:
     def connect(self) -> UnixChannel:
         before = len(self.process._callers)
         channel = UnixChannel.connect(self.path)
-        until(lambda: len(self.process._callers) > before)
+        eventually(lambda: len(self.process._callers) > before)
         return channel
 
     def answers(self, channel: UnixChannel, count: int) -> list[int]:
@@ -109,15 +109,10 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving
     shutil.rmtree(folder)
 
 
-def until(holds: Callable[[], object]) -> None:
-    while not holds():
-        time.sleep(0.001)
-
-
 def test_a_caller_that_takes_no_answers_keeps_no_other_one_waiting(serving: Serving) -> None:
     other = serving.connect()
     serving.owner.send(pack(Kind.CALL, 0, LARGE_ONE, 2))
-    until(serving.has_rest)
+    eventually(serving.has_rest)
     for number, what in ((3, LARGE_ONE), (4, SMALL_ONE)):
         serving.owner.send(pack(Kind.CALL, 0, what, number))
     for number in range(5, 8):
@@ -152,20 +147,20 @@ def test_a_call_that_there_is_no_memory_to_receive_is_answered_with_that(
 def test_what_a_caller_sent_before_it_left_is_done_though_it_took_no_answers(serving: Serving) -> None:
     other = serving.connect()
     other.send(pack(Kind.CALL, 0, LARGE_ONE, 2))
-    until(serving.has_rest)
+    eventually(serving.has_rest)
     for number in (3, 4):
         other.send(pack(Kind.CALL, 0, SMALL_ONE, number))
     serving.owner.send(pack(Kind.CALL, 0, SMALL_ONE, 7))
     assert serving.answers(serving.owner, 1) == [7]
     other.close()
-    until(lambda: serving.done == [1, 2, 7, 3, 4])
+    eventually(lambda: serving.done == [1, 2, 7, 3, 4])
     serving.end()
 
 
 def test_a_call_that_is_read_while_a_state_is_written_to_its_caller_is_carried_out(serving: Serving) -> None:
     others = [serving.connect(), serving.connect()]
     others[0].send(pack(Kind.CALL, 0, SAVES, 5))
-    until(
+    eventually(
         lambda: wait_once(serving.owner.fileno(), IN, 0)
     )  # the state has begun to come, and the owner reads none of it
     serving.owner.send(pack(Kind.CALL, 0, SMALL_ONE, 6))

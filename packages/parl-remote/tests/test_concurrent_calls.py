@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import parl_remote
+from faults.polling import eventually
 from parl_remote import ActorLost, RemoteCallError, RemoteFuture, SerializationError, _current, _debug_client, submit
 from parl_remote._actor.host import MANY, ActorHost, Concurrency, ConcurrencyMode, concurrency_of
 from parl_remote._actor.runners import Job, ThreadRunner
@@ -166,18 +167,6 @@ def in_background(method: Callable[..., Any], *args: Any) -> RemoteFuture[Any]:
     return submit(method, *args)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Ask again until it holds; every question is a call that the actor answers, so nothing spins."""
-    deadline = threading.Event()
-    timer = threading.Timer(PATIENCE_S, deadline.set)
-    timer.start()
-    try:
-        while not condition():
-            assert not deadline.is_set(), "it did not come true"
-    finally:
-        timer.cancel()
-
-
 # -- what is chosen ----------------------------------------------------------------------------------------------------
 
 
@@ -217,7 +206,7 @@ def test_a_result_comes_when_it_is_there_whatever_was_called_before(anywhere: st
 def test_calls_of_one_caller_start_in_order(anywhere: str) -> None:
     pool = Pool()
     futures = [in_background(pool.note, i) for i in range(3)]
-    until(lambda: len(pool.started) == 3)
+    eventually(lambda: len(pool.started) == 3)
     assert pool.started == [0, 1, 2]
     pool.open_gate()
     concurrent.futures.wait(futures, PATIENCE_S)
@@ -241,7 +230,7 @@ def test_threads_are_used_again(anywhere: str) -> None:
 def test_a_waiting_call_can_be_cancelled_and_a_running_one_goes_on(anywhere: str) -> None:
     pool = Pool()
     running = [in_background(pool.note, i) for i in range(3)]
-    until(lambda: len(pool.started) == 3)
+    eventually(lambda: len(pool.started) == 3)
     last = in_background(pool.note, 3)
     until_taken = in_background(pool.note, 4)
     assert until_taken.cancel()
@@ -339,7 +328,7 @@ def test_all_calls_in_flight_learn_of_the_death(shared_cluster: None) -> None:
 def test_coroutines_run_at_the_same_time_and_ordinary_methods_between_them(anywhere: str) -> None:
     actor = Loop()
     futures = [in_background(actor.wait, i) for i in range(50)]
-    until(lambda: actor.now_running() == 50)
+    eventually(lambda: actor.now_running() == 50)
     actor.set()
     assert [future.result(PATIENCE_S) for future in futures] == list(range(50))
     assert actor.most == 50
@@ -347,7 +336,7 @@ def test_coroutines_run_at_the_same_time_and_ordinary_methods_between_them(anywh
 
 def test_a_constructor_may_start_tasks(anywhere: str) -> None:
     actor = Loop()
-    until(lambda: actor.ticks > 3)
+    eventually(lambda: actor.ticks > 3)
 
 
 def test_a_coroutine_is_called_and_waited_for_as_any_method(anywhere: str) -> None:
@@ -374,7 +363,7 @@ def test_cancelling_a_running_coroutine_cancels_its_task(anywhere: str, tmp_path
     future = in_background(actor.patient, str(path))
     assert actor.now_running() == 0
     assert future.cancel()
-    until(lambda: actor.now_running() == 0 and path.exists() and path.read_text() != "")
+    eventually(lambda: actor.now_running() == 0 and path.exists() and path.read_text() != "")
     with pytest.raises(concurrent.futures.CancelledError):
         future.result(PATIENCE_S)
 
@@ -388,7 +377,7 @@ def test_a_coroutine_that_was_cancelled_before_it_began_leaves_no_warning(anywhe
     actor = Loop()
     futures = [in_background(actor.wait, i) for i in range(20)]
     assert all(future.cancel() for future in futures)
-    until(lambda: actor.now_running() == 0)
+    eventually(lambda: actor.now_running() == 0)
 
 
 def test_exceptions_exit_and_cancellation_of_coroutines_are_data(anywhere: str) -> None:

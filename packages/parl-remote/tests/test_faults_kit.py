@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from faults.namespaces import LineBetween
 from faults.namespaces import inside as inside_namespace
 from faults.packet_network import PacketNetwork
+from faults.polling import eventually
 from parl_remote.testing import (
     Conditions,
     Direction,
@@ -180,13 +181,6 @@ def round_trip(connection: socket.socket, data: bytes) -> float:
         back += more
     assert bytes(back) == data
     return time.monotonic() - began
-
-
-def eventually(happened: Callable[[], object], seconds: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 def says_nothing(connection: socket.socket, seconds: float = 0.2) -> bool:

@@ -21,6 +21,7 @@ import pytest
 
 import parl_remote
 from faults.packet_network import PacketNetwork
+from faults.polling import eventually
 from parl_core.errors import LostActor
 from parl_remote import ActorLost, ClusterUnreachable, DeathKind, submit
 from parl_remote._program.master_client import MasterClient
@@ -91,13 +92,6 @@ def impatient() -> Iterator[LoopbackCluster]:
     """A cluster for tests of silence."""
     with connected(LIMIT_S) as one:
         yield one
-
-
-def eventually(happened: Callable[[], object], seconds: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def cause_of(future: parl_remote.RemoteFuture[Any]) -> parl_remote.DeathCause:

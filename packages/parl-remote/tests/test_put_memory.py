@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import parl_remote
+from faults.polling import eventually
 from parl_remote import _object_ref
 from parl_remote._data.object_memory import FrameKind, MemoryGone, MemoryPool, ValueAddress, adopt, read, read_image
 from parl_remote._object_ref import ObjectRef, put
@@ -54,14 +55,7 @@ def inode_of(ref: ObjectRef) -> int:
 
 def await_idle(pool: MemoryPool) -> None:
     """Wait until a pool has freed what nobody uses."""
-    wait_until(lambda: not pool.tidy())
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)  # the kernel has no event for that, and a pool waits for time
+    eventually(lambda: not pool.tidy())
 
 
 def wait_until_gone(inode: int) -> None:
@@ -222,7 +216,7 @@ def test_memory_goes_with_the_last_reference_and_the_last_array(holders: Any) ->
     first.keep(None).result()
     second.keep(None).result()
     await_idle(_object_ref._pool)  # what is there then is there because of the array
-    wait_until(lambda: set(held(inode)) == {os.getpid()})
+    eventually(lambda: set(held(inode)) == {os.getpid()})
     assert array[0] == 3.0
     del array
     wait_until_gone(inode)

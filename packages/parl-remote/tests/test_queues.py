@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 import parl_remote
+from faults.polling import eventually
 from parl_remote import ActorLost, NoSuchActor, Queue, QueueClosed, SerializationError, submit, with_options
 from parl_remote._pools.queue import _of
 
@@ -47,13 +47,6 @@ class Hand:
             self.shared.task_done()
             number += 1
         return number
-
-
-def eventually(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_items_come_out_in_the_order_in_which_they_were_put(anywhere: str) -> None:

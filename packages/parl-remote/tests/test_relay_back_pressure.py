@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import parl_remote
+from faults.polling import eventually
 from parl_remote._links.call_messages import CREDIT_EVERY, WINDOW, credit, credit_of, size_of
 from parl_remote._program import worker_clients
 from parl_remote._program.outbox import Outbox
@@ -302,13 +303,6 @@ def test_a_fast_actor_does_not_fill_the_worker_while_its_caller_reads_in_the_bac
     eventually(lambda: counter.stat().st_size == 60)  # no result is awaited, and the actor continues
     assert all(int(future.result(60.0)[-1]) == 1 for future in futures)
     assert memory.growth() < MOST_GROWTH
-
-
-def eventually(is_true: Any) -> None:
-    deadline = time.monotonic() + 60.0
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)  # the other end of a file
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import parl_remote
+from faults.polling import eventually
 from parl_remote import ActorLost, ActorPool, DeathKind, RemoteFuture, ResultTimeout, _current, submit, with_options
 from parl_remote._program import restarts
 from parl_remote._program.client import Client
@@ -229,8 +230,7 @@ def make_it_wait(counter: Any, seconds: float) -> None:
     """Kill an actor whose resources another one takes for so long, and have it answer once that has ended."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         waits = pool.submit(with_options(Counter, lease_timeout_s=PATIENCE_S))
-        with pytest.raises(TimeoutError):
-            waits.result(0.5)  # it is asked for first
+        eventually(lambda: _current.client()._status().waiting)  # it is asked for first
         kill(counter)
         later = submit(counter.add)
         other = waits.result(PATIENCE_S)

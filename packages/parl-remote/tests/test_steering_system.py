@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-import select
 import signal
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 import parl_remote
+from faults.polling import eventually
 from parl_remote import ActorLost, DeathKind, NoResources, _current, submit, with_options
 from parl_remote._config import environment
 from parl_remote._links.requests import RequestConnection
@@ -113,15 +113,6 @@ def deaths() -> tuple[DeathRecord, ...]:
 
 def actors() -> tuple[ActorStatus, ...]:
     return ask(ListActors, ActorList).actors
-
-
-def eventually(happened: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
-    """Ask the master until it is so: what it knows of actors comes to it by and by."""
-    deadline = time.monotonic() + seconds
-    while not (result := happened()):
-        assert time.monotonic() < deadline, "it did not happen"
-        select.select([], [], [], 0.02)
-    return result
 
 
 # -- records of deaths -------------------------------------------------------------------------------------------------

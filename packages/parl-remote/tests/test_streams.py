@@ -12,7 +12,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import parl_remote
+from faults.polling import eventually
 from parl_remote import ActorLost, RemoteCallError, submit, with_options
 
 PATIENCE_S = 60.0
@@ -210,13 +211,6 @@ def upto(limit: int) -> Iterator[int]:
     yield from range(limit)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def test_a_method_that_yields_gives_an_iterator(anywhere: str) -> None:
     source = Source()
     assert list(source.count(100)) == list(range(100))
@@ -238,7 +232,7 @@ def test_values_before_one_that_cannot_be_sent_arrive(anywhere: str) -> None:
     with pytest.raises(parl_remote.SerializationError, match="what a generator of Source yielded"):
         arrived += numbers  # those before the error
     assert arrived == list(range(10))
-    until(lambda: source.closed == "closed")
+    eventually(lambda: source.closed == "closed")
 
 
 def test_its_value_and_its_error_arrive(anywhere: str) -> None:
@@ -281,7 +275,7 @@ def test_closing_and_dropping_it_closes_the_generator(anywhere: str) -> None:
     assert next(numbers) == 0
     del numbers
     gc.collect()
-    until(lambda: source.closed == "closed")
+    eventually(lambda: source.closed == "closed")
 
 
 @pytest.mark.parametrize("when_full", ["raise", "wait"])
@@ -291,7 +285,7 @@ def test_reading_and_closing_a_generator_is_no_call_above_the_limit(anywhere: st
         if number == 7:
             break
         assert source.count is not None
-    until(lambda: source.closed == "closed")
+    eventually(lambda: source.closed == "closed")
     source.closed = ""
 
     async def read() -> None:
@@ -301,7 +295,7 @@ def test_reading_and_closing_a_generator_is_no_call_above_the_limit(anywhere: st
                 await numbers.aclose()
 
     asyncio.run(read())
-    until(lambda: source.closed == "closed")
+    eventually(lambda: source.closed == "closed")
 
 
 def test_the_end_of_its_actor_ends_it(shared_cluster: None) -> None:
@@ -446,10 +440,10 @@ def test_a_generator_is_closed_when_its_reader_is_killed(shared_cluster: None) -
     submit(waiting.begin)
     source.wait()
     parl_remote.kill(reading)
-    until(lambda: source.closed == 1)
+    eventually(lambda: source.closed == 1)
     parl_remote.kill(waiting)  # before it has got its generator
     source.tell()
-    until(lambda: source.closed == 2)
+    eventually(lambda: source.closed == 2)
     assert next(own) == 1
 
 
@@ -464,7 +458,7 @@ def test_a_generator_that_nobody_waits_for_any_more_is_closed(anywhere: str, can
         source.tell()
     del call
     source.tell()
-    until(lambda: source.closed == 1)
+    eventually(lambda: source.closed == 1)
 
 
 def test_async_for_reads_an_ordinary_generator(anywhere: str) -> None:

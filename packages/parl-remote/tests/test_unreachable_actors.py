@@ -6,12 +6,9 @@ import contextlib
 import errno
 import os
 import queue
-import select
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +17,7 @@ import pytest
 
 import parl_remote
 from faults.another_actor import AnotherActor
+from faults.polling import eventually
 from parl_remote import ActorLost, DeathKind, RemoteCallError, RemoteFuture, _current
 from parl_remote._data.calls import Call
 from parl_remote._messages.parts import ActorWatched
@@ -119,13 +117,6 @@ class Owner(Asker):
         return int(self.keeper.get())
 
 
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come true"
-        select.select([], [], [], 0.01)
-
-
 def lacks_descriptors(call: Any, *args: Any) -> None:
     with pytest.raises(ActorLost, match=r"Keeper cannot be reached: .*: Too many open files") as lost:
         call(*args)
@@ -172,7 +163,7 @@ def test_an_own_actor_whose_handle_comes_back_without_descriptors_lives_on(share
     asker: Any = Asker()
     owner: Any = Owner()
     pid = owner.make(limit, asker)
-    until(owner.is_let_go)
+    eventually(owner.is_let_go)
     owner.use_up()
     lacks_descriptors(owner.get_back)
     lacks_descriptors(owner.ask_kept)
@@ -196,7 +187,7 @@ def test_a_call_of_an_own_actor_that_dies_while_its_handle_comes_back_fails(
     pid = keeper.get()
     client: Any = _current.client()
     del keeper
-    until(lambda: not client._releaser._dropped and not client._releaser._closing)
+    eventually(lambda: not client._releaser._dropped and not client._releaser._closing)
     reach, forget, is_forgotten = Borrowing.reach, OwnActors.forget, threading.Event()
 
     def reach_and_kill(borrowing: Borrowing, *args: Any) -> Any:
@@ -220,12 +211,12 @@ def test_an_own_actor_that_came_back_unreached_and_was_dropped_is_left_to_the_ot
     asker: Any = Asker()
     owner: Any = Owner()
     pid = owner.make(0, asker)
-    until(owner.is_let_go)
+    eventually(owner.is_let_go)
     owner.use_up()
     lacks_descriptors(owner.get_back)
     owner.keep(None)
     owner.give_back()
-    until(owner.is_let_go)
+    eventually(owner.is_let_go)
     assert asker.ask_kept() == pid
 
 
@@ -376,7 +367,7 @@ def test_a_call_does_not_wait_for_the_connection() -> None:
     later = attempts.submit("third")
     assert not later._settled
     attempts.ends.put(reached := AnotherActor())
-    until(lambda: attempts.outbox.path is reached and not attempts.outbox.unsent)
+    eventually(lambda: attempts.outbox.path is reached and not attempts.outbox.unsent)
     attempts.submit("fourth")
     assert [call.method for call in reached.calls] == ["third", "fourth"]
 
@@ -386,7 +377,7 @@ def test_a_call_that_is_cancelled_meanwhile_is_not_sent() -> None:
     cancelled, other = attempts.submit("cancelled"), attempts.submit("other")
     assert cancelled.cancel()
     attempts.ends.put(reached := AnotherActor())
-    until(lambda: not attempts.outbox.unsent)
+    eventually(lambda: not attempts.outbox.unsent)
     assert [call.method for call in reached.calls] == ["other"]
     assert not other._settled
 
@@ -407,7 +398,7 @@ def test_a_connection_that_is_refused_before_calls_leave_by_it_is_made_again(mon
     future = attempts.submit("first")
     attempts.ends.put(refused)
     attempts.ends.put(reached)
-    until(lambda: reached.calls)
+    eventually(lambda: reached.calls)
     assert [call.method for call in reached.calls] == ["first"]
     assert not future._settled
 
@@ -423,5 +414,5 @@ def test_without_a_thread_for_the_connection_the_call_fails_with_the_cause(monke
             attempts.submit("first").result(PATIENCE_S)
     attempts.submit("second")
     attempts.ends.put(reached := AnotherActor())
-    until(lambda: bool(reached.calls))
+    eventually(lambda: bool(reached.calls))
     assert [call.method for call in reached.calls] == ["second"]

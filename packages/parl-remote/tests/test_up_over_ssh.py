@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import click
 import pytest
 
+from faults.polling import eventually
 from faults.ports import unused_port
 from parl_remote._run_files import ProcessRecord, RunFiles, WorkerRecord, write_record
 from parl_remote.cli._up import ClusterFile
@@ -112,13 +113,6 @@ def test_no_value_of_a_file_is_run_by_a_shell(tmp_path: Path, name: str) -> None
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout == f"[{name}]"
     assert not (tmp_path / "pwned").exists()
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @dataclass
@@ -245,10 +239,10 @@ def test_a_cluster_is_started_and_stopped_over_ssh_with_its_key(site: Site) -> N
     assert {record["process"]["pid"] for record in site.records()} == pids
     (ended,) = [record for record in site.records() if record.get("once") == "127.0.0.1 2"]
     os.kill(ended["process"]["pid"], signal.SIGKILL)
-    wait_until(lambda: phases().count("up") == 2)
+    eventually(lambda: phases().count("up") == 2)
     said = site.xparl("up", hosts)
     assert (said.count("It runs already: the worker"), said.count("belong to the cluster")) == (1, 1)
-    wait_until(lambda: phases().count("up") == 3)
+    eventually(lambda: phases().count("up") == 3)
     assert site.xparl("down", hosts).count("has ended") >= 1
     site.xparl("status", *where, status=1)
     for folder in site.folder.glob("run-*"):

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import parl_remote
+from faults.polling import eventually
 from parl_remote import ActorLost, RemoteFuture, submit
 from parl_remote._data.calls import Call
 from parl_remote._program import known_actors
@@ -41,13 +42,6 @@ class Worker:
 
     def pid(self) -> int:
         return os.getpid()
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -209,7 +203,7 @@ def test_a_callback_may_wait_although_a_thread_in_result_reads(
     first.add_done_callback(steps(lambda: WAITS[how](second), called.set))
     leader = threading.Thread(target=first.result, daemon=True)
     leader.start()
-    until(lambda: connection_of(worker)._reader == leader.ident)
+    eventually(lambda: connection_of(worker)._reader == leader.ident)
     gate.open()
     assert called.wait(PATIENCE_S)
     leader.join(PATIENCE_S)
@@ -328,9 +322,9 @@ def test_what_an_actor_answered_before_its_end_is_not_lost_with_it(
     note, hold = worker.note, worker.hold  # looking for a method reads the answers that are there
     answered, running = note(7), hold(gates().path)
     # The answer has come; the background may read it, too.
-    until(lambda: answered._settled or select.select([connection.channel], [], [], 0)[0])
+    eventually(lambda: answered._settled or select.select([connection.channel], [], [], 0)[0])
     os.kill(pid, signal.SIGKILL)
-    until(lambda: connection.channel.fileno() < 0)  # the news of the end has come, by another way than the answer
+    eventually(lambda: connection.channel.fileno() < 0)  # the news of the end has come, by another way than the answer
     assert answered.result(PATIENCE_S) == 7
     with pytest.raises(ActorLost, match="SIGKILL"):
         running.result(PATIENCE_S)
@@ -344,7 +338,7 @@ def test_a_callback_runs_although_another_thread_read_while_the_connection_was_c
     connection, settled, loop_may_go_on = connection_of(worker), threading.Event(), threading.Event()
     worker.hold(gates().path).add_done_callback(lambda _: settled.set())
     loop, loop_is_busy = connection._background(), threading.Event()
-    until(lambda: connection._loop is loop)
+    eventually(lambda: connection._loop is loop)
     loop.call_soon(loop_is_busy.set)
     loop.call_soon(lambda: loop_may_go_on.wait(PATIENCE_S))
     assert loop_is_busy.wait(PATIENCE_S)

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faults.polling import eventually
 from faults.ports import unused_port
 from parl_remote._config import environment
 from parl_remote._messages import (
@@ -144,14 +144,6 @@ def line_of(program: subprocess.Popen[str], seconds: float = 60.0) -> str:
     line = program.stdout.readline()
     assert line, program.communicate()[1]
     return line.strip()
-
-
-def eventually(happened: Callable[[], object], seconds: float = 60.0) -> None:
-    """Look until it is so; processes of the system have no event that a test could wait for."""
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        select.select([], [], [], 0.02)
 
 
 def unix_sockets(node: psutil.Process) -> list[Path]:

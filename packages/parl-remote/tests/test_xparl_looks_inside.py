@@ -24,6 +24,7 @@ import click
 import pytest
 from xparl_command import XPARL, xparl
 
+from faults.polling import eventually
 from faults.ports import unused_port
 from parl_remote._config import environment
 from parl_remote._links.requests import RequestConnection
@@ -119,13 +120,6 @@ def line_of(program: subprocess.Popen[str], seconds: float = 60.0) -> str:
     line = program.stdout.readline()
     assert line, program.communicate()[1]
     return line.strip()
-
-
-def eventually(happened: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        select.select([], [], [], 0.05)
 
 
 @contextmanager

@@ -7,13 +7,11 @@ import errno
 import json
 import os
 import re
-import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -25,6 +23,7 @@ from click.testing import CliRunner
 from xparl_command import XPARL
 from xparl_command import xparl as run_xparl
 
+from faults.polling import eventually
 from faults.ports import unused_port
 from parl_remote._config import Limits, environment
 from parl_remote._run_files import ClusterRecord, ProcessRecord, RunFiles, WorkerRecord, write_record
@@ -58,13 +57,6 @@ def xparl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Xparl]:
 def nodes_of(xparl: Xparl) -> list[dict[str, object]]:
     nodes: list[dict[str, object]] = json.loads(xparl("list", "nodes", "--json").stdout)["nodes"]
     return nodes
-
-
-def eventually(happened: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        select.select([], [], [], 0.05)
 
 
 # -- help and mistakes ------------------------------------------------------------------------------------------------
