@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 from dataclasses import dataclass
 
 import pytest
@@ -759,6 +760,34 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         lease_id = data.draw(st.sampled_from(sorted(self.held)))
         self.carry_out(self.state.lease_ended(self.held[lease_id].node_id, lease_id, EXITED))
         assert lease_id not in self.held
+
+    @precondition(lambda self: self.totals)
+    @rule(order=st.randoms(use_true_random=False))
+    def others_keep_asking(self, order: random.Random) -> None:
+        """A request for a whole node is served if leases end, although there is always another one of every shape."""
+        stream = self.client_joins()
+        shapes = [shape for shape in SHAPES if shape.kinds()]
+
+        def ask() -> bool:
+            pending = [asked.request.resources for asked in self.waiting() if asked.client_id == stream]
+            missing = [shape for shape in shapes if shape not in pending]
+            for shape in order.sample(missing, len(missing)):
+                self.client_asks(stream, shape, None)
+            return bool(missing)
+
+        while ask():
+            pass
+        self.client_asks(stream, order.choice(list(self.totals.values())), None)
+        large = self.asked[-1]
+        # Each older one and this one wait for one kind after the other, until what is held at the time has ended.
+        for _ in range(sum(len(asked.request.resources.kinds()) + 1 for asked in self.waiting())):
+            lasting = list(self.held)
+            for lease_id in order.sample(lasting, len(lasting)):
+                if not large.answered:
+                    self.carry_out(self.state.lease_released(self.held[lease_id].client_id, lease_id))
+                    ask()
+        assert large.answered, "a request starves"
+        self.client_is_lost(stream)
 
     @rule(seconds=st.sampled_from([0.5, 4.0, 20.0]))
     def time_passes(self, seconds: float) -> None:

@@ -271,6 +271,36 @@ def test_large_requests_are_served_although_small_ones_keep_coming() -> None:
     assert len(given) == 1  # the large one, as soon as all four are back
 
 
+def test_a_request_for_several_kinds_is_served_although_requests_for_each_of_them_keep_coming() -> None:
+    for others in ({"gpu": 1}, {"cpu": 1, "gpu": 1}, {"gpu": 0.4}):
+        cluster = Cluster(n=Resources(cpu=4, gpu=1))
+        running = [lease for lease in [*(cluster.ask(cpu=1) for _ in range(3)), cluster.ask(**others)] if lease]
+        assert cluster.ask("Large", cpu=4, gpu=1) is None
+        served: set[str] = set()
+        for _ in range(8):  # each of them ends twice
+            running += [lease for lease in (cluster.ask(cpu=1), cluster.ask(**others)) if lease]
+            running += cluster.free(running.pop(0))
+            served |= {lease.class_name for lease in cluster.state.tables.leases.values()}
+        assert "Large" in served, others
+
+
+def test_a_request_blocks_cpus_only_when_it_waits_for_nothing_else() -> None:
+    cluster = Cluster(n=Resources(cpu=2, gpu=1, memory=GIB))
+    gpu, memory, cpus = cluster.ask(gpu=1), cluster.ask(memory=GIB), [cluster.ask(cpu=1), cluster.ask(cpu=1)]
+    assert gpu is not None
+    assert memory is not None
+    assert cluster.ask("Large", cpu=2, gpu=1, memory=GIB) is None
+    assert cluster.ask(cpu=1) is None
+    given = [lease for one in cpus if one is not None for lease in cluster.free(one)]
+    assert len(given) == 1, "it waits for a GPU"
+    assert cluster.free(gpu) == []
+    assert cluster.ask(cpu=1), "it waits for memory"
+    assert cluster.ask(gpu=1) is None, "the GPU is kept"
+    assert cluster.why() == "it is behind Large, which asked earlier for 2 CPU, 1 GPU, 1024 MiB memory"
+    assert cluster.free(memory) == []
+    assert cluster.ask(cpu=1) is None
+
+
 def test_fractions_of_gpus_that_lie_on_different_ones_are_no_whole_one() -> None:
     cluster = Cluster(n=Resources(cpu=8, gpu=2))
     held = [cluster.ask(gpu=0.6), cluster.ask(gpu=0.6)]

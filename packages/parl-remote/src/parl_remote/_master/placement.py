@@ -2,10 +2,15 @@
 
 1. Requests of one shape are served in order.
 2. Among different shapes, the request that has waited longest is served first, if resources for it are free.
-3. A request that cannot be served yet blocks later requests for the same kind of resource, so that small requests do
-   not starve large ones. It does not block requests for other kinds only.
-4. A request for one particular node blocks later requests on that node only.
-5. A request that no present node could hold, even if the node were empty, waits for a new node and blocks nothing.
+3. A request that cannot be served yet blocks later requests for the kind of resource that it waits for, so that small
+   requests do not starve large ones. It does not block requests for other kinds only.
+4. A request for several kinds waits for one after the other: for GPUs and labels in the order of their names, then for
+   memory, then for CPUs. So it blocks the first kind that it is short of, and the kinds before that one, which it has;
+   if there is enough of each, but not on one node, it waits for all. A kind that it has once waited for stays blocked
+   until it is served. So streams of later requests cannot take turns in keeping it short of one kind or another, and no
+   CPU is kept free while it waits for a GPU.
+5. A request for one particular node blocks later requests on that node only.
+6. A request that no present node could hold, even if the node were empty, waits for a new node and blocks nothing.
 
 Requests of one shape (the same resources and the same constraint on the node) share a queue, so a thousand equal
 requests are as cheap to search as one. A request that has left (granted, cancelled, timed out) is only marked, and is
@@ -290,6 +295,12 @@ class Node:
             return False
         return self.free.fits(need) and (not need.gpu or self.gpus.has(need.gpu))
 
+    def has(self, kind: str, need: Resources) -> bool:
+        """Return whether there is enough of one kind here now."""
+        if kind == "memory":
+            return need.memory <= self.memory_free
+        return need.amount(kind) <= self.free.amount(kind) and (kind != "gpu" or self.gpus.has(need.gpu))
+
 
 class NodePool:
     """The nodes of a cluster by id, with their free resources."""
@@ -423,12 +434,24 @@ class NodePool:
         return any(total.fits(need) for total in self._totals)
 
     def short_of(self, need: Resources) -> frozenset[str]:
-        """Return the kinds of which no node has enough now; all kinds of `need` if no node has their combination."""
-        kinds = need.kinds()
-        short = frozenset(kind for kind in kinds if self.most_free(kind) < need.amount(kind))
-        if not short and need.gpu and not any(node.gpus.has(need.gpu) for node in self if node.is_open):
-            short = frozenset(("gpu",))  # there is enough in pieces
-        return short or kinds
+        """Return the kinds of which no node has enough now; none if no node has all of them at the same time."""
+        short = frozenset(kind for kind in need.kinds() if self.most_free(kind) < need.amount(kind))
+        if "gpu" not in short and need.gpu and not any(node.gpus.has(need.gpu) for node in self if node.is_open):
+            short |= {"gpu"}  # there is enough in pieces
+        return short
+
+    def awaited(self, shape: Shape) -> tuple[list[str], list[str]]:
+        """Return the kinds that a request waits for now, and those that it blocks; see the module's rules."""
+        need, nodes = shape.resources, self.called(shape.node) if shape.node else None
+        kinds = sorted(need.kinds(), key=_cpus_last)
+        if nodes is None:
+            short = self.short_of(need)
+        else:
+            short = frozenset(kind for kind in kinds if not any(node.has(kind, need) for node in nodes if node.is_open))
+        for number, kind in enumerate(kinds):
+            if kind in short:
+                return [kind], kinds[: number + 1]
+        return kinds, kinds
 
     def most_free(self, kind: str) -> float:
         """Return the largest free amount of a kind on one node."""
@@ -474,6 +497,11 @@ class _Group:
 
 def _rarest_first(kind: str) -> tuple[int, str]:
     return {"cpu": 2, "memory": 3}.get(kind, 1), kind
+
+
+def _cpus_last(kind: str) -> tuple[int, str]:
+    """The order in which a request waits for its kinds: most requests need CPUs, and few need a GPU."""
+    return {"memory": 2, "cpu": 3}.get(kind, 1), kind
 
 
 _Key = tuple[str, int]
@@ -591,8 +619,8 @@ class _Held:
     """The kinds and nodes that earlier requests block.
 
     Attributes:
-        kinds: For each kind, the first request that lacks it.
-        on: The kinds reserved on single nodes.
+        kinds: For each kind, the first request that blocks it.
+        on: The kinds blocked on single nodes.
     """
 
     kinds: dict[str, Waiting] = field(default_factory=dict)
@@ -602,14 +630,15 @@ class _Held:
         return {node for node, held in self.on.items() if held & kinds} if self.on else set()
 
     def hold(self, pool: NodePool, waiting: Waiting) -> None:
-        need, where = waiting.shape.resources, waiting.shape.node
+        where = waiting.shape.node
+        _, blocked = pool.awaited(waiting.shape)
         if where:
             for node in pool.called(where):
-                self.on.setdefault(node, set()).update(need.kinds())
-                for beside in node.host.nodes if need.memory and node.host is not None else ():
+                self.on.setdefault(node, set()).update(blocked)
+                for beside in node.host.nodes if "memory" in blocked and node.host is not None else ():
                     self.on.setdefault(beside, set()).add("memory")
         else:
-            for kind in pool.short_of(need):
+            for kind in blocked:
                 self.kinds.setdefault(kind, waiting)
 
 
@@ -672,12 +701,13 @@ def _short(pool: NodePool, shape: Shape) -> str:
         free = replace(bound[0].free, memory=bound[0].memory_free)
         return f"node {shape.node} has {free} free"
     short = pool.short_of(need)
-    if all(pool.most_free(kind) >= need.amount(kind) for kind in short):
-        if short == {"gpu"}:
-            return f"it needs {_only(need, 'gpu')}, and no single GPU has so much left"
+    if not short:
         return f"no single node has {need} free at the same time"
-    parts = [f"it needs {_only(need, kind)} and no node has {_left(pool, kind)}" for kind in sorted(short)]
-    return f"short of {' and '.join(sorted(short))}: " + ", ".join(parts)
+    scarce = sorted(kind for kind in short if pool.most_free(kind) < need.amount(kind))
+    if not scarce:
+        return f"it needs {_only(need, 'gpu')}, and no single GPU has so much left"
+    parts = [f"it needs {_only(need, kind)} and no node has {_left(pool, kind)}" for kind in scarce]
+    return f"short of {' and '.join(scarce)}: " + ", ".join(parts)
 
 
 def _left(pool: NodePool, kind: str) -> str:
