@@ -863,3 +863,18 @@ def test_a_program_with_several_workers_of_functions_is_asked_for_one_that_anoth
     assert ask("many") == []
     state.client_joined("actors", "actors", 1)
     assert ask("actors", name="Actor") == [("many", "lease7")]
+
+
+def test_a_program_keeps_its_workers_of_functions_while_another_waits_for_what_they_do_not_have() -> None:
+    state = cluster(("n", Resources(cpu=4, gpu=1)), clients=("many", "learner"))
+
+    def ask(client: str, number: int, need: Resources, name: str) -> list[str]:
+        out = answers(state.lease_requested(client, LeaseRequest(number, need, None, name), 0.0))
+        return [one.lease_id for one in out if isinstance(one, LeaseWanted)]
+
+    for number in range(4):
+        ask("many", number, ONE, "FunctionWorker")
+    ask("learner", 1, Resources(gpu=1), "Learner")
+    assert ask("learner", 2, Resources(cpu=2, gpu=1), "Learner") == []
+    out = answers(state.lease_released("learner", "lease5"))
+    assert [one.lease_id for one in out if isinstance(one, LeaseWanted)] == ["lease4"]

@@ -157,7 +157,7 @@ class LeaseGrants:
         return [ToNode(node.node_id, assigned), ToClient(client_id, granted)]
 
     def _ask_for_one(self, waiting: Waiting) -> list[Instruction]:
-        """Request a worker with the awaited resources from the client with the most workers of functions.
+        """Request a worker that has what a request waits for from the client with the most workers of functions.
 
         Each client keeps one worker. If the requesting client runs functions as well, it gets no more workers than the
         other client keeps.
@@ -165,12 +165,12 @@ class LeaseGrants:
         tables, request, shape = self._tables, waiting.request, waiting.shape
         if waiting.wants in tables.leases or not tables.pool.could_hold(shape):
             return []
-        kinds = shape.resources.kinds()
+        kinds, _ = tables.pool.awaited(shape)
         nodes = tables.pool.called(shape.node) if shape.node else tables.pool
         fitting = {node.node_id for node in nodes if node.total.fits(shape.resources)}
         of: dict[str, list[Lease]] = {}
         for lease in tables.function_workers.values():
-            if not lease.is_wanted and lease.node.node_id in fitting and lease.resources.kinds() & kinds:
+            if not lease.is_wanted and lease.node.node_id in fitting and lease.resources.kinds().intersection(kinds):
                 of.setdefault(lease.client_id, []).append(lease)
         own = len(of.pop(waiting.client_id, ())) * (request.class_name == FUNCTION_WORKER)
         most = max(of.values(), key=len, default=[])
