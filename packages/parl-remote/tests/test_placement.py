@@ -260,6 +260,15 @@ def test_a_waiting_request_names_the_older_one_before_it() -> None:
     assert status.reason == "short of cpu: it needs 4 CPU and no node has more than 2 CPU free"
 
 
+def test_a_request_that_waits_behind_one_for_a_particular_node_names_that_one() -> None:
+    cluster = Cluster(a=Resources(cpu=2))
+    assert cluster.ask(cpu=1)
+    assert cluster.ask("Bound", cpu=2, node="a") is None
+    for where in ("", "a"):
+        assert cluster.ask("Small", cpu=1, node=where) is None
+        assert cluster.why() == "it is behind Bound, which asked earlier for 2 CPU on node a"
+
+
 def test_large_requests_are_served_although_small_ones_keep_coming() -> None:
     cluster = Cluster(n=Resources(cpu=4))
     running = [cluster.ask(cpu=1) for _ in range(4)]

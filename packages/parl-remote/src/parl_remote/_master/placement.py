@@ -620,23 +620,32 @@ class _Held:
 
     Attributes:
         kinds: For each kind, the first request that blocks it.
-        on: The kinds blocked on single nodes.
+        on: The same for the kinds blocked on single nodes.
     """
 
     kinds: dict[str, Waiting] = field(default_factory=dict)
-    on: dict[Node, set[str]] = field(default_factory=dict)
+    on: dict[Node, dict[str, Waiting]] = field(default_factory=dict)
 
     def nodes_for(self, kinds: frozenset[str]) -> set[Node]:
-        return {node for node, held in self.on.items() if held & kinds} if self.on else set()
+        return {node for node, held in self.on.items() if held.keys() & kinds} if self.on else set()
+
+    def before(self, pool: NodePool, shape: Shape) -> Waiting | None:
+        """Return the oldest request that blocks one of this shape, None if it is not blocked."""
+        kinds = shape.resources.kinds()
+        node = pool.pick(shape) if self.on else None
+        blocked = [self.kinds, self.on.get(node, {})] if node is not None else [self.kinds]
+        found = [held[kind] for held in blocked for kind in kinds & held.keys()]
+        return min(found, key=lambda one: one.order, default=None)
 
     def hold(self, pool: NodePool, waiting: Waiting) -> None:
         where = waiting.shape.node
         _, blocked = pool.awaited(waiting.shape)
         if where:
             for node in pool.called(where):
-                self.on.setdefault(node, set()).update(blocked)
+                for kind in blocked:
+                    self.on.setdefault(node, {}).setdefault(kind, waiting)
                 for beside in node.host.nodes if "memory" in blocked and node.host is not None else ():
-                    self.on.setdefault(beside, set()).add("memory")
+                    self.on.setdefault(beside, {}).setdefault("memory", waiting)
         else:
             for kind in blocked:
                 self.kinds.setdefault(kind, waiting)
@@ -661,16 +670,17 @@ def reasons(pool: NodePool, queue: LeaseQueue) -> dict[Shape, str]:
     found: dict[Shape, str] = {}
     for waiting in queue.heads():
         shape = waiting.shape
-        kinds = shape.resources.kinds()
-        before = [held.kinds[kind] for kind in sorted(kinds & held.kinds.keys())]
         if not pool.could_hold(shape):
             found[shape] = _too_large(pool, shape)
-        elif before:
-            first = min(before, key=lambda one: one.order)
-            who = first.request.class_name or "an actor"
-            found[shape] = f"it is behind {who}, which asked earlier for {first.shape.resources.as_request()}"
-        else:
+            continue
+        before = held.before(pool, shape)
+        if before is None:
             found[shape] = _short(pool, shape)
+        else:
+            who, where = before.request.class_name or "an actor", before.shape.node
+            wants = before.shape.resources.as_request() + (f" on node {where}" if where else "")
+            found[shape] = f"it is behind {who}, which asked earlier for {wants}"
+        if held.kinds.keys().isdisjoint(shape.resources.kinds()):
             held.hold(pool, waiting)
     return found
 
