@@ -5,8 +5,9 @@
 The library is compiled from the text below and counts in the one process that is meant; others pass unchanged. What is
 opened in /proc is counted by itself: workers look at their actors there every second, so that on a slow machine there
 would be no end to the opens of one round. Of
-mappings it counts those of files and shared memory: `threading.Thread.start` of CPython waits for ever if the
-interpreter itself gets no memory for the first step of the new thread.
+mappings it counts those of files and shared memory, and by itself the memory of large frames: `threading.Thread.start`
+of CPython waits for ever if the interpreter, which takes 1 MiB at a time, gets no memory for the first step of the new
+thread.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ static int fails(int kind)
     return 1;
 }
 
+static int maps(size_t size, int fd) { return fd < 0 ? size > 1 << 20 && fails(7) : fails(4); }
 static int opens(const char *path) { return fails(strncmp(path, "/proc/", 6) ? 1 : 6); }
 
 #define REAL(name) static __typeof__(name) *real; if (!real) real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
@@ -87,9 +89,9 @@ int accept4(int fd, struct sockaddr *peer, socklen_t *size, int flags)
 int accept(int fd, struct sockaddr *peer, socklen_t *size)
 { REAL(accept); return fails(3) ? -1 : real(fd, peer, size); }
 void *mmap(void *at, size_t size, int access, int flags, int fd, off_t from)
-{ REAL(mmap); return fd >= 0 && fails(4) ? MAP_FAILED : real(at, size, access, flags, fd, from); }
+{ REAL(mmap); return maps(size, fd) ? MAP_FAILED : real(at, size, access, flags, fd, from); }
 void *mmap64(void *at, size_t size, int access, int flags, int fd, off64_t from)
-{ REAL(mmap64); return fd >= 0 && fails(4) ? MAP_FAILED : real(at, size, access, flags, fd, from); }
+{ REAL(mmap64); return maps(size, fd) ? MAP_FAILED : real(at, size, access, flags, fd, from); }
 pid_t fork(void) { REAL(fork); return fails(5) ? -1 : real(); }
 """
 
@@ -99,7 +101,8 @@ _CONTROL = struct.Struct("=5i")
 class Call(enum.Enum):
     """A kind of system call, with the error that it fails with.
 
-    `OPEN` is whatever makes a descriptor and no socket, but for files in /proc, which are `PROC`.
+    `OPEN` is whatever makes a descriptor and no socket, but for files in /proc, which are `PROC`. `FRAME` maps memory
+    of more than 1 MiB that belongs to no file, as a node does for a large frame.
     """
 
     OPEN = 1, errno.EMFILE
@@ -109,6 +112,7 @@ class Call(enum.Enum):
     FORK = 5, errno.ENOMEM
     DISK = 1, errno.ENOSPC
     PROC = 6, errno.EMFILE
+    FRAME = 7, errno.ENOMEM
 
 
 class Switch:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parl_remote._transport import KEPT_OF_CUT, CutMessage
 from parl_remote._transport.unix import sockets
-from parl_remote._transport.unix.sockets import KEPT_OF_CUT, CutMessage, FrameReader, stream
+from parl_remote._transport.unix.sockets import FrameReader, stream
 from parl_remote.errors import LocalProtocolError, RemoteProtocolError
 
 MESSAGES = st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=5), max_size=12)

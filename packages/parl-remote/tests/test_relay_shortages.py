@@ -11,8 +11,9 @@ import pytest
 from parl_remote._links.call_messages import CREDIT_EVERY, refusal_of
 from parl_remote._links.handshake import fail_request
 from parl_remote._links.loop import Loop
-from parl_remote._messages import Failed
-from parl_remote._transport import Closed, Received
+from parl_remote._messages import Failed, StatusRequest
+from parl_remote._messages.wire import encode
+from parl_remote._transport import Closed, CutMessage, Received
 from parl_remote._transport.unix import UnixListener, UnixPeers
 from parl_remote._transport.unix.sockets import FrameReader
 from parl_remote._worker.relay import Relay
@@ -101,6 +102,20 @@ def test_reading_an_answer_without_memory_ends_its_connection_with_the_cause(
     actor.check()
 
 
+def test_a_message_that_was_read_without_memory_ends_its_connection_with_the_cause(
+    actor: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = CutMessage([10**9], [memoryview(b"\x11")])
+    refusal = refusal_of("there is no memory for a frame of 1000000000 bytes")
+    with monkeypatch.context() as patch:
+        patch.setattr(FrameReader, "next", Mock(side_effect=[message, None, [memoryview(b"\x11")], None]))
+        actor.answers(b"\x11 an answer")
+    actor.link.send.assert_called_once_with(refusal)
+    actor.check()
+    actor.relay.forward(actor.other, message)
+    assert actor.other.send.mock_calls[-1].args == (refusal,)
+
+
 def test_a_refusal_without_memory_still_ends_the_connection(actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
     actor.link.send.side_effect = SHORT
     with monkeypatch.context() as patch:
@@ -129,5 +144,5 @@ def test_what_is_no_request_gets_no_answer(frame: bytes) -> None:
 def test_a_request_is_answered_if_there_is_memory_for_that() -> None:
     link = Mock()
     link.tell.side_effect = SHORT
-    fail_request(link, memoryview(b'{"request_id": 3}'), "no memory is left")
+    fail_request(link, memoryview(encode(StatusRequest(3))), "no memory is left")
     link.tell.assert_called_once_with(Failed(3, "no memory is left"))

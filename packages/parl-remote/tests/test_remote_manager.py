@@ -187,6 +187,27 @@ def test_the_documented_program_runs_as_it_was(manager: RemoteManager, tmp_path:
     assert "Hello World!" in output
 
 
+@pytest.mark.parametrize("end", ["object", "manager"])
+def test_a_call_that_an_end_has_no_memory_for_fails_alone(
+    manager: RemoteManager, serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    left = [1 if end == "object" else 2]
+
+    def memory_for(size: int) -> bytearray:
+        left[0] -= 1
+        if not left[0]:
+            raise MemoryError
+        return bytearray(size)
+
+    serve(agent_here(), manager)
+    agent = manager.get_remote(PATIENCE_S)
+    array = np.ones(400_000)
+    monkeypatch.setattr("parl_remote._transport.zmq.sockets.bytearray", memory_for, raising=False)
+    with pytest.raises(Exception, match="no memory for a frame of 3200000 bytes"):
+        agent.double(array)
+    assert agent.double(array).sum() == 800_000
+
+
 FORKS = """
     import os, sys
     import parl_remote as parl

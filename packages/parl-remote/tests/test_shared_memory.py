@@ -27,8 +27,8 @@ from parl_remote._data.large_frames import LARGE, TICKETS, Mappings, Segments, S
 from parl_remote._links.call_messages import Flag, Kind, header_of, pack
 from parl_remote._links.loop import Loop
 from parl_remote._program.connection import Connection
-from parl_remote._transport.unix import CutMessage, UnixChannel
-from parl_remote._transport.unix.sockets import KEPT_OF_CUT
+from parl_remote._transport import KEPT_OF_CUT, CutMessage
+from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 
 
@@ -501,8 +501,7 @@ def test_of_a_cut_message_each_end_frees_the_memory(at: str, monkeypatch: pytest
     sender, receiver = Sharing(), Sharing()
     kind = Kind.RESULT if at == "caller" else Kind.CALL
     sent = sender.stow([*pack(kind, 0, 0, 1, [b"", np.ones(LARGE, np.uint8).data])])
-    message = CutMessage([memoryview(frame)[:KEPT_OF_CUT] for frame in sent])
-    message.shortage = MemoryError("no memory")
+    message = CutMessage([len(frame) for frame in sent], [memoryview(frame)[:KEPT_OF_CUT] for frame in sent])
     if at == "caller":
         connection = Connection(
             near, background=Loop, lost=lambda _: ActorLost(), on_names=lambda _: None, shares_memory=True

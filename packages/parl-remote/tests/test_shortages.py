@@ -142,11 +142,12 @@ def _rounds(
 
 def _check(rounds: list[Any], call: Call) -> None:
     assert rounds
+    cause = "there is no memory for a frame" if call is Call.FRAME else os.strerror(call.value[1])
     for nth, failed, lives, goes_on in rounds:
         assert lives, f"it ended at call {nth}"
         assert goes_on, nth
         assert len(failed) <= 1, (nth, failed)  # one failure of the system is one failure of ours
-        assert all(os.strerror(call.value[1]) in error for error in failed.values()), (nth, failed)
+        assert all(cause in error for error in failed.values()), (nth, failed)
 
 
 @pytest.mark.slow
@@ -200,3 +201,44 @@ def test_a_connection_that_cannot_be_accepted_gets_the_reason(
     assert len(rounds) > 1, "one call has failed"
     # A caller that reads the reason before it has sent its call connects to the actor again.
     assert target == "actor" or any(failed for _, failed, _, _ in rounds)
+
+
+FILES = """
+import hashlib, os
+import parl_remote as parl
+from faults.shortages import Call, Switch
+from parl_remote import _current
+from parl_remote._messages.parts import Part, StoreParts
+
+@parl.remote_class(n_cpu=0)
+class Keeper:
+    def get(self):
+        return 42
+
+parl.connect(cpu_num=1)
+keeper = Keeper()
+client = _current.client()
+node = next(iter(client._workers._reached.values()))
+content = bytes(3_000_000)
+digest = hashlib.sha256(content).hexdigest()
+switch = Switch(os.environ["SHORTAGES"])
+switch.fail(client._cluster.pid, Call.FRAME, 1)
+for _ in range(2):
+    try:
+        part = Part(digest, len(content), 0, len(content))
+        answer = client._workers.ask(node, lambda number: StoreParts(number, (part,)), None, [content])
+        print(type(answer).__name__)
+    except parl.RemoteError as error:
+        print(error)
+print(switch.stop(), keeper.get())
+"""
+
+
+@pytest.mark.slow
+def test_files_that_a_node_has_no_memory_to_receive_end_no_actor(shortages: Shortages) -> None:
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, **shortages.environment, "PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, "-c", FILES], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    cause = "there is no memory for a frame of 3000000 bytes"
+    assert done.stdout.splitlines() == [cause, "Done", "True 42"]

@@ -20,7 +20,7 @@ import pytest
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
 from parl_remote._system.facilities import is_portable
-from parl_remote._transport import Buffer, Channel, Closed, Event, Listener, Opened, Received
+from parl_remote._transport import KEPT_OF_CUT, Buffer, Channel, Closed, CutMessage, Event, Listener, Opened, Received
 from parl_remote._transport.memory import MemoryListener
 from parl_remote._transport.sealed import SealedChannel, SealedListener
 from parl_remote._transport.unix import UnixChannel, UnixListener
@@ -137,6 +137,28 @@ def test_a_message_arrives_with_its_frames_as_they_were_cut(wire: Wire) -> None:
     channel, peer = wire.connect()
     channel.send([b"one", b"", bytearray(b"two"), memoryview(b"three")])
     assert wire.received(peer, 1) == [[b"one", b"", b"two", b"three"]]
+
+
+def test_of_a_message_without_memory_the_beginnings_arrive(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    if isinstance(wire.listener, MemoryListener):
+        pytest.skip("copies nothing")
+
+    def memory_for(size: int) -> bytearray:
+        if size > 1_000_000:
+            raise MemoryError
+        return bytearray(size)
+
+    monkeypatch.setattr("parl_remote._transport.unix.listener._memory_for", memory_for)
+    monkeypatch.setattr("parl_remote._transport.zmq.sockets.bytearray", memory_for, raising=False)
+    channel, peer = wire.connect()
+    frames = [b"a" * 100, b"b" * 3_000_000, b"", b"c"]
+    sending = in_background(lambda: send_each(channel, [frames, [b"next"]]))
+    assert wire.received(peer, 2) == [[frame[:KEPT_OF_CUT] for frame in frames], [b"next"]]
+    cut = next(event.frames for event in wire.seen if isinstance(event, Received))
+    assert isinstance(cut, CutMessage)
+    assert list(cut.lengths) == [len(frame) for frame in frames]
+    assert "no memory for a frame of 3000000 bytes" in str(cut.shortage)
+    sending.join(DEADLINE_S)
 
 
 def test_an_answer_arrives_at_the_peer_that_asked(wire: Wire) -> None:

@@ -32,7 +32,7 @@ from parl_remote._options import check_count, check_number, seconds_of
 from parl_remote._program.proxy import make_proxy, reference_of, served_object
 from parl_remote._program.rendezvous import find_manager_key
 from parl_remote._streams import close_streams, read_by
-from parl_remote._transport import Buffer, Channel, abandoned_in_children
+from parl_remote._transport import Buffer, Channel, CutMessage, abandoned_in_children
 from parl_remote._transport.addresses import Address
 from parl_remote._transport.zmq import ZmqChannel
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
@@ -260,13 +260,14 @@ class Serving:
                 return True
             timeout_s = 0.0
             kind = frames[0][0] if len(frames[0]) else 0
-            if kind == _JSON:
+            if type(frames) is CutMessage:
+                caller.answer(self._host.refuse(frames.shortage, header_of(frames[0])[3]))
+                caller.flush()
+            elif kind == _JSON:
                 return False
-            if kind == _RECEIVED:
-                continue
-            if kind == _CANCEL:
+            elif kind == _CANCEL:
                 self._cancel(waiting, caller, header_of(frames[0])[3])
-            else:
+            elif kind != _RECEIVED:
                 waiting.append(frames)
 
     def _cancel(self, waiting: deque[Sequence[memoryview]], caller: _Caller, call_id: int) -> None:

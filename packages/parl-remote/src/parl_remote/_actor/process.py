@@ -47,9 +47,9 @@ from parl_remote._system import processes
 from parl_remote._system.facilities import IN, Waker, new_poller
 from parl_remote._system.processes import limit_numeric_threads
 from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
-from parl_remote._transport import Buffer, abandoned_in_children, allocate, copied
+from parl_remote._transport import Buffer, CutMessage, abandoned_in_children, allocate, copied
 from parl_remote._transport.sealed import Handover, SealedChannel
-from parl_remote._transport.unix import Acceptor, CutMessage, Listening, UnixChannel
+from parl_remote._transport.unix import Acceptor, Listening, UnixChannel
 from parl_remote.errors import ChannelClosed, DeathKind, RemoteProtocolError
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import Final, NamedTuple
 
-from parl_remote._transport import Buffer
+from parl_remote._transport import Buffer, CutMessage
 from parl_remote.errors import RemoteProtocolError
 
 __all__ = [
@@ -195,6 +195,8 @@ def credit_of(frames: Sequence[memoryview]) -> int:
 
 def size_of(frames: Sequence[Buffer]) -> int:
     """Return the number of bytes that a message takes from the window."""
+    if type(frames) is CutMessage:
+        return sum(frames.lengths) + _FRAME_COST * len(frames)
     if len(frames) == 1:
         return len(frames[0]) + _FRAME_COST
     return sum(map(len, frames)) + _FRAME_COST * len(frames)

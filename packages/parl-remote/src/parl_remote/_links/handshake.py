@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
 import os
 import sys
@@ -39,9 +38,9 @@ from parl_remote._messages import (
     Role,
     Welcome,
 )
-from parl_remote._messages.wire import decode, encode
+from parl_remote._messages.wire import decode, encode, request_number
 from parl_remote._system.shortage import is_shortage, shortage_of
-from parl_remote._transport import Buffer, Channel, Closed, Listener, Opened, Received
+from parl_remote._transport import Buffer, Channel, Closed, CutMessage, Listener, Opened, Received
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, VersionMismatch
 
 if TYPE_CHECKING:
@@ -167,8 +166,8 @@ class Service(Protocol):
         """Process a peer's message.
 
         Raises:
-            RemoteProtocolError: The message is not allowed; the reception refuses and drops the peer and calls
-                `closed`.
+            RemoteProtocolError: The message is not allowed, or a `CutMessage`, of which requests do not come here; the
+                reception refuses and drops the peer and calls `closed`.
         """
 
     def closed(self, link: Link, reason: str) -> None:
@@ -242,11 +241,15 @@ class PeerAcceptor:
             try:
                 if not frames:
                     raise RemoteProtocolError("a message has at least one frame")
+                if type(frames) is CutMessage and fail_request(link, frames[0], str(frames.shortage)):
+                    _log.warning("a request of %s was refused: %s", link.hello.id, frames.shortage)
+                    return
                 service.received(link, frames)
             except RemoteProtocolError as error:
                 if self._links.pop(key, None) is not None:
-                    self._refuse(key, RefusalCode.PROTOCOL, str(error))
-                    service.closed(link, str(error))
+                    reason = str(frames.shortage if type(frames) is CutMessage else error)
+                    self._refuse(key, RefusalCode.PROTOCOL, reason)
+                    service.closed(link, reason)
             except Exception as error:
                 if not is_shortage(error):
                     raise
@@ -310,18 +313,24 @@ class PeerAcceptor:
             key[0].drop(key[1])
 
 
-def fail_request(link: Link, frame: memoryview, reason: str) -> None:
-    """Answer a message that could not be read because of a shortage, if it is a request and resources are left."""
+def fail_request(link: Link, frame: memoryview, reason: str) -> bool:
+    """Answer a message that could not be read because of a shortage, if it is a request and resources are left.
+
+    Args:
+        link: The peer's link.
+        frame: The message's first frame, or the beginning of that.
+        reason: The shortage.
+
+    Returns:
+        Whether it was answered.
+    """
     try:
-        request = json.loads(bytes(frame))
-        number = request.get("request_id") if isinstance(request, dict) else None
-        if isinstance(number, int):
-            link.tell(Failed(number, reason))
-    except (ValueError, RecursionError):
-        pass  # it is no request
+        number = request_number(frame)
+        return number is not None and link.tell(Failed(number, reason))
     except Exception as error:
         if not is_shortage(error):
             raise
+        return False
 
 
 class Part(Protocol):

@@ -23,9 +23,9 @@ from parl_remote._config import Limits
 from parl_remote._links.handshake import greet
 from parl_remote._links.identity import host_id, new_id, versions
 from parl_remote._messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Failed, Hello, Message, Role, Welcome
-from parl_remote._messages.wire import decode, encode
+from parl_remote._messages.wire import decode, encode, request_number
 from parl_remote._system.interrupts import Condition
-from parl_remote._transport import Channel
+from parl_remote._transport import Channel, CutMessage
 from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
 
 __all__ = ["PeerEnded", "PendingAnswer", "RequestConnection", "Requests", "arrived_messages"]
@@ -118,16 +118,28 @@ class Requests:
 
 
 def arrived_messages(channel: Channel) -> list[Message | None]:
-    """Return all control messages that have arrived; with None at the end if the peer is gone or broke the protocol."""
+    """Return all control messages that have arrived; with None at the end if the peer is gone or broke the protocol.
+
+    An answer for which there is no memory is `Failed`.
+    """
     messages: list[Message | None] = []
     try:
         while True:
-            messages.append(decode(channel.receive(0.0)[0]))
+            messages.append(_message_of(channel.receive(0.0)))
     except ResultTimeout:
         pass
     except (ChannelClosed, RemoteProtocolError):
         messages.append(None)
     return messages
+
+
+def _message_of(frames: list[memoryview]) -> Message:
+    if type(frames) is not CutMessage:
+        return decode(frames[0])
+    number = request_number(frames[0])
+    if number is None:
+        raise RemoteProtocolError(str(frames.shortage))
+    return Failed(number, str(frames.shortage))
 
 
 class PeerEnded(ChannelClosed):
@@ -214,7 +226,7 @@ class RequestConnection:
                 self._receive(deadline)
 
     def _receive(self, deadline: float) -> Message:
-        message = decode(self._channel.receive(max(0.0, deadline - time.monotonic()))[0])
+        message = _message_of(self._channel.receive(max(0.0, deadline - time.monotonic())))
         if isinstance(message, Bye):
             raise PeerEnded(message.reason)
         return message

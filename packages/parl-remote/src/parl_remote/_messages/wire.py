@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import re
 from collections.abc import Hashable
 from types import ModuleType
 from typing import Any, cast
@@ -20,7 +21,7 @@ from parl_remote._messages import leases, links
 from parl_remote._records import Message
 from parl_remote.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = ["all_kinds", "decode", "encode"]
+__all__ = ["all_kinds", "decode", "encode", "request_number"]
 
 # Modules of messages that most processes never use, in the order in which a name is looked for: making a dataclass
 # costs half a millisecond, and a private cluster has to answer within two hundred.
@@ -40,7 +41,7 @@ _ANY_VERSION: dict[str, frozenset[str]] = {
 
 
 def encode(message: Message) -> bytes:
-    """Return a message as one frame."""
+    """Return a message as one frame, which begins with its kind and its first field: `request_id`, if it has one."""
     kind = type(message)
     name = kind.__name__
     if not isinstance(message, Message) or (name not in _KINDS and _kind(name) is None):
@@ -70,6 +71,15 @@ def decode(frame: bytes | bytearray | memoryview) -> Message:
         fields = {key: value for key, value in fields.items() if key in known}
     message: Message = from_json(kind, fields, kind.__name__)
     return message
+
+
+_REQUEST = re.compile(rb'\{"is":"\w+","request_id":(\d+)[,}]')
+
+
+def request_number(frame: bytes | bytearray | memoryview) -> int | None:
+    """Return the `request_id` of a message from the beginning of its frame; None if it has none."""
+    found = _REQUEST.match(frame)
+    return None if found is None else int(found[1])
 
 
 def all_kinds() -> dict[str, type[Message]]:

@@ -28,8 +28,8 @@ from parl_remote._program.answer_reader import UNSENT, AnswerReader
 from parl_remote._program.outbox import Outbox
 from parl_remote._system.interrupts import interruptible
 from parl_remote._system.shortage import is_shortage
-from parl_remote._transport import Buffer, Channel
-from parl_remote._transport.unix import CutMessage, UnixChannel
+from parl_remote._transport import Buffer, Channel, CutMessage
+from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
     ChannelClosed,
     RemoteError,

@@ -31,8 +31,7 @@ from parl_remote._program.known_actors import NEWS_S, ActorRecord, CreatedActor,
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.interrupts import interruptible, run_finalizers
-from parl_remote._transport import Buffer, Channel
-from parl_remote._transport.unix import CutMessage
+from parl_remote._transport import Buffer, Channel, CutMessage
 from parl_remote.errors import ActorLost, ChannelClosed, ClusterUnreachable, DeathCause, DeathKind, NameTaken
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from typing import Any
 from parl_remote._data.object_memory import Reference, ValueAddress
 from parl_remote._messages import Failed, Message
 from parl_remote._messages.parts import FetchObject, HoldObject, ReleaseObject, StoreObject
-from parl_remote._messages.wire import decode, encode
+from parl_remote._messages.wire import decode, encode, request_number
 from parl_remote._object_ref import ObjectRef
-from parl_remote._transport import Buffer, Channel
+from parl_remote._transport import Buffer, Channel, CutMessage
 from parl_remote.errors import (
     ActorLost,
     ChannelClosed,
@@ -207,13 +207,15 @@ class NodeObjects:
                 link.send([encode(make(number)), *frames], timeout_s)
                 while True:
                     answer = link.receive(timeout_s)
-                    message = decode(answer[0])
-                    if getattr(message, "request_id", None) == number:  # else of one that had no time to wait
+                    if request_number(answer[0]) == number:  # else of one that had no time to wait
                         break
             except ChannelClosed:
                 link.close()
                 self._link = None
                 raise
+        if type(answer) is CutMessage:
+            raise answer.shortage
+        message = decode(answer[0])
         if isinstance(message, Failed):
             raise RemoteError(message.reason)
         return answer

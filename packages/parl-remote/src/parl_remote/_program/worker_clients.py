@@ -231,6 +231,8 @@ class WorkerClients:
         return self._greet(self._cluster.connect_node(granted.node_addresses))
 
     def _greet(self, link: Channel) -> Channel:
+        if isinstance(link, UnixChannel):
+            link.cut_messages()
         try:
             greet(link, self._identity.hello(Role.WORKER), self._limits.connect_timeout_s)
         except ResultTimeout as error:
@@ -283,6 +285,7 @@ class WorkerClients:
                 timeout_s=timeout_s,
                 allocate=allocate,
             )
+            channel.cut_messages()
             greet(channel, self._identity.hello(Role.WORKER), timeout_s)
         except (RemoteError, ValueError) as error:
             self._unsealed.add(at.node_id)

@@ -21,15 +21,17 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 from parl_remote._records import Record, record
 
 __all__ = [
+    "KEPT_OF_CUT",
     "Buffer",
     "Channel",
     "Closed",
+    "CutMessage",
     "Event",
     "Inheritable",
     "Listener",
@@ -43,7 +45,27 @@ __all__ = [
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+KEPT_OF_CUT = 64  # bytes of a frame for which there is no memory: enough to see which call or request it is about
+
 _LARGE = 2**22  # from here on numpy asks the kernel for huge pages, which come in a quarter of the time
+
+
+class CutMessage(list[memoryview]):
+    """A message some of whose frames are cut, because there was no memory for them.
+
+    Args:
+        lengths: The lengths of its frames.
+        frames: The frames, each with its first `KEPT_OF_CUT` bytes.
+
+    Attributes:
+        shortage: What was missing.
+        lengths: The lengths of its frames before they were cut.
+    """
+
+    def __init__(self, lengths: Sequence[int], frames: Iterable[memoryview] = ()) -> None:
+        super().__init__(frames)
+        self.lengths = lengths
+        self.shortage = MemoryError(f"there is no memory for a frame of {max(lengths)} bytes")
 
 
 @record
@@ -55,7 +77,7 @@ class Opened(Record):
 
 @record
 class Received(Record):
-    """A peer has sent a message."""
+    """A peer has sent a message; a `CutMessage` if there is no memory for it."""
 
     peer: int
     frames: list[memoryview]
@@ -147,6 +169,9 @@ class Channel(Pollable, Protocol):
 
         Args:
             timeout_s: The time to wait; 0 does not wait, None waits without limit.
+
+        Returns:
+            The frames; of some channels a `CutMessage`, if there is no memory for them.
 
         Raises:
             ChannelClosed: The peer is gone and everything it had sent was received.

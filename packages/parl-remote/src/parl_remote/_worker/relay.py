@@ -20,7 +20,7 @@ from parl_remote._links.call_messages import CREDIT, CREDIT_EVERY, WINDOW, credi
 from parl_remote._links.handshake import Link
 from parl_remote._links.loop import Loop
 from parl_remote._system.shortage import is_shortage, shortage_of
-from parl_remote._transport import Closed, Received
+from parl_remote._transport import Closed, CutMessage, Received
 from parl_remote._transport.unix import UnixPeers
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 
@@ -107,7 +107,7 @@ class Relay:
             self._catch_up()
 
     def _move(self, pair: _Pair, how: Callable[..., None], *what: Any) -> None:
-        """Forward data of a pair, and end the pair if there is a shortage."""
+        """Forward data of a pair, and end the pair if there is a shortage, or was one when it was read."""
         try:
             how(pair, *what)
         except Exception as error:
@@ -116,6 +116,8 @@ class Relay:
             self._end(pair, shortage_of(error))
 
     def _from_caller(self, pair: _Pair, frames: list[memoryview]) -> None:
+        if type(frames) is CutMessage:
+            raise frames.shortage
         if frames[0] and frames[0][0] == CREDIT:
             self._take_credit(pair, credit_of(frames))
             return
@@ -130,6 +132,8 @@ class Relay:
             self._catch_up()
 
     def _from_actor(self, pair: _Pair, frames: list[memoryview]) -> None:
+        if type(frames) is CutMessage:
+            raise frames.shortage
         pair.link.send(frames)
         pair.to_caller += size_of(frames)
         if pair.to_caller >= WINDOW and not pair.held:

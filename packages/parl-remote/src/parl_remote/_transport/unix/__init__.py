@@ -9,7 +9,6 @@ Only processes of the same user are accepted.
 from parl_remote._transport.unix.channel import UnixChannel
 from parl_remote._transport.unix.listener import Acceptor, UnixListener, UnixPeers
 from parl_remote._transport.unix.sockets import (
-    CutMessage,
     Listening,
     listen_at,
     listening_socket,
@@ -19,7 +18,6 @@ from parl_remote._transport.unix.sockets import (
 
 __all__ = [
     "Acceptor",
-    "CutMessage",
     "Listening",
     "UnixChannel",
     "UnixListener",

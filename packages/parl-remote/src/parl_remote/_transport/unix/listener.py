@@ -202,7 +202,9 @@ class UnixPeers:
         connection.setblocking(False)
         widen(connection)
         self._last_number += 1
-        peer = _Peer(self._last_number, connection, reader(self._first_bytes, _memory_for), encode)
+        parser = reader(self._first_bytes, _memory_for)
+        parser.cuts = True
+        peer = _Peer(self._last_number, connection, parser, encode)
         self._by_number[peer.number] = self._by_fd[connection.fileno()] = peer
         self._poller.register(connection.fileno(), IN)
         return peer.number

@@ -40,18 +40,16 @@ from parl_remote._portable.sockets import (
 from parl_remote._system.facilities import is_portable
 from parl_remote._system.interrupts import interruptible
 from parl_remote._system.shortage import is_shortage
-from parl_remote._transport import Buffer
+from parl_remote._transport import KEPT_OF_CUT, Buffer, CutMessage
 from parl_remote.errors import ChannelClosed, LocalProtocolError, RemoteProtocolError
 
 __all__ = [
     "DONT_WAIT",
     "JOIN_BELOW",
-    "KEPT_OF_CUT",
     "NOW",
     "NO_SIZE",
     "PACK_ONE",
     "PARTS_AT_ONCE",
-    "CutMessage",
     "FrameReader",
     "Listening",
     "Messages",
@@ -76,7 +74,6 @@ _READ_AHEAD = 2**16  # a pipe's worth: some thousand small calls, one system cal
 _READ_AHEAD_AT_FIRST = 2**12  # many connections carry a few small messages in all: one page, not sixteen
 _ONE = struct.Struct("<IQ")
 _WASTE = memoryview(bytearray(_READ_AHEAD))  # for what is discarded, of all connections; made while there is memory
-KEPT_OF_CUT = 64  # bytes of a frame for which there is no memory: enough to see which call it is about
 _MAX_FRAMES = 2**20  # a list of a million arrays is data, ten million "frames" are garbage
 
 _unpack_one = _ONE.unpack_from
@@ -86,16 +83,6 @@ PACK_ONE = _ONE.pack  # what precedes the one frame of a message: 1, and its len
 Messages: TypeAlias = list[list[memoryview]] | deque[list[memoryview]]
 NO_SIZE = (0,)
 _FIRST = operator.itemgetter(0)
-
-
-class CutMessage(list[memoryview]):
-    """A message some of whose frames are cut, because there was no memory for them.
-
-    Attributes:
-        shortage: What was missing.
-    """
-
-    shortage: MemoryError
 
 
 class FrameReader:
@@ -206,7 +193,7 @@ class FrameReader:
                     with contextlib.suppress(MemoryError):  # for which there is a little, most often
                         if self.cuts:
                             return self._cut_short(body, lengths)
-                    raise RemoteProtocolError(_no_memory(length)) from error
+                    raise RemoteProtocolError(f"there is no memory for a frame of {length} bytes") from error
                 frame[:here] = self._view[at : at + here]
                 missing.append(frame[here:])
             frames.append(frame)
@@ -222,8 +209,7 @@ class FrameReader:
     def _cut_short(self, body: int, lengths: tuple[int, ...]) -> list[memoryview] | None:
         """Take the beginning of each frame of a message for which there is no memory; what follows is discarded."""
         at, end = body, self._end
-        message, missing = CutMessage(), []
-        message.shortage = MemoryError(_no_memory(max(lengths)))
+        message, missing = CutMessage(lengths), list[memoryview]()
         for length in lengths:
             kept = memoryview(bytearray(min(length, KEPT_OF_CUT)))
             message.append(kept)
@@ -326,10 +312,6 @@ class FrameReader:
             view = memoryview(buffer)
         buffer[:count] = rest
         self._buffer, self._view, self._start, self._end = buffer, view, 0, count
-
-
-def _no_memory(size: int) -> str:
-    return f"there is no memory for a frame of {size} bytes"
 
 
 _DESCRIPTOR = struct.Struct("@i")

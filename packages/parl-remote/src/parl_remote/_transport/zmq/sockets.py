@@ -29,7 +29,7 @@ from zmq.utils.monitor import recv_monitor_message
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
 from parl_remote._system.facilities import Waker, is_portable
-from parl_remote._transport import Buffer
+from parl_remote._transport import KEPT_OF_CUT, Buffer, CutMessage
 from parl_remote.errors import RemoteProtocolError
 
 __all__ = [
@@ -100,7 +100,7 @@ def pack(frames: Sequence[Buffer]) -> list[Buffer]:
 
 
 def unpack(parts: Sequence[memoryview]) -> tuple[Kind, list[memoryview]]:
-    """Return the kind of a message and its frames, which may refer to the parts' memory.
+    """Return the kind of a message and its frames, which may refer to the parts' memory; see `CutMessage`.
 
     Raises:
         RemoteProtocolError: The parts are not a valid message.
@@ -136,7 +136,11 @@ def _joined(sizes: Sequence[int], parts: Sequence[memoryview]) -> list[memoryvie
     if expected != [len(part) for part in parts]:
         raise RemoteProtocolError(f"{len(parts)} parts are not the {len(sizes)} frames of {sizes[:8]} bytes")
     rest = iter(parts)
-    return [_whole(size, rest) for size in sizes]
+    try:
+        return [_whole(size, rest) for size in sizes]
+    except MemoryError:
+        rest = iter(parts)
+        return CutMessage(sizes, [_beginning(size, rest) for size in sizes])
 
 
 def _pieces(size: int, limit: int) -> Iterator[int]:
@@ -155,6 +159,11 @@ def _whole(size: int, parts: Iterator[memoryview]) -> memoryview:
         piece = next(parts)
         whole[start : start + len(piece)] = piece
     return whole
+
+
+def _beginning(size: int, parts: Iterator[memoryview]) -> memoryview:
+    pieces = list(itertools.islice(parts, -(-size // _CUT)))
+    return memoryview(bytes(pieces[0][:KEPT_OF_CUT]) if pieces else b"")
 
 
 _Answer = TypeVar("_Answer")
