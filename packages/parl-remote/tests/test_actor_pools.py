@@ -619,6 +619,24 @@ def test_what_comes_beside_the_end_of_a_pool_is_refused(anywhere: str) -> None:
     pool.close(wait=False)
 
 
+@pytest.mark.parametrize("name", ["map", "map_unordered"])
+def test_a_generator_of_items_ends_with_their_results(anywhere: str, name: str) -> None:
+    ended: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        try:
+            yield from itertools.count()
+        finally:
+            ended.append(threading.get_ident())
+
+    with ActorPool(Worker, 1) as pool, getattr(pool, name)("work", numbers()) as results:
+        assert next(results) == 0
+        assert ended == []
+        results.close()
+        assert ended == [threading.get_ident()]
+        assert list(results) == []
+
+
 def test_a_thread_that_waits_for_an_actor_of_a_closed_pool_is_told(shared_cluster: None, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)

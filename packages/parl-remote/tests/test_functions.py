@@ -813,6 +813,54 @@ class TestMap:
         results.close()
         assert list(results) == []
 
+    @pytest.mark.parametrize("kind", ["map", "method", "executor", "two"])
+    @pytest.mark.parametrize("end", ["with", "close", "error", "drop", "unread"])
+    def test_a_generator_of_items_ends_with_their_results(self, shared_cluster: None, kind: str, end: str) -> None:
+        ended: list[int] = []
+
+        def numbers() -> Iterator[int]:
+            try:
+                yield from itertools.count()
+            finally:
+                ended.append(threading.get_ident())
+
+        results: Any
+        if kind == "map":
+            results = parl_remote.map(square, numbers())
+        elif kind == "method":
+            results = parl_remote.remote_function(square).map(numbers())
+        elif kind == "two":
+            results = parl_remote.map(pow, numbers(), itertools.repeat(2))
+        else:
+            results = Executor().map(square, numbers(), buffersize=3)
+        if end != "unread":
+            assert [next(results), next(results)] == [0, 1]
+        assert ended == []
+        if end == "with":
+            with results as same:
+                assert next(same) == 4
+                assert ended == []
+        elif end == "error":
+            with pytest.raises(KeyError), results:
+                raise KeyError
+        elif end == "close":
+            results.close()
+            results.close()
+        if end in {"drop", "unread"}:
+            del results
+        else:
+            assert list(results) == []
+        if end == "unread" and kind != "executor":  # no item was taken, so the generator has not begun
+            assert ended == []
+        else:
+            assert ended == [threading.get_ident()]
+
+    def test_a_generator_of_items_that_the_program_holds_can_be_read_on(self, shared_cluster: None) -> None:
+        numbers = (number for number in itertools.count())
+        with parl_remote.map(square, numbers) as results:
+            assert next(results) == 0
+        assert next(numbers) > 0
+
     def test_an_item_is_begun_while_the_next_one_is_awaited(self, shared_cluster: None, tmp_path: Path) -> None:
         gates = [tmp_path / "first", tmp_path / "second"]
         for gate in gates:

@@ -235,7 +235,20 @@ class _Awaiting:
 
 
 class ResultIterator(Iterator[T]):
-    """An iterator over results; `async for` lets the event loop run while it waits for the next result."""
+    """An iterator over results, which a `with` statement closes.
+
+    `async for` lets the event loop run while it waits for the next result.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the iterator and drop the iterator of its items; a second call does nothing."""
 
     def __aiter__(self) -> Self:
         return self

@@ -326,7 +326,7 @@ class RemoteFunction(Generic[P, R]):
 
         return submit_call(begin, self, args, kwargs)
 
-    def map(self, *iterables: Iterable[Any], **how: Any) -> Iterator[R]:
+    def map(self, *iterables: Iterable[Any], **how: Any) -> Results[R]:
         """Return an iterator over the results of many items; `how` takes the options of `parl.map`."""
         return map(self, *iterables, **how)
 
@@ -448,6 +448,9 @@ def map(  # as it is called in the package
     Items are read as results are requested, so an iterable may be infinite. The number of items in progress is limited
     to what keeps the workers busy. If an item raises an error, the iterator raises it at the item's position; the next
     request continues with the next item.
+
+    `close` of the iterator, or a `with` statement, takes no more items and cancels those that have not begun. A
+    generator of items that nothing else refers to then ends, as it does after a `for` statement.
 
     Args:
         fn: The function, or a remote function, whose options are then the defaults.

@@ -483,7 +483,16 @@ class Items:
             self._done.clear()
             self._tell_waiters()
             self.workers.forget(self)
+        self.let_go()
         self._end_if_idle()
+
+    def let_go(self) -> None:
+        """Drop the iterator of the items, of which no more are taken.
+
+        A generator that nothing else refers to ends here, in this thread.
+        """
+        self._items = iter(())
+        self._reader.let_go()
 
     def take_no_more(self) -> None:
         """Take no more items; items taken already are still handed out."""
@@ -725,6 +734,9 @@ class _Reader:
 class Results(chain[R], ResultIterator[R]):
     """An iterator over the results of a map, in the items' order; `close` cancels the items that have not begun.
 
+    `close`, which a `with` statement calls, and the end of the iterator drop the iterator of the items, so that a
+    generator that nothing else refers to ends with it.
+
     If a signal handler raises an exception, for example at Ctrl-C, no result is lost: the next request continues.
     Several threads may request results; each result goes to one of them. It belongs to the process that called.
 
@@ -767,11 +779,13 @@ class Results(chain[R], ResultIterator[R]):
 
     @uninterrupted
     def close(self) -> None:
-        """Take no more items and drop the results that have arrived."""
+        """Take no more items, drop their iterator and the results that have arrived; a second call does nothing."""
         self._reader.end()
 
     def __del__(self) -> None:
-        # If it has not begun, the program wants the items done, as an executor's.
+        # If it has not begun, the program wants the items done that are taken, as an executor's.
         reader = self._reader
-        if reader.has_begun and not reader.is_over and reader.is_of_this_process():
-            reader.job.workers.soon(reader.job.close)  # this may run at any point of any thread
+        if not reader.is_over and reader.is_of_this_process():
+            reader.job.let_go()
+            if reader.has_begun:
+                reader.job.workers.soon(reader.job.close)  # this may run at any point of any thread

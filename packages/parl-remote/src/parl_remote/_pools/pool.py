@@ -404,9 +404,13 @@ class Results(ResultIterator[Any]):
         return ResultTimeout(f"{what} within {self._timeout_s} s; ask again")
 
     def close(self) -> None:
-        """Take no more items, cancel those that have not begun and drop the results that have arrived."""
+        """Take no more items, cancel those that have not begun and drop the results that have arrived.
+
+        The iterator of the items is dropped, too: a generator that nothing else refers to ends here.
+        """
         self._exhausted = True
         self._next.clear()
+        self._items.let_go()
         if self._pid == os.getpid():  # else the parent goes on
             while self._under_way:
                 self._under_way.popleft().cancel()

@@ -40,6 +40,11 @@ class ItemReader:
         self._step = _FIRST_STEP
         self._late_until = 0.0
 
+    def let_go(self) -> None:
+        """Read no more, and drop the iterator; takes no lock."""
+        self.is_exhausted = True
+        self._items = iter(())
+
     def is_late(self, now: float) -> bool:
         """Return whether the next item is expected to be late, at a time of `time.monotonic`."""
         return now < self._late_until
