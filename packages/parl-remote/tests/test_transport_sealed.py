@@ -258,6 +258,26 @@ def test_a_message_that_cannot_be_sent_at_once_leaves_the_channel_as_it_was(list
     channel.close()
 
 
+def test_a_message_without_memory_for_all_of_it_leaves_the_listener_as_it_was(
+    listener: SealedListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, peer = connected(listener)
+    seal, sealed_ones = Sealer.seal, []
+
+    def no_memory_for_the_third(sealer: Sealer, plain: bytes) -> bytes:
+        sealed_ones.append(seal(sealer, plain))
+        if len(sealed_ones) == 3:
+            raise MemoryError
+        return sealed_ones[-1]
+
+    monkeypatch.setattr(Sealer, "seal", no_memory_for_the_third)
+    with pytest.raises(MemoryError):
+        listener.send(peer, [bytes(100_000) for _ in range(20)])
+    listener.send(peer, [b"the next one"])
+    assert [bytes(frame) for frame in channel.receive(DEADLINE_S)] == [b"the next one"]
+    channel.close()
+
+
 def test_a_channel_without_a_listener_raises() -> None:
     listener = SealedListener("127.0.0.1", limits=LIMITS)
     port = listener.port

@@ -18,6 +18,7 @@ The kernel notices peers that vanish: it probes silent connections and gives up 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import socket
@@ -155,6 +156,20 @@ class Sealer(_RecordStream):
             record, size = self.first(parts)
             yield record
             parts = after(parts, size)
+
+
+def _whole(sealer: Sealer, frames: Sequence[Buffer]) -> list[Buffer]:
+    """Return the bytes to write for a message, which are then sent as a whole.
+
+    Raises:
+        MemoryError: There is no memory for all of it; nothing has changed.
+    """
+    before = sealer.state()
+    try:
+        return [piece for record in sealer.records(stream(frames)) for piece in record]
+    except MemoryError:
+        sealer.restore(before)
+        raise
 
 
 class Opener(_RecordStream):
@@ -581,7 +596,7 @@ class SealedListener:
             peer = self._peers.add(
                 waiting.connection,
                 reader=lambda max_bytes, allocate: SealedReader(opener, max_bytes, allocate),
-                encode=lambda frames: [piece for record in sealer.records(stream(frames)) for piece in record],
+                encode=functools.partial(_whole, sealer),
             )
         except OSError:  # it has gone already, or there is no memory
             waiting.connection.close()
