@@ -259,6 +259,33 @@ def test_who_never_answers_counts_although_the_model_is_too_old_before_the_timeo
     assert counts == [(2, 0, {}, 0), (2, 0, {}, 0), (3, 1, {2: 1}, 0), (3, 1, {2: 1}, 0)]
 
 
+def test_who_never_answers_counts_also_where_a_rollback_makes_two_models_too_old(tmp_path: Path) -> None:
+    """An update that rolls back raises the number by two: it is the last one for the samples of two models."""
+    update = {"max_age": 2, "reward_timeout_s": 1e6}
+    guard = {"rollback": True, "control_share": 0.3, "holdout_share": 0.3, "min_control": 10}
+    settings = {"keys": "COUNTER", "solver": {"update": update, "guard": guard}}
+    agent = ESAgent(settings, ({"w": np.zeros(8)}, lambda arrays, x: arrays))
+    random, clone = np.random.default_rng(1), agent.clone()
+    silent: dict[int, int] = {}
+    for number in range(4):
+        sampler = agent._ready("test")[0].sampler
+        with LogWriter(tmp_path / "log") as log:
+            for _ in range(300):
+                info = clone.add_noise()
+                log.sampled(info)
+                if random.random() < 0.5:
+                    worse = number == 3 and not info.noise_key and not sampler.is_holdout(info.identity)
+                    log.reward(info, random.normal() - 9.0 * worse)
+                else:
+                    silent[number] = silent.get(number, 0) + 1
+        report, contents = agent.update_from_log(tmp_path / "log")
+        assert bool(report.rolled_back) == (number == 3)
+        assert contents.expired == 0
+    assert report.timed_out == silent[1] + silent[2]
+    assert report.model_iter_id == 5
+    assert contents.pending == silent[3]
+
+
 @pytest.mark.parametrize(("settings", "second", "timed_out"), [({}, 1050, 0), ({}, 1150, 1), ({"max_age": 2}, 1150, 1)])
 def test_who_may_still_answer_is_waited_for_although_only_the_present_model_counts(
     tmp_path: Path, settings: dict[str, Any], second: int, timed_out: int

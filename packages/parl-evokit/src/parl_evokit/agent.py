@@ -400,7 +400,7 @@ class ESAgent:
         since_us = min(before.now_us, now_us) if until is None else int(until.get("since_us", 0))
         model_iter_id, max_age = self.model_iter_id, strategy.max_age
         samples, aside = self._fresh(contents)
-        samples, timed_out = self._timed_out(contents, samples, now_us, since_us)
+        samples, timed_out, last = self._timed_out(contents, samples, now_us, since_us)
         there = samples
         if until is not None:
             removed = self._own(samples) & np.isin(samples.models, np.array(until.get("gone", ()), np.int64))
@@ -409,10 +409,13 @@ class ESAgent:
         report = self._tell(
             there,
             aside,
+            last=last,
             refused=refusals(contents.refused),
             quarantined=tuple(segment.path.name for segment in contents.quarantined),
             timed_out=timed_out,
         )
+        if report.timed_out > timed_out:
+            contents.waiting = contents.waiting.where(~present_in(last, contents.waiting))
         contents.expire(report.model_iter_id, max_age)
         counted = np.isfinite(samples.rewards) & (samples.models <= model_iter_id)
         keys, models = samples.keys[counted], samples.models[counted]
@@ -464,17 +467,22 @@ class ESAgent:
         own: NDArray[np.bool_] = (samples.fingerprints == fingerprint) | (samples.fingerprints == 0)
         return own
 
-    def _timed_out(self, contents: LogContents, samples: Samples, now_us: int, since_us: int) -> tuple[Samples, int]:
+    def _timed_out(
+        self, contents: LogContents, samples: Samples, now_us: int, since_us: int
+    ) -> tuple[Samples, int, Samples]:
         """Return the samples with those whose reward did not come in time, and the number of the latter.
 
         They are not waited for any more. Samples that are read for the first time wait from `since_us` on, or from
         their serving time if that is later. Where samples of earlier models count, none waits beyond the last update
-        that can use it, since it would not count; otherwise every update is the last one for its samples.
+        that can use it, since it would not count; otherwise every update is the last one for its samples. An update
+        that rolls the model back raises its number by two, so it is the last one for the samples of two models: those
+        of the younger one are returned as well, with the rewards that they have in that case.
         """
         strategy, _ = self._ready("update")
         update, waiting = strategy.config.solver.update, contents.waiting
+        none = Samples.of([], [])
         if not update.reward_timeout_s or not len(waiting):
-            return samples, 0
+            return samples, 0, none
         # An earlier time is that of a clock that is behind, or of a segment that arrives late: a reward may come yet.
         timed = waiting.times > 0
         new = timed & ~present_in(self._progress.waiting, waiting)
@@ -484,12 +492,15 @@ class ESAgent:
         if strategy.max_age:
             late |= waiting.models == self.model_iter_id - strategy.max_age
         late &= timed
-        if not late.any():
-            return samples, 0
+        last = timed & ~late & (waiting.models == self.model_iter_id - strategy.max_age + 1)
+        if not strategy.max_age or strategy.sampler.trusted is None:
+            last[:] = False
+        if not late.any() and not last.any():
+            return samples, 0, none
         contents.waiting = waiting.where(~late)
         if update.censoring is CensorKind.DROP:
             contents.expired += int(np.count_nonzero(late))
-            return samples, 0
+            return samples, 0, none
         default = update.default_reward
         if update.censoring is CensorKind.WORST:
             intake = strategy.sorted(samples)
@@ -497,20 +508,29 @@ class ESAgent:
                 [*intake.control, *intake.holdout, *(float(group.rewards.min()) for group in intake.groups)],
                 default=default,
             )
-        censored = waiting.where(late)
-        censored = replace(censored, rewards=np.full(len(censored), default, np.float32))
-        return Samples.concatenated([samples, censored]), len(censored)
+        censored = replace(waiting, rewards=np.full(len(waiting), default, np.float32))
+        return (
+            Samples.concatenated([samples, censored.where(late)]),
+            int(np.count_nonzero(late)),
+            censored.where(last),
+        )
 
-    def _tell(self, samples: Samples, aside: SetAsideCounts, **of_log: Any) -> UpdateReport:
+    def _tell(
+        self, samples: Samples, aside: SetAsideCounts, last: Samples | None = None, **of_log: Any
+    ) -> UpdateReport:
         """Update from samples.
 
         Args:
             samples: In columns.
             aside: Of those that could not be used.
+            last: Samples that timed out, should the model be rolled back; see `_timed_out`.
             of_log: Attributes of the report that the log decides.
         """
         strategy, _ = self._ready("update")
-        report = replace(strategy.tell_samples(samples, aside), **of_log)
+        number = self.model_iter_id
+        report = replace(strategy.tell_samples(samples, aside, last), **of_log)
+        if last is not None and report.model_iter_id > number + 1:
+            report = replace(report, timed_out=report.timed_out + len(last))
         self._note(report)
         self._bind()
         return report

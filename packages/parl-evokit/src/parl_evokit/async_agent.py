@@ -269,17 +269,19 @@ class AsyncESAgent(ESAgent):
 
         return restore
 
-    def _tell(self, samples: Samples, aside: SetAsideCounts, **of_log: Any) -> UpdateReport:
+    def _tell(
+        self, samples: Samples, aside: SetAsideCounts, last: Samples | None = None, **of_log: Any
+    ) -> UpdateReport:
         there = np.array([*self.warehouse.models(), self.model_iter_id], np.int64)
         recordable = samples.models >> 31 == 0  # other numbers are no models, but mistakes
         gone = self._own(samples) & recordable & ~np.isin(samples.models, there)
         self._gone = distinct(samples.models[gone])
         if not gone.any():
-            return super()._tell(samples, aside, **of_log)
+            return super()._tell(samples, aside, last, **of_log)
         orphans = int(np.count_nonzero(gone))
         aside.orphan += orphans
         try:
-            report = super()._tell(samples.where(~gone), aside, **of_log)
+            report = super()._tell(samples.where(~gone), aside, last, **of_log)
         except NothingToUpdate as error:
             raise NothingToUpdate(
                 f"{error}; {orphans} samples are of models that were removed", error.report

@@ -217,26 +217,40 @@ class Strategy(ABC):
         intake = fresh_intake(infos, rewards, self._sampler.origin, self._ahead.keys_of)
         return self._update(intake or self.sorted(Samples.of(infos, rewards)))
 
-    def tell_samples(self, samples: Samples, aside: SetAsideCounts | None = None) -> UpdateReport:
+    def tell_samples(
+        self, samples: Samples, aside: SetAsideCounts | None = None, last: Samples | None = None
+    ) -> UpdateReport:
         """Update from samples in columns, as logs contain them; see `tell`.
 
         Args:
             samples: Samples of this model or of older ones.
             aside: Counts of samples that were set aside before; the report includes them.
+            last: Samples that count only if the model is rolled back, because its number then rises by two, so that no
+                later update can use them.
         """
-        intake = self.sorted(samples)
-        if aside is not None:
-            intake.set_aside.add(aside)
-        return self._update(intake)
 
-    def _update(self, intake: SortedSamples) -> UpdateReport:
+        def intake_of(samples: Samples) -> SortedSamples:
+            intake = self.sorted(samples)
+            if aside is not None:
+                intake.set_aside.add(aside)
+            return intake
+
+        if last is None or not len(last):
+            return self._update(intake_of(samples))
+        return self._update(intake_of(samples), lambda: intake_of(Samples.concatenated([samples, last])))
+
+    def _update(self, intake: SortedSamples, of_rollback: Callable[[], SortedSamples] | None = None) -> UpdateReport:
+        """Update from sorted samples; `of_rollback` returns those of an update that rolls the model back."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked for, and reported
-            return self._updated(intake, self._sampler)
+            return self._updated(intake, self._sampler, of_rollback)
 
-    def _updated(self, intake: SortedSamples, before: Sampler) -> UpdateReport:
+    def _updated(
+        self, intake: SortedSamples, before: Sampler, of_rollback: Callable[[], SortedSamples] | None
+    ) -> UpdateReport:
         guard = self.guard.noting(*self._since_trusted(intake, before))
         comparison, verdict = guard.comparison, guard.verdict()
         if verdict is Verdict.WORSE:
+            intake = intake if of_rollback is None else of_rollback()
             return self._with_comparison(self._roll_back(intake, before, guard), comparison, intake.holdout)
         if verdict is Verdict.TRUSTED:
             guard = guard.trust_present()
