@@ -35,6 +35,7 @@ from parl_evokit._samples import IDENTIFIED
 from parl_evokit._solver_dir import read_history, read_summary
 from parl_evokit.async_agent import Warehouse
 from parl_evokit.log._segments import compact, prune
+from parl_evokit.noise._keys import ARM_BIT, Arm
 
 ROUND_S = 60.0
 CALLS = {
@@ -102,7 +103,7 @@ def visit(place: Path, seed: int) -> None:
             info = clone.add_noise()
             token = log.sampled(info)
             sampler = clone.source.sampler
-            kept = sampler.trusted if info.identity and sampler.is_holdout(info.identity) else None
+            kept = sampler.trusted if info.identity and info.identity >> ARM_BIT == Arm.TRUSTED else None
             served = info.model_iter_id if kept is None else kept[0]
             early.append((token, 2.0 * (served % 5 == 0)))
             if len(early) > 20 or draw.random() < 0.5:

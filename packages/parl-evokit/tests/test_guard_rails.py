@@ -2,7 +2,7 @@
 
 import json
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -31,6 +31,7 @@ from parl_evokit.agent import solver_class
 from parl_evokit.cli import main
 from parl_evokit.config import GuardConfig, SolverKind
 from parl_evokit.guard import Comparison, Control, Guard, Verdict, shortened
+from parl_evokit.noise._keys import Arm, identity_in
 
 
 def settings(kind: str = "BASIC_ES", lr: float = 0.1, **guard: Any) -> dict[str, Any]:
@@ -46,19 +47,19 @@ def settings(kind: str = "BASIC_ES", lr: float = 0.1, **guard: Any) -> dict[str,
     }
 
 
-def identities(held_out: bool) -> Iterator[int]:
-    """Yield what clones draw for one of the arms, with the shares of `settings`."""
-    sampler = replace(ES(np.ones(1), settings(rollback=True)).sampler, trusted=(0, np.ones(1, np.float32)))
-    return (key for key in count(2) if sampler.is_control(key) and sampler.is_holdout(key) == held_out)
-
-
-IDENTITIES = identities(False), identities(True)
+NUMBERS = count(2)
 
 
 def control(es: Any, held_out: bool = False) -> SamplingInfo:
     """Return a new sample without noise of the present model, or of the arm that got the trusted one."""
     model, fingerprint = es.sampler.origin
-    return SamplingInfo([0, 0], model, fingerprint, next(IDENTITIES[held_out]))
+    identity = identity_in(Arm.TRUSTED if held_out else Arm.PRESENT, next(NUMBERS))
+    return SamplingInfo([0, 0], model, fingerprint, identity)
+
+
+def is_held_out(info: SamplingInfo) -> bool:
+    """Return whether the trusted model was served."""
+    return info.identity >> 60 == Arm.TRUSTED
 
 
 def update(es: Any, controls: list[float], holdout: list[float] = ()) -> Any:  # type: ignore[assignment]
@@ -373,12 +374,38 @@ def test_probes_are_not_compared() -> None:
     assert comparison.present.count + comparison.holdout.count + comparison.seen_present + comparison.seen_holdout <= 8
 
 
-def test_late_rewards_stay_in_their_arm_while_a_canary_grows() -> None:
-    sampler = ES(np.ones(2), settings(control_share=0.04, holdout_share=0.95)).sampler
-    served = np.array([2 * n for n in range(1, 2000)], np.uint64)
-    arms, later = sampler.arms(served), replace(sampler, holdout_share=0.5).arms(served)
-    quiet = np.array([sampler.is_control(key) for key in served.tolist()])
-    assert all((one[quiet] == other[quiet]).all() for one, other in zip(arms, later, strict=True))
+@pytest.mark.parametrize(("control_share", "holdout_share"), [(0.04, 0.95), (0.6, 0.1), (0.1, 0.6), (0.3, 0.699)])
+def test_late_rewards_stay_in_their_arm_where_the_shares_have_changed(
+    tmp_path: Path, control_share: float, holdout_share: float
+) -> None:
+    before = ESAgent(settings(rollback=True, control_share=0.3, holdout_share=0.3), mlp([4, 2]))
+    clone, trusted = before.clone(), before.parameters()["w0"]
+    before.update([clone.add_noise() for _ in range(40)], np.arange(40.0))
+    before.save(tmp_path)
+    infos, rewards, served = [], [], 0
+    for _ in range(400):
+        infos.append(clone.add_noise())
+        held_out = bool((clone.parameters()["w0"] == trusted).all())
+        rewards.append(7.0 if infos[-1].noise_key else 2.0 if held_out else 1.0)
+        served += held_out
+    after = ESAgent()
+    after.load_config(settings(rollback=True, control_share=control_share, holdout_share=holdout_share))
+    after.load_inference_model(tmp_path)
+    after.load_solver(tmp_path)
+    report = after.update(infos, rewards)
+    assert (report.control_mean, report.holdout_mean) == (1.0, 2.0)
+    assert report.holdout == served
+    comparison = after._ready("test")[0].guard.comparison
+    assert comparison.total < 0.0
+    assert (comparison.seen_present, comparison.seen_holdout) == (report.control, report.holdout)
+
+
+def test_the_arms_are_told_apart_also_where_nothing_is_compared_any_more() -> None:
+    es = ES(np.ones(6), settings(control_share=0.1, holdout_share=0.1))
+    late = [control(es, held_out=True) for _ in range(3)]
+    report = es.tell([*es.ask(8), control(es), *late], [*range(8), 1.0, 5.0, 6.0, 7.0])
+    assert (report.control, report.control_mean) == (1, 1.0)
+    assert (report.holdout, report.holdout_mean, report.advantage) == (3, 6.0, None)
 
 
 def test_a_share_of_the_traffic_is_control_the_same_for_a_key_everywhere() -> None:
@@ -560,21 +587,13 @@ def test_a_limit_of_updates_needs_no_copy_of_the_model_in_python_numbers(std: fl
     assert peak < 8e6
 
 
-@pytest.mark.parametrize("control", [0.002, 0.5])
-def test_shares_that_leave_no_identities_for_probes_are_refused(control: float) -> None:
-    GuardConfig(rollback=True, control_share=control, holdout_share=255 / 256 - control)
-    with pytest.raises(ConfigError, match=r"control_share and holdout_share together must be at most 255/256 .*0\.997"):
-        GuardConfig(rollback=True, control_share=control, holdout_share=0.997 - control)
-    GuardConfig(control_share=control, holdout_share=0.997 - control)
-
-
 def test_samples_of_both_arms_are_predicted_as_a_clone_serves_them() -> None:
     agent = ESAgent(settings(rollback=True, control_share=0.2, holdout_share=0.3), mlp([4, 2]))
     clone, x = agent.clone(), np.arange(4, dtype=np.float32)
     agent.update(clone.draw(40), np.arange(40.0))
     infos = clone.draw(40)
     strategy = agent._ready("test")[0]
-    assert {strategy.sampler.is_holdout(info.identity) for info in infos if info.identity} == {False, True}
+    assert {is_held_out(info) for info in infos if info.identity} == {False, True}
     outputs = agent.predict_many(infos, x)
     for info, output in zip(infos, outputs, strict=True):
         clone.apply_noise(info)

@@ -4,10 +4,12 @@ import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from parl_evokit.errors import EvolutionError, InvalidKey
 from parl_evokit.noise import CounterKeys, RandomKeys, check_key, join_key, split_key
+from parl_evokit.noise._keys import Arm, arms_of, identity_in, identity_of_no_arm
 
 
 @pytest.mark.parametrize("key", [0, 2, 3, 2**31 - 1, 2**31, 2**62 - 1])
@@ -123,3 +125,17 @@ def test_many_keys_at_once_are_what_as_many_draws_give(n: int, mirrored: bool, a
     counted, one_by_one = CounterKeys(3, mirrored), CounterKeys(3, mirrored)
     assert counted.draw_many(n).tolist() == [one_by_one.draw() for _ in range(n)]
     assert counted.draw() == one_by_one.draw()
+
+
+def test_an_identity_tells_its_arm_and_the_key_that_was_drawn() -> None:
+    drawn = [2, 3, 2**61 + 2, 2**62 - 1]
+    found = [identity_in(arm, key) for arm in Arm for key in drawn]
+    assert [number >> 60 for number in found] == [0] * 4 + [1] * 4 + [2] * 4
+    assert [number % 2**60 for number in found] == [key % 2**60 for key in drawn] * 3
+    assert arms_of(np.array(found, np.uint64)).tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_an_identity_of_no_arm_is_neither_none_nor_the_reserved_one() -> None:
+    draws = iter([0, 1, 2, 2**60 - 1])
+    assert identity_of_no_arm(lambda _: next(draws)) == 2
+    assert identity_of_no_arm(lambda _: next(draws)) == 2**60 - 1

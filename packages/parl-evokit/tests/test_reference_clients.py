@@ -20,6 +20,7 @@ import pytest
 from parl_evokit import AsyncESAgent, ESAgent, InvalidToken, LogWriter, SamplingInfo, Tokens, mlp, read_log
 from parl_evokit.guard import Comparison
 from parl_evokit.log._segments import prune
+from parl_evokit.noise._keys import Arm
 from parl_evokit.tokens import create_secret
 
 HERE = Path(__file__).parent
@@ -425,8 +426,7 @@ def test_a_browser_serves_both_arms_without_noise(javascript: Command, tmp_path:
     clone, tokens = es.clone(), Tokens([bytes(32)])
     served: list[SamplingInfo] = []
     wanted: list[str] = []
-    sampler = es._ready("test")[0].sampler
-    while {sampler.is_holdout(info.identity) for info in served if not info.noise_key} != {False, True}:
+    while {info.identity >> 60 for info in served} != {0, Arm.PRESENT, Arm.TRUSTED}:
         served.append(clone.add_noise())
         wanted.append(str(sums(np.concatenate([part.ravel() for part in clone.parameters().values()])[None])[0]))
     given = "".join(f"{tokens.issue(info)}\n" for info in served)
@@ -440,16 +440,15 @@ def test_the_cpp_client_serves_both_arms_without_noise(cpp: Command, tmp_path: P
     old = es.parameters()
     es.update(es.clone().draw(20), np.arange(20.0).tolist())
     es.save(tmp_path / "model")
-    sampler = es._ready("test")[0].sampler
     said_rows = said(cpp, "serve", tmp_path / "model", QUANTILES, tmp_path / "log", secret, 5000, 1, 4, 2, 0)
     rows = [row.split() for row in said_rows]
     tokens, arms = Tokens.load(secret), Counter[str]()
     x = np.array([[(k + number % 7 - 3) / 4 for k in range(4)] for number in range(7)], np.float32)
     for key, model, token, number, *outputs in rows:
-        drawn = int(key) or tokens.redeem(token).identity
-        holdout = sampler.is_holdout(drawn)
-        arms["holdout" if holdout else "control" if sampler.is_control(drawn) else "noise"] += 1
-        assert (key == "0") == sampler.is_control(drawn)
+        arm = tokens.redeem(token).identity >> 60
+        holdout = arm == Arm.TRUSTED
+        arms["holdout" if holdout else "control" if arm == Arm.PRESENT else "noise"] += 1
+        assert (key == "0") == (arm != Arm.NEITHER)
         assert model == "1"
         if key == "0" and arms.total() < 1000:
             served = mlp([4, 20, 2])

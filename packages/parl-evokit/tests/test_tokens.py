@@ -11,12 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from parl_evokit import (
-    ES,
     EvolutionError,
     InvalidReward,
     InvalidToken,
@@ -30,7 +28,6 @@ from parl_evokit import (
 )
 from parl_evokit import tokens as tokens_module
 from parl_evokit._records import Record
-from parl_evokit._sampler import identity_of_no_arm
 from parl_evokit.cli import main
 from parl_evokit.log._frames import scan
 from parl_evokit.tokens import create_secret, rotate_secret
@@ -313,20 +310,3 @@ def test_a_rotated_secret_that_came_with_a_wrong_mode_is_read_once_that_is_right
         collector.redeem(token)
     path.chmod(0o600)
     assert collector.redeem(token).key == [1, 2]
-
-
-def test_an_identity_of_no_arm_is_drawn_in_few_steps() -> None:
-    sampler = ES(np.ones(2), {"solver": {"guard": {"control_share": 0.5, "holdout_share": 255 / 256 - 0.5}}}).sampler
-    bits = np.random.default_rng(1)
-    draws: list[int] = []
-
-    def draw(count: int) -> int:
-        draws.append(int(bits.integers(0, 2**count, dtype=np.uint64)))
-        return draws[-1]
-
-    identities = [identity_of_no_arm(draw) for _ in range(1000)]
-    assert len(draws) < 12_000
-    assert len(set(identities)) == 1000
-    assert min(identities) >= 2
-    assert 2**61 < max(identities) < 2**62
-    assert not np.any(sampler.arms(np.array(identities, np.uint64)))

@@ -15,9 +15,8 @@ function of its key. The margin is a twentieth of the width of the box, or half 
 less, which suits a search at any scale; pycma takes (1 + |side|) / 20, or half the width if that is less.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,8 @@ from parl_evokit._params import FlatVector
 from parl_evokit._records import SamplingInfo
 from parl_evokit.errors import ConfigError, EvolutionError
 from parl_evokit.noise._gaussian import GaussianNoise, PairPerturbation, PreparedPerturbation
-from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS
-from parl_evokit.noise._spec import MASK, UNITS_PER_ONE, splitmix64, splitmix64_array, splitmix64_inverse
+from parl_evokit.noise._keys import ARM_BIT, CONTROL_KEY, Arm, identity_in
+from parl_evokit.noise._spec import UNITS_PER_ONE, splitmix64
 
 __all__ = [
     "FARTHEST",
@@ -40,13 +39,10 @@ __all__ = [
     "RankOneTransform",
     "Sampler",
     "Transform",
-    "identity_of_no_arm",
 ]
 
 PARENT_INDEX = 2**32
 CONTROL_INDEX = 2**32 + 1
-NO_ARM = 255 / 256  # from this place on, an identity is that of a sample of neither arm
-NO_ARM_BITS = 56  # of these places
 FARTHEST = 10.0  # standard deviations: no sample is farther from its model
 LARGEST_SPREAD = 1e30  # standard deviation beyond which samples of finite parameters may not be finite
 LARGEST_REACH = float(np.finfo(np.float32).max)
@@ -315,40 +311,27 @@ class Sampler:
         """Share of the keys without noise."""
         return self.control_share + self.holdout_share
 
-    def is_control(self, key: int) -> bool:
-        """Return whether a clone that drew this key serves a model without noise; both halves of a pair do."""
-        return splitmix64(key >> 1, CONTROL_INDEX) < self.quiet_share * 2**64
+    def identity_of(self, drawn: int) -> int:
+        """Return the identity of the sample that a clone serves which drew this key; 0 if that has noise.
 
-    def is_holdout(self, key: int) -> bool:
-        """Return whether a clone that drew this key serves the trusted model."""
-        return (
-            self.trusted is not None
-            and self.is_control(key)
-            and (splitmix64(key >> 1, CONTROL_INDEX) >= self.control_share * 2**64)
-        )
-
-    def arms(self, identities: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return the masks of the samples that got the present model of their time without noise, and the trusted one.
-
-        The shares are those of now: `holdout_share` may have changed since, as while a canary grows.
-
-        Args:
-            identities: Keys that clones drew, or identities of no arm.
+        Both halves of a pair are served alike.
         """
-        places = splitmix64_array(identities >> np.uint64(1), CONTROL_INDEX)
-        first, last = (np.uint64(ceil(share * 2**64)) for share in (self.control_share, max(self.quiet_share, NO_ARM)))
-        return places < first, (places >= first) & (places < last)
+        place = splitmix64(drawn >> 1, CONTROL_INDEX)
+        if drawn == CONTROL_KEY or place >= self.quiet_share * 2**64:
+            return 0
+        held_out = self.trusted is not None and place >= self.control_share * 2**64
+        return identity_in(Arm.TRUSTED if held_out else Arm.PRESENT, drawn)
 
     def serve(self, drawn: int, info: SamplingInfo, out: FlatVector) -> None:
         """Write what a clone serves that drew this key: the record into `info`, the parameters into `out` `[n]`."""
-        quiet = self.quiet_share > 0.0 and drawn != CONTROL_KEY and self.is_control(drawn)
-        info.fill(CONTROL_KEY if quiet else drawn, self.model_iter_id, self.fingerprint)
-        info.identity = drawn if quiet else 0
+        identity = self.identity_of(drawn) if self.quiet_share else 0
+        info.fill(CONTROL_KEY if identity else drawn, self.model_iter_id, self.fingerprint)
+        info.identity = identity
         self.apply(info, out)
 
     def apply(self, info: SamplingInfo, out: FlatVector) -> None:
         """Write the parameters of a sample of this model into `out` `[n]`."""
-        if self.trusted is not None and info.identity and self.is_holdout(info.identity):
+        if self.trusted is not None and info.identity >> ARM_BIT == Arm.TRUSTED:
             np.copyto(out, self.trusted[1])
             self.confine(out)
         else:
@@ -461,18 +444,6 @@ class Sampler:
             raise EvolutionError(
                 f"{info} is of model {info.model_iter_id}, not of the present model {self.model_iter_id}"
             )
-
-
-def identity_of_no_arm(draw: Callable[[int], int]) -> int:
-    """Return a random identity, 2 to 2**62 - 1, of a sample in neither arm.
-
-    Args:
-        draw: Function that returns a random number of so many bits.
-    """
-    while True:  # of all numbers, one in eight comes from a key
-        pair = splitmix64_inverse(MASK - draw(NO_ARM_BITS), CONTROL_INDEX)
-        if 0 < pair < 2 ** (KEY_BITS - 1):
-            return 2 * pair
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from parl_evokit._records import Record, SamplingInfo
 from parl_evokit._report import SetAsideCounts
 from parl_evokit.errors import InvalidKey, InvalidReward, RecordError
-from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS, SIGN_BIT, split_key
+from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS, SIGN_BIT, Arm, arms_of, split_key
 
 __all__ = [
     "IDENTIFIED",
@@ -392,12 +392,7 @@ class SortedSamples:
         return sum(int(np.count_nonzero(group.keys[:-1] ^ SIGN_BIT == group.keys[1:])) for group in self.groups)
 
 
-Arms = Callable[[NDArray[np.uint64]], tuple[NDArray[np.bool_], NDArray[np.bool_]]]
-
-
-def sort_samples(
-    samples: Samples, *, model_iter_id: int, fingerprint: int, max_age: int, arms: Arms | None = None
-) -> SortedSamples:
+def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_age: int) -> SortedSamples:
     """Sort samples for an update.
 
     Args:
@@ -405,7 +400,6 @@ def sort_samples(
         model_iter_id: Number of the model to update.
         fingerprint: Fingerprint of that model; a sample without one (0) is not checked.
         max_age: Largest age, in updates, of the models whose samples count.
-        arms: `Sampler.arms`, if there is a trusted model; else no sample is of the holdout.
     """
     if (usual := _usual(samples, model_iter_id, fingerprint)) is not None:
         return SortedSamples([usual])
@@ -437,18 +431,15 @@ def sort_samples(
         identified = rows.keys >= IDENTIFIED
         one_each = rows.where(identified).joined()
         repeated = int(np.count_nonzero(identified)) - len(one_each)
-        if arms is not None and len(one_each):
-            present, kept = arms(one_each.keys ^ IDENTIFIED)
-            compared = {
-                model_iter_id - number: (
-                    one_each.rewards[present & own].tolist(),
-                    one_each.rewards[kept & own].tolist(),
-                )
-                for number in distinct(one_each.models)
-                for own in [one_each.models == number]
-            }
-            holdout = sorted(one_each.rewards[kept].tolist())
-            one_each = one_each.where(~kept)
+        arms = arms_of(one_each.keys ^ IDENTIFIED)
+        present, kept = arms == Arm.PRESENT, arms == Arm.TRUSTED
+        compared = {
+            model_iter_id - number: (one_each.rewards[present & own].tolist(), one_each.rewards[kept & own].tolist())
+            for number in distinct(one_each.models)
+            for own in [one_each.models == number]
+        }
+        holdout = sorted(one_each.rewards[kept].tolist())
+        one_each = one_each.where(~kept)
         rows = Samples.concatenated([rows.where(~identified), one_each])
         controls = {
             model_iter_id - number: sorted(rows.rewards[rows.models == number].tolist())

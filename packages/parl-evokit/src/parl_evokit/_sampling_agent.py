@@ -86,9 +86,9 @@ class SamplingAgent:
         infos = sampling_infos(keys, sampler.origin)
         if sampler.quiet_share:
             for key, info in zip(keys, infos, strict=True):
-                if sampler.is_control(key):
+                if identity := sampler.identity_of(key):
                     info.fill(CONTROL_KEY, *sampler.origin)
-                    info.identity = key
+                    info.identity = identity
         return infos
 
     def apply_noise(self, info: SamplingInfo) -> None:
@@ -103,9 +103,12 @@ class SamplingAgent:
         sampler.apply(info, self._buffer)
         self._model.refresh()
 
-    def take(self, drawn: int) -> None:
-        """Take the parameters that `add_noise` serves with this key of `draw`."""
-        self._source.sampler.serve(drawn, self._info, self._buffer)
+    def take(self, sample: int) -> None:
+        """Take the parameters of the sample of the newest model with this key, or with minus this identity."""
+        sampler, info = self._source.sampler, self._info
+        info.fill(max(sample, CONTROL_KEY), *sampler.origin)
+        info.identity = max(-sample, 0)
+        sampler.apply(info, self._buffer)
         self._model.refresh()
 
     @property

@@ -456,8 +456,7 @@ class GuardConfig(_Settings):
             model is a canary that gets 5 %. While the present model is the trusted one, as it always is without
             `rollback`, this share is control traffic.
         rollback: True to return to the trusted model when the rewards of the present models are worse. The comparison
-            is between the arms of `control_share` and `holdout_share`, both of which must be above 0, and together at
-            most 255/256: the other keys are for identities of samples in neither arm.
+            is between the arms of `control_share` and `holdout_share`, both of which must be above 0.
         min_control: Number of rewards in each arm that give one difference; 2 or more.
         level: Probability of ever leaving a model that is no worse, if the variance of rewards does not grow
             strongly within a comparison; above 0 to 0.5.
@@ -489,10 +488,6 @@ class GuardConfig(_Settings):
         shares = f"{self.control_share:g} and {self.holdout_share:g}"
         wanted = "above 0 with rollback, which compares their traffic"
         _require(compared or not self.rollback, "control_share and holdout_share", shares, wanted)
-        wanted = "at most 255/256 with rollback, which needs identities of samples in neither arm"
-        _require(
-            together <= 255 / 256 or not self.rollback, "control_share and holdout_share together", together, wanted
-        )
 
 
 @dataclass(frozen=True)

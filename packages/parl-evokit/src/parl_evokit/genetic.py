@@ -31,6 +31,7 @@ from parl_evokit._sampler import Advance, Sampler
 from parl_evokit._samples import SortedSamples
 from parl_evokit.config import Config, SolverKind
 from parl_evokit.errors import LayoutMismatch
+from parl_evokit.noise._keys import Arm, identity_in
 from parl_evokit.strategy import Strategy
 
 __all__ = ["GA"]
@@ -146,7 +147,8 @@ class GA(Strategy):
             return super().ask(n)
         sampler, children = self.sampler, super().ask(n - 1)
         # An identity, by which the sample counts once wherever it is told twice: the key of the first child is new.
-        model = SamplingInfo([0, 0], sampler.model_iter_id, sampler.fingerprint, children[0].noise_key)
+        identity = identity_in(Arm.PRESENT, children[0].noise_key)
+        model = SamplingInfo([0, 0], sampler.model_iter_id, sampler.fingerprint, identity)
         return [model, *children]
 
     def _kept_of_round(self, intake: SortedSamples, left: Sampler) -> NDArray[np.float32]:

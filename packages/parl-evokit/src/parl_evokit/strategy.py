@@ -251,7 +251,7 @@ class Strategy(ABC):
         comparison, verdict = guard.comparison, guard.verdict()
         if verdict is Verdict.WORSE:
             intake = intake if of_rollback is None else of_rollback()
-            return self._with_comparison(self._roll_back(intake, before, guard), comparison, intake.holdout)
+            return self._with_comparison(self._roll_back(intake, before, guard), comparison)
         if verdict is Verdict.TRUSTED:
             guard = guard.trust_present()
         if (used := intake.used) < self._min_samples:
@@ -263,15 +263,14 @@ class Strategy(ABC):
         try:
             step = self._finite(before, lambda: self._advance(intake, before))
         except StepDiverged as error:
-            report = self._not_taken(intake, before, guard, str(error))
-            return self._with_comparison(report, comparison, intake.holdout)
+            return self._with_comparison(self._not_taken(intake, before, guard, str(error)), comparison)
         parameters = self._take(step, before, guard, state_before)
         update_norm = _distance(parameters, before.parameters)
         self._stalled = 0 if update_norm > 0.0 else self._stalled + 1
         self._rejected = ""
         self._note_best(intake, before)
         report = _report(intake, before, used, step.gradient_norm, update_norm, parameters)
-        return self._with_comparison(report, comparison, intake.holdout)
+        return self._with_comparison(report, comparison)
 
     def _finite(self, before: Sampler, advance: Callable[[], Advance]) -> Advance:
         """Return a step; with noise so wide that its samples may not be finite, look at it.
@@ -296,7 +295,6 @@ class Strategy(ABC):
             model_iter_id=present.model_iter_id,
             fingerprint=present.fingerprint,
             max_age=self._max_age,
-            arms=None if present.trusted is None else present.arms,
         )
 
     def _take(self, step: Advance, before: Sampler, guard: Guard, state: Mapping[str, NDArray[Any]]) -> FlatVector:
@@ -323,17 +321,12 @@ class Strategy(ABC):
         arms = [rewards for own, rewards in intake.arms.items() if own < age]
         return [reward for present, _ in arms for reward in present], [reward for _, kept in arms for reward in kept]
 
-    def _with_comparison(self, report: UpdateReport, comparison: Comparison, holdout: list[float]) -> UpdateReport:
-        """Return the report with the comparison of the arms of this update."""
+    def _with_comparison(self, report: UpdateReport, comparison: Comparison) -> UpdateReport:
+        """Return the report with the comparison of the arms by this update."""
         if not self.config.solver.guard.rollback:
             return report
         low, high = comparison.interval(self.config.solver.guard.level)
-        return replace(
-            report,
-            holdout=len(holdout),
-            holdout_mean=fsum(holdout) / len(holdout) if holdout else None,
-            advantage=(low, high) if isfinite(low) else None,
-        )
+        return replace(report, advantage=(low, high)) if isfinite(low) else report
 
     def _roll_back(self, intake: SortedSamples, before: Sampler, guard: Guard) -> UpdateReport:
         """Go back to the trusted model, and learn from the samples around the one that was left.
@@ -611,7 +604,7 @@ def _report(
     rolled_back: str = "",
     rejected: str = "",
 ) -> UpdateReport:
-    groups, control = intake.groups, intake.control
+    groups, control, holdout = intake.groups, intake.control, intake.holdout
     rewards = groups[0].rewards if len(groups) == 1 else np.concatenate([[], *(group.rewards for group in groups)])
     count = len(rewards)
     known = before.noise.known_pairs(groups[0].keys) if len(groups) == 1 else None
@@ -624,6 +617,8 @@ def _report(
         best_reward=rewards.item(rewards.argmax()) if count else 0.0,
         control=len(control),
         control_mean=fsum(control) / len(control) if control else None,
+        holdout=len(holdout),
+        holdout_mean=fsum(holdout) / len(holdout) if holdout else None,
         stale={group.age: len(group.keys) for group in groups if group.age},
         set_aside=intake.set_aside,
         gradient_norm=gradient_norm,

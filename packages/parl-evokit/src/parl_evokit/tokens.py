@@ -32,9 +32,8 @@ from pathlib import Path
 from parl_core.atomic_write import atomic_write
 from parl_evokit._directories import path_of
 from parl_evokit._records import SamplingInfo
-from parl_evokit._sampler import identity_of_no_arm
 from parl_evokit.errors import InvalidToken, RecordError, SecretError
-from parl_evokit.noise._keys import CONTROL_KEY
+from parl_evokit.noise._keys import CONTROL_KEY, identity_of_no_arm
 
 __all__ = ["Refusal", "Tokens", "create_secret", "refusals", "rotate_secret"]
 

@@ -191,7 +191,7 @@ std::string hexadecimal(const uint8_t *data, size_t count) {
 __extension__ typedef unsigned __int128 Wide;
 constexpr uint64_t key_bits = 62, half_mask = (uint64_t{1} << 31) - 1;
 constexpr uint64_t parent_index = uint64_t{1} << 32, control_index = parent_index + 1;
-constexpr uint64_t no_arm = uint64_t{255} << 56; // from this place on, an identity is that of a sample of neither arm
+constexpr uint64_t arm_bit = 60; // of an identity, from which on it is the number of the arm; 0 for neither
 
 inline void philox4x64_10(uint64_t counter, uint64_t k0, uint64_t k1, uint64_t out[4]) {
     uint64_t c0 = counter, c1 = 0, c2 = 0, c3 = 0;
@@ -649,12 +649,12 @@ struct Model {
         return nullptr;
     }
 
-    // The arm that a key belongs to; both halves of a pair do.
-    enum class Arm { perturbed, control, holdout };
+    enum Arm : uint64_t { neither, present, held_out }; // as identities have them; samples with noise are of neither
+    // The arm that a drawn key leads to; both halves of a pair do.
     Arm arm(uint64_t key) const {
         const uint64_t place = splitmix64(key >> 1, control_index);
-        if (!below(place, control_share + holdout_share)) return Arm::perturbed;
-        return has_trusted && !below(place, control_share) ? Arm::holdout : Arm::control;
+        if (!below(place, control_share + holdout_share)) return neither;
+        return has_trusted && !below(place, control_share) ? held_out : present;
     }
 
     void perturb(uint64_t key, std::vector<float> &out) const {
@@ -677,9 +677,9 @@ struct Model {
         confine(out);
     }
 
-    // The trusted model in its arm, else this one; of the arms of identities, of which none is that of a perturbed sample.
-    void without_noise(Arm arm, std::vector<float> &out) const {
-        if (arm == Arm::holdout) out = trusted;
+    // The model that was served to a sample without noise.
+    void without_noise(uint64_t identity, std::vector<float> &out) const {
+        if (identity >> arm_bit == held_out && has_trusted) out = trusted;
         else perturb(0, out);
     }
 
@@ -1031,12 +1031,13 @@ int evokit_add_noise(evokit_sampler *sampler, evokit_info *info) {
         const Model &model = *sampler->model;
         const uint64_t key = sampler->draw();
         const Model::Arm arm = model.arm(key);
-        if (arm == Model::Arm::perturbed) {
+        if (arm == Model::neither) {
             *info = {key, 0, model.model_iter_id, model.fingerprint};
             model.perturb(key, sampler->buffer);
         } else {
-            *info = {0, key, model.model_iter_id, model.fingerprint};
-            model.without_noise(arm, sampler->buffer);
+            const uint64_t identity = arm << arm_bit | (key & ((uint64_t{1} << arm_bit) - 1));
+            *info = {0, identity, model.model_iter_id, model.fingerprint};
+            model.without_noise(identity, sampler->buffer);
         }
         return 0;
     });
@@ -1050,8 +1051,8 @@ int evokit_apply_noise(evokit_sampler *sampler, const evokit_info *info) {
             throw Failure("the sample is of another model than the newest");
         sampler->model = std::move(model);
         const Model &newest = *sampler->model;
-        if (info->key || !info->identity) newest.perturb(info->key, sampler->buffer);
-        else newest.without_noise(newest.arm(info->identity), sampler->buffer);
+        if (info->key) newest.perturb(info->key, sampler->buffer);
+        else newest.without_noise(info->identity, sampler->buffer);
         return 0;
     });
 }
@@ -1216,10 +1217,8 @@ int evokit_token_issue_at(const evokit_tokens *tokens, double now, evokit_info *
     return guarded(-1, [&] {
         if (!is_sample(*info)) throw Failure("this is no sample: its key, identity or model is none");
         if (!info->key && !info->identity) {
-            uint64_t seed, n = 0;
-            random_bytes(&seed, sizeof seed);
-            do info->identity = (splitmix64(seed, n++) >> (64 - key_bits + 1)) + 2;
-            while (splitmix64(info->identity >> 1, control_index) < no_arm);
+            do random_bytes(&info->identity, sizeof info->identity), info->identity >>= 64 - arm_bit;
+            while (info->identity < 2);
         }
         uint8_t data[token_bytes];
         data[0] = 1, data[1] = info->key ? 0 : 1;

@@ -41,7 +41,8 @@ typedef struct evokit_sampler evokit_sampler;
 typedef struct evokit_log evokit_log;
 typedef struct evokit_tokens evokit_tokens;
 
-/* A sample: which noise a model had. Key 0 is control and holdout traffic, which has no noise; the identity tells which. */
+/* A sample: which noise a model had. Key 0 is control and holdout traffic, which has no noise; the identity's upper bits
+   tell which (from 2^60 on the present model, from 2^61 on the trusted one). */
 typedef struct {
     uint64_t key;
     uint64_t identity; /* of a sample without noise, which its key does not tell from others; else 0 */

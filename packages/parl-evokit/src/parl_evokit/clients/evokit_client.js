@@ -189,7 +189,8 @@
     return Array.from(found, ([, text]) => Number(text.replace("inf", "Infinity")));
   }
 
-  const PARENT_INDEX = 1n << 32n, CONTROL_INDEX = PARENT_INDEX + 1n;
+  const PARENT_INDEX = 1n << 32n;
+  const ARM_BIT = 60n, HELD_OUT = 2n; // the number of the arm in an identity
   const dot = (a, b, start = 0) => a.reduce((sum, value, i) => sum + value * b[start + i], 0);
 
   // The matrix that an algorithm multiplies noise by, as a function of the normal numbers; null where it has none.
@@ -299,7 +300,6 @@
       const schedule = /\bgaussian_sampling\s*\{[^{}]*\bschedule\s*\{([^{}]*)/.exec(config);
       if (!state && schedule && setting(schedule[1], null, "type", "CONSTANT") !== "CONSTANT")
         throw new Error("a schedule of std needs state: solver.npz");
-      this.state = Boolean(state);
       this.modelIterId = solver.model_iter_id;
       this.fingerprint = solver.fingerprint;
       this.arrays = readNpz(parameters);
@@ -310,10 +310,6 @@
       const arrays = Object.fromEntries((state ? readNpz(state) : []).map((array) => [array.name, array]));
       const std = arrays.std, trusted = arrays["guard.parameters"];
       this.trusted = trusted ? trusted.values : null;
-      const part = (name) => Number(setting(config, "guard", name, "0"));
-      this.rollback = setting(config, "guard", "rollback", "false") === "true";
-      this.holdout = [part("control_share"), part("control_share") + part("holdout_share")].map(
-        (share) => BigInt(Math.ceil(share * 2 ** 64)));
       if (std) this.std = std.shape.length ? Float32Array.from(std.values) : std.values[0];
       if (arrays.sigma) this.std = arrays.sigma.values[0];
       if (algorithm === "SEP_CMA_ES") this.std = Float32Array.from(arrays.variances.values, (each) => this.std * Math.sqrt(each));
@@ -355,12 +351,9 @@
       const said = readToken(token), same = said.fingerprint === this.fingerprint;
       if (said.modelIterId !== this.modelIterId || !same)
         throw new Error(`the token is of model ${said.modelIterId}, here is ${this.modelIterId}: load it anew`);
-      const place = splitmix64(said.identity >> 1n, CONTROL_INDEX), [first, end] = this.holdout;
-      if (said.identity && first <= place && place < end) {
-        if (this.trusted) return this.parts(this.trusted.slice());
-        if (this.rollback && !this.state) throw new Error("the token is of the holdout arm, which needs state: solver.npz");
-      }
-      return this.perturbed(said.key);
+      if (said.identity >> ARM_BIT !== HELD_OUT) return this.perturbed(said.key);
+      if (!this.trusted) throw new Error("the token is of the holdout arm, which needs state: solver.npz");
+      return this.parts(this.trusted.slice());
     }
 
     perturbed(key) {

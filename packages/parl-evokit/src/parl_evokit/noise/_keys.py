@@ -1,8 +1,11 @@
-"""Keys: the few bytes from which the noise of a sample is computed.
+"""Keys: the few bytes from which the noise of a sample is computed, and identities of samples without noise.
 
 A key has 62 bits. Its lowest bit is the sign: keys 2p and 2p + 1 are a mirrored pair, the same noise with opposite
 signs. On the wire a key is two non-negative 32-bit integers, the upper and the lower 31 bits. Key 0 means "no noise"
 (control traffic); key 1, its twin, is reserved.
+
+Samples without noise have identities instead, of 62 bits as well. The upper two tell which model was served, so that
+the arm of a sample does not depend on the shares of traffic, which may have changed since.
 
 `RandomKeys` is for products: hosts, processes and restarts do not repeat a key. `CounterKeys` is for repeatable tests
 and experiments.
@@ -12,7 +15,8 @@ import itertools
 import os
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
@@ -22,11 +26,15 @@ from parl_evokit.errors import EvolutionError, InvalidKey, _shown
 
 __all__ = [
     "CONTROL_KEY",
+    "Arm",
     "CounterKeys",
     "KeySource",
     "RandomKeys",
+    "arms_of",
     "check_key",
     "check_keys",
+    "identity_in",
+    "identity_of_no_arm",
     "join_key",
     "split_key",
 ]
@@ -39,6 +47,42 @@ HALF_MASK = 2**HALF_BITS - 1
 SURPLUS_BITS = np.uint64(64 - KEY_BITS + 1)  # of 64 random ones, beyond those of a pair
 SIGN_BIT = np.uint64(1)
 KEYS = 2**KEY_BITS
+ARM_BIT = 60  # of an identity, from which on it is the number of the arm
+
+
+class Arm(IntEnum):
+    """The arm of a sample without noise in the comparison of the guard.
+
+    Attributes:
+        NEITHER: None: an operator's probe.
+        PRESENT: The present model was served, as a part of the traffic.
+        TRUSTED: The trusted model was served.
+    """
+
+    NEITHER = 0
+    PRESENT = 1
+    TRUSTED = 2
+
+
+def identity_in(arm: Arm, drawn: int) -> int:
+    """Return the identity of a sample of this arm; `drawn` is a key that no other sample has."""
+    return arm << ARM_BIT | drawn & (1 << ARM_BIT) - 1
+
+
+def identity_of_no_arm(draw: Callable[[int], int]) -> int:
+    """Return a random identity of a sample in neither arm.
+
+    Args:
+        draw: Function that returns a random number of so many bits.
+    """
+    while (identity := draw(ARM_BIT)) < 2:
+        pass
+    return identity
+
+
+def arms_of(identities: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the numbers of the arms of samples without noise, `[n]`."""
+    return identities >> np.uint64(ARM_BIT)
 
 
 def check_key(key: int) -> int:

@@ -233,7 +233,7 @@ class Pool(ClosingContext):
             size = 1 if alone else max(1, int(self._size / CALLS_PER_S / member.each_s))
             numbers = [member.unsent.popleft() for _ in range(min(size, len(member.unsent)))]
             member.calls += 1
-            keys = [info.identity or info.noise_key for info in map(self._infos.__getitem__, numbers)]
+            keys = [info.noise_key or -info.identity for info in map(self._infos.__getitem__, numbers)]
             self._submit(slot, "evaluate", keys, numbers=numbers)
 
     def _take(

@@ -124,7 +124,7 @@ class Worker:
             self._agent = self._counting = NormalizedAgent(self._clone, model.normalizer, counts=True)
 
     def evaluate(self, keys: Sequence[int]) -> Reply:
-        """Evaluate the samples that were drawn with these keys."""
+        """Evaluate the samples with these keys; instead of key 0 they have minus their identity."""
         assert self._clone is not None
         assert self._source is not None
         began = monotonic()
@@ -134,7 +134,7 @@ class Worker:
         for key in keys:
             try:
                 self._clone.take(key)
-                reward = as_float(self._call(self._agent, seed_of(key, self._alike)))
+                reward = as_float(self._call(self._agent, seed_of(abs(key), self._alike)))
             except (Exception, SystemExit) as error:  # of the user's function: it belongs to the caller
                 failure = _failure_of(error)
                 break
