@@ -87,6 +87,21 @@ int redeem(char **given) {
     return 0;
 }
 
+// rotated SECRET, a line for each turn: what a service that has loaded the secrets once finds in their file, and a token
+int rotated(char **given) {
+    evokit_tokens *tokens = evokit_tokens_load(given[0], 3600);
+    if (!tokens) return failed();
+    for (std::string turn; std::getline(std::cin, turn); std::fflush(stdout)) {
+        evokit_info info = {42, 0, 3, 9};
+        char token[EVOKIT_TOKEN_SIZE];
+        int found = evokit_tokens_refresh(tokens);
+        if (evokit_token_issue(tokens, &info, token)) return failed();
+        std::printf("%d %s %s\n", found, token, found < 0 ? evokit_error() : "");
+    }
+    evokit_tokens_close(tokens);
+    return 0;
+}
+
 // serve MODELS QUANTILES LOG SECRET|- SAMPLES THREADS INPUTS OUTPUTS MODEL: each thread serves, predicts and logs so many
 // samples, and more until the model of this number is online, while the main thread takes up new models. One line a sample:
 // "key model token|- number-in-thread bits-of-outputs"
@@ -133,7 +148,7 @@ int serve(char **given) {
     long reloads = 0;
     while (busy > 0) {
         int found = evokit_refresh(source);
-        if (found < 0) std::fprintf(stderr, "%s\n", evokit_error());
+        if (found < 0 || (tokens && evokit_tokens_refresh(tokens) < 0)) std::fprintf(stderr, "%s\n", evokit_error());
         reloads += found > 0;
     }
     for (std::thread &each : running) each.join();
@@ -248,7 +263,7 @@ int main(int argc, char **argv) {
     const Command commands[] = {{"noise", 7, noise},   {"record", 4, record},         {"issue", 3, issue},
                                 {"redeem", 2, redeem}, {"serve", 9, serve},           {"parameters", 2, parameters},
                                 {"speed", 4, speed},   {"feedback", 2, feedback},     {"values", 2, values},
-                                {"bare", 1, bare}};
+                                {"bare", 1, bare},     {"rotated", 1, rotated}};
     for (const Command &command : commands)
         if (argc == command.arguments + 2 && !std::strcmp(argv[1], command.name)) return command.run(argv + 2);
     std::fprintf(stderr, "usage: see cpp_client_program.cpp\n");

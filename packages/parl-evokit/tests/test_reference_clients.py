@@ -21,7 +21,7 @@ from parl_evokit import AsyncESAgent, ESAgent, InvalidToken, LogWriter, Sampling
 from parl_evokit.guard import Comparison
 from parl_evokit.log._segments import prune
 from parl_evokit.noise._keys import Arm
-from parl_evokit.tokens import create_secret
+from parl_evokit.tokens import create_secret, rotate_secret
 
 HERE = Path(__file__).parent
 VECTORS: dict[str, Any] = json.loads(files("parl_evokit.noise").joinpath("vectors_v1.json").read_text())
@@ -259,6 +259,63 @@ def test_the_cpp_client_finds_secrets_where_python_does(cpp: Command, tmp_path: 
     assert b"is the directory of a model" in done.stderr
 
 
+def test_the_cpp_client_takes_up_rotated_secrets_while_it_serves(cpp: Command, tmp_path: Path) -> None:
+    secret = create_secret(tmp_path / "secret")
+    with subprocess.Popen(
+        [*cpp, "rotated", "secret"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as service:
+        assert service.stdin is not None
+        assert service.stdout is not None
+
+        def turn() -> list[str]:
+            print(file=service.stdin, flush=True)
+            assert service.stdout is not None
+            return service.stdout.readline().split(maxsplit=2)
+
+        before, token = turn()
+        assert before == "0"
+        old = Tokens.load(secret)
+        assert old.redeem(token).noise_key == 42
+        rotate_secret(secret, keep=0)
+        new = Tokens.load(secret)
+        found, token = turn()
+        assert found == "1"
+        assert new.redeem(token).noise_key == 42
+        assert turn()[0] == "0"
+        rotate_secret(secret)
+        secret.chmod(0o644)
+        for _ in range(2):
+            found, token, why = turn()
+            assert (found, "chmod 600" in why) == ("-1", True)
+            assert new.redeem(token).noise_key == 42
+        secret.chmod(0o600)
+        found, token = turn()
+        assert found == "1"
+        assert Tokens.load(secret).redeem(token).noise_key == 42
+
+
+def test_the_cpp_client_reads_the_secrets_anew_for_a_token_of_an_unknown_one(cpp: Command, tmp_path: Path) -> None:
+    secret, other = create_secret(tmp_path / "secret"), create_secret(tmp_path / "other")
+    command = [*cpp, "feedback", str(tmp_path / "log"), str(secret)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as service:
+        assert service.stdin is not None
+        assert service.stdout is not None
+
+        def result_of(path: Path, info: SamplingInfo) -> str:
+            print(Tokens.load(path).issue(info), "1.5", file=service.stdin, flush=True)
+            assert service.stdout is not None
+            return service.stdout.readline().strip()
+
+        first, *others = infos(6)[1:]
+        assert result_of(secret, first) == "0"
+        assert result_of(other, first) == "2"
+        for info in others:
+            rotate_secret(secret)
+            assert result_of(secret, info) == "0"
+        assert result_of(other, first) == "2"
+    assert len(read_log(tmp_path / "log").samples) == 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("gaussian", [{}, {"cached": True, "cache_size": 300}], ids=["computed", "table"])
 def test_a_hundred_thousand_samples_have_the_parameters_of_python(
@@ -482,6 +539,7 @@ def test_a_cpp_service_samples_logs_and_takes_up_models_while_it_serves(cpp: Com
             time.sleep(0.2)  # so that models are served; nothing depends on how many samples that is
             served = [clone.add_noise(evaluate=False) for _ in range(20)]
             es.update(served, np.arange(20.0))
+            rotate_secret(secret, keep=3)
         out, err = service.communicate(timeout=240)
     assert service.returncode == 0, err
     rows = [each.split() for each in out.splitlines()]

@@ -1147,33 +1147,95 @@ bool has_segments(const std::string &directory) {
 
 }  // namespace
 
-struct evokit_tokens {
-    std::vector<std::pair<Name, Digest>> secrets; // the first signs
-    double lifetime_s = 0;
-    std::string directory; // of the file of the secrets, if they are in one
+namespace {
 
-    void parse(const std::string &text, const std::string &where) {
-        for (size_t i = 0; i < text.size();) {
-            if (std::strchr(" ,\t\r\n", text[i])) {
-                i++;
-                continue;
-            }
-            size_t from = i;
-            while (i < text.size() && !std::strchr(" ,\t\r\n", text[i])) i++;
-            std::string word = text.substr(from, i - from);
-            if (word.size() != 72 || word.compare(0, 8, "evokit1-") ||
-                word.find_first_not_of("0123456789abcdef", 8) != std::string::npos)
-                throw Failure(where + ": secret " + std::to_string(secrets.size() + 1) + " is not evokit1- and 64 digits");
-            Digest secret;
-            for (size_t k = 0; k < 32; k++)
-                secret[k] = static_cast<uint8_t>(std::strtoul(word.substr(8 + 2 * k, 2).c_str(), nullptr, 16));
-            std::array<uint8_t, 48> named;
-            std::memcpy(named.data(), "evokit secret 1", 16); // with the 0 at its end
-            std::memcpy(named.data() + 16, secret.data(), 32);
-            Digest digest = sha256(named.data(), named.size());
-            secrets.push_back({{digest[0], digest[1], digest[2], digest[3]}, secret});
+using Secrets = std::vector<std::pair<Name, Digest>>; // the first signs
+
+Secrets parsed(const std::string &text, const std::string &where) {
+    Secrets secrets;
+    for (size_t i = 0; i < text.size();) {
+        if (std::strchr(" ,\t\r\n", text[i])) {
+            i++;
+            continue;
         }
-        if (secrets.empty()) throw Failure(where + " holds no secret");
+        size_t from = i;
+        while (i < text.size() && !std::strchr(" ,\t\r\n", text[i])) i++;
+        std::string word = text.substr(from, i - from);
+        if (word.size() != 72 || word.compare(0, 8, "evokit1-") ||
+            word.find_first_not_of("0123456789abcdef", 8) != std::string::npos)
+            throw Failure(where + ": secret " + std::to_string(secrets.size() + 1) + " is not evokit1- and 64 digits");
+        Digest secret;
+        for (size_t k = 0; k < 32; k++)
+            secret[k] = static_cast<uint8_t>(std::strtoul(word.substr(8 + 2 * k, 2).c_str(), nullptr, 16));
+        std::array<uint8_t, 48> named;
+        std::memcpy(named.data(), "evokit secret 1", 16); // with the 0 at its end
+        std::memcpy(named.data() + 16, secret.data(), 32);
+        Digest digest = sha256(named.data(), named.size());
+        secrets.push_back({{digest[0], digest[1], digest[2], digest[3]}, secret});
+    }
+    if (secrets.empty()) throw Failure(where + " holds no secret");
+    return secrets;
+}
+
+// What changes when a file is rotated, or can be read at last.
+using Version = std::array<int64_t, 6>;
+
+Version version_of(const struct stat &found) {
+#ifdef __APPLE__
+    const timespec &changed = found.st_mtimespec;
+#else
+    const timespec &changed = found.st_mtim;
+#endif
+    return {static_cast<int64_t>(found.st_ino), changed.tv_sec, changed.tv_nsec, found.st_size, found.st_mode, found.st_uid};
+}
+
+struct stat status_of(const std::string &path) {
+    struct stat found;
+    if (lstat(path.c_str(), &found) != 0) throw Failure(system_error(path + " cannot be read"));
+    return found;
+}
+
+Secrets secrets_in(const std::string &path) {
+    struct stat found = status_of(path);
+    if (S_ISLNK(found.st_mode)) throw Failure(path + " is a symbolic link: give the file itself");
+    if (found.st_mode & 077) throw Failure(path + " can be read or written by others: chmod 600");
+    if (found.st_uid != geteuid()) throw Failure(path + " belongs to another user");
+    for (std::string above, place = directory_of(path); place != above; above = place, place = directory_of(place))
+        if (stat((place == "/" ? "/solver.json" : place + "/solver.json").c_str(), &found) == 0 || has_segments(place))
+            throw Failure(place + " is the directory of a model or a log: choose one outside it");
+    Bytes data = file_at(AT_FDCWD, path);
+    return parsed(std::string(data.begin(), data.end()), path);
+}
+
+}  // namespace
+
+struct evokit_tokens {
+    std::atomic<const Secrets *> present{nullptr}; // threads that serve need no lock for it
+    double lifetime_s = 0;
+    std::string file, directory; // of the secrets, if they are in one
+
+    void take(Secrets secrets) {
+        kept_.push_back(std::make_unique<const Secrets>(std::move(secrets)));
+        present.store(kept_.back().get(), std::memory_order_release);
+    }
+
+    bool refresh() {
+        std::lock_guard<std::mutex> lock(refreshing_);
+        if (file.empty()) return false;
+        const Version version = version_of(status_of(file));
+        if (version == tried_) {
+            if (!failure_.empty()) throw Failure(failure_);
+            return false;
+        }
+        tried_ = version; // also of a file that cannot be used: it is not read for every forged token
+        try {
+            take(secrets_in(file));
+        } catch (const Failure &error) {
+            failure_ = error.what();
+            throw;
+        }
+        failure_.clear();
+        return true;
     }
 
     static void sign(const Digest &secret, const uint8_t *body, uint8_t *out) {
@@ -1182,6 +1244,12 @@ struct evokit_tokens {
         Digest digest = hmac_sha256(secret, text, 15 + body_size);
         std::memcpy(out, digest.data(), hash_size);
     }
+
+  private:
+    std::mutex refreshing_;
+    std::vector<std::unique_ptr<const Secrets>> kept_; // also earlier ones, which a thread may be reading
+    Version tried_{};
+    std::string failure_;
 };
 
 evokit_tokens *evokit_tokens_load(const char *path, double lifetime_s) {
@@ -1191,24 +1259,23 @@ evokit_tokens *evokit_tokens_load(const char *path, double lifetime_s) {
         tokens->lifetime_s = lifetime_s;
         if (!path || !*path) path = std::getenv("EVOKIT_SECRET_FILE");
         if (path && *path) {
-            struct stat found;
-            if (lstat(path, &found) != 0) throw Failure(system_error(std::string(path) + " cannot be read"));
-            if (S_ISLNK(found.st_mode)) throw Failure(std::string(path) + " is a symbolic link: give the file itself");
-            if (found.st_mode & 077) throw Failure(std::string(path) + " can be read or written by others: chmod 600");
-            if (found.st_uid != geteuid()) throw Failure(std::string(path) + " belongs to another user");
-            tokens->directory = directory_of(path);
-            for (std::string above, place = tokens->directory; place != above; above = place, place = directory_of(place))
-                if (stat((place == "/" ? "/solver.json" : place + "/solver.json").c_str(), &found) == 0 || has_segments(place))
-                    throw Failure(place + " is the directory of a model or a log: choose one outside it");
-            Bytes data = file_at(AT_FDCWD, path);
-            tokens->parse(std::string(data.begin(), data.end()), path);
-        } else if (const char *given = std::getenv("EVOKIT_SECRET")) {
-            tokens->parse(given, "EVOKIT_SECRET");
+            std::string given = path;
+            size_t slash = given.rfind('/');
+            if (S_ISLNK(status_of(given).st_mode)) throw Failure(given + " is a symbolic link: give the file itself");
+            tokens->directory = directory_of(given);
+            tokens->file = tokens->directory + "/" + (slash == std::string::npos ? given : given.substr(slash + 1));
+            tokens->refresh();
+        } else if (const char *secrets = std::getenv("EVOKIT_SECRET")) {
+            tokens->take(parsed(secrets, "EVOKIT_SECRET"));
         } else {
             throw Failure("there is no secret: give a file, or set EVOKIT_SECRET_FILE or EVOKIT_SECRET");
         }
         return tokens.release();
     });
+}
+
+int evokit_tokens_refresh(evokit_tokens *tokens) {
+    return guarded(-1, [&] { return tokens->refresh() ? 1 : 0; });
 }
 
 void evokit_tokens_close(evokit_tokens *tokens) { delete tokens; }
@@ -1220,14 +1287,15 @@ int evokit_token_issue_at(const evokit_tokens *tokens, double now, evokit_info *
             do random_bytes(&info->identity, sizeof info->identity), info->identity >>= 64 - arm_bit;
             while (info->identity < 2);
         }
+        const auto &[name, secret] = tokens->present.load(std::memory_order_acquire)->front();
         uint8_t data[token_bytes];
         data[0] = 1, data[1] = info->key ? 0 : 1;
-        std::memcpy(data + 2, tokens->secrets[0].first.data(), 4);
+        std::memcpy(data + 2, name.data(), 4);
         put_little<uint32_t>(data + 6, static_cast<uint32_t>(std::min(4294967295.0, now + tokens->lifetime_s)));
         put_little<uint32_t>(data + 10, info->model_iter_id);
         put_little<uint32_t>(data + 14, info->fingerprint);
         put_little<uint64_t>(data + 18, info->key ? info->key : info->identity);
-        evokit_tokens::sign(tokens->secrets[0].second, data, data + body_size);
+        evokit_tokens::sign(secret, data, data + body_size);
         for (size_t i = 0; i < token_bytes; i += 3) {
             uint32_t three = static_cast<uint32_t>(data[i]) << 16 | static_cast<uint32_t>(data[i + 1]) << 8 | data[i + 2];
             for (int k = 0; k < 4; k++) *token++ = alphabet[three >> (18 - 6 * k) & 63];
@@ -1237,20 +1305,11 @@ int evokit_token_issue_at(const evokit_tokens *tokens, double now, evokit_info *
     });
 }
 
-int evokit_token_redeem_at(const evokit_tokens *tokens, double now, const char *token, evokit_info *info) {
-    uint8_t data[token_bytes];
-    if (!token || strnlen(token, EVOKIT_TOKEN_SIZE) != EVOKIT_TOKEN_SIZE - 1) return EVOKIT_MALFORMED;
-    for (size_t i = 0; i < token_bytes; i += 3, token += 4) {
-        uint32_t three = 0;
-        for (int k = 0; k < 4; k++) {
-            const char *found = std::strchr(alphabet, token[k]);
-            if (!found || !*found) return EVOKIT_MALFORMED;
-            three = three << 6 | static_cast<uint32_t>(found - alphabet);
-        }
-        for (int k = 0; k < 3; k++) data[i + static_cast<size_t>(k)] = static_cast<uint8_t>(three >> (16 - 8 * k));
-    }
-    if (data[0] != 1 || data[1] > 1) return EVOKIT_MALFORMED;
-    for (const auto &[name, secret] : tokens->secrets) {
+namespace {
+
+// 0 and the sample, or the reason for which the token of these bytes is refused.
+int redeemed(const Secrets &secrets, const uint8_t *data, double now, evokit_info *info) {
+    for (const auto &[name, secret] : secrets) {
         if (std::memcmp(name.data(), data + 2, 4)) continue;
         uint8_t hash[hash_size], differ = 0;
         evokit_tokens::sign(secret, data, hash);
@@ -1264,11 +1323,34 @@ int evokit_token_redeem_at(const evokit_tokens *tokens, double now, const char *
     return EVOKIT_UNKNOWN_SECRET;
 }
 
+}  // namespace
+
+int evokit_token_redeem_at(evokit_tokens *tokens, double now, const char *token, evokit_info *info) {
+    uint8_t data[token_bytes];
+    if (!token || strnlen(token, EVOKIT_TOKEN_SIZE) != EVOKIT_TOKEN_SIZE - 1) return EVOKIT_MALFORMED;
+    for (size_t i = 0; i < token_bytes; i += 3, token += 4) {
+        uint32_t three = 0;
+        for (int k = 0; k < 4; k++) {
+            const char *found = std::strchr(alphabet, token[k]);
+            if (!found || !*found) return EVOKIT_MALFORMED;
+            three = three << 6 | static_cast<uint32_t>(found - alphabet);
+        }
+        for (int k = 0; k < 3; k++) data[i + static_cast<size_t>(k)] = static_cast<uint8_t>(three >> (16 - 8 * k));
+    }
+    if (data[0] != 1 || data[1] > 1) return EVOKIT_MALFORMED;
+    const Secrets *known = tokens->present.load(std::memory_order_acquire);
+    const int result = redeemed(*known, data, now, info);
+    if (result != EVOKIT_UNKNOWN_SECRET) return result;
+    evokit_tokens_refresh(tokens); // where the file cannot be read, the secrets that are known stay
+    const Secrets *newest = tokens->present.load(std::memory_order_acquire);
+    return newest == known ? result : redeemed(*newest, data, now, info);
+}
+
 int evokit_token_issue(const evokit_tokens *tokens, evokit_info *info, char token[EVOKIT_TOKEN_SIZE]) {
     return evokit_token_issue_at(tokens, seconds_now(), info, token);
 }
 
-int evokit_token_redeem(const evokit_tokens *tokens, const char *token, evokit_info *info) {
+int evokit_token_redeem(evokit_tokens *tokens, const char *token, evokit_info *info) {
     return evokit_token_redeem_at(tokens, seconds_now(), token, info);
 }
 

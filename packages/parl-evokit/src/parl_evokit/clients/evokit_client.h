@@ -5,7 +5,8 @@
      evokit_source  the newest model of a model directory or a warehouse; evokit_refresh() takes up a newer one at any time
      evokit_sampler a perturbed copy of it, one a thread; it takes the newest model at each evokit_add_noise()
      evokit_log     appends samples and rewards to a log that parl-evokit reads; may be shared among threads
-     evokit_tokens  issues and redeems the form in which a sample leaves the house; may be shared among threads
+     evokit_tokens  issues and redeems the form in which a sample leaves the house; may be shared among threads;
+                    evokit_tokens_refresh() takes up rotated secrets at any time
 
    Functions that can fail return NULL or a number below 0; evokit_error() then says why, in the words of this thread's
    last failure. What the bytes mean: docs/reference/evokit of the repository (noise.md, log.md, tokens.md).
@@ -107,14 +108,17 @@ enum {
 
 /* Secrets of a file of mode 0600; NULL: of the file in EVOKIT_SECRET_FILE, else those in EVOKIT_SECRET. */
 evokit_tokens *evokit_tokens_load(const char *path, double lifetime_s);
+/* Take up secrets that were rotated, from any thread: 1 the file has changed, 0 it has not, -1 it cannot be read and the
+   secrets stay. Redeeming does so by itself where a token names a secret that is not known. */
+int evokit_tokens_refresh(evokit_tokens *tokens);
 void evokit_tokens_close(evokit_tokens *tokens);
 /* The token of a sample that is served now; a sample without noise and identity gets the identity of neither arm. */
 int evokit_token_issue(const evokit_tokens *tokens, evokit_info *info, char token[EVOKIT_TOKEN_SIZE]);
 /* 0 and the sample, or the reason (1 to 4) for which the token is refused. */
-int evokit_token_redeem(const evokit_tokens *tokens, const char *token, evokit_info *info);
+int evokit_token_redeem(evokit_tokens *tokens, const char *token, evokit_info *info);
 /* The same at another time than now, in seconds since 1970. */
 int evokit_token_issue_at(const evokit_tokens *tokens, double now, evokit_info *info, char token[EVOKIT_TOKEN_SIZE]);
-int evokit_token_redeem_at(const evokit_tokens *tokens, double now, const char *token, evokit_info *info);
+int evokit_token_redeem_at(evokit_tokens *tokens, double now, const char *token, evokit_info *info);
 
 /* --- log ------------------------------------------------------------------------------------------------------------ */
 
