@@ -18,6 +18,7 @@ from parl_evokit import (
     InvalidToken,
     LogError,
     LogWriter,
+    SamplingInfo,
     StorageError,
     Tokens,
     _solver_dir,
@@ -25,9 +26,11 @@ from parl_evokit import (
     off_policy,
     read_log,
 )
+from parl_evokit._records import Record
 from parl_evokit._solver_dir import history_line
 from parl_evokit.cli import main
 from parl_evokit.log import _segments
+from parl_evokit.log._frames import Header, frame
 from parl_evokit.log._segments import compact, prune
 from parl_evokit.metrics import Metrics, exposition, page
 
@@ -268,6 +271,16 @@ def test_the_stats_of_a_log_tell_what_is_in_it(agent: AsyncESAgent, tmp_path: Pa
     assert (found["segments"], found["rewards"], found["waiting"], found["models"]) == (7, 84, 0, [0, 3])
     assert found["refused"] == {"malformed": 7}
     assert agent.model_iter_id == 3
+
+
+def test_the_stats_of_a_log_tell_when_its_samples_were_served(tmp_path: Path) -> None:
+    samples = [SamplingInfo([1, number], 0, 9) for number in range(1, 4)]
+    records = [Record(info, None, (1000 + 10 * place) * 10**6) for place, info in enumerate(samples)]
+    records += [Record(info, 1.0) for info in samples]  # as `reward` notes them for a record: without a time
+    head = frame(Header("s" * 32, 9).encode())
+    (tmp_path / "s.evl").write_bytes(head + head + b"".join(frame(record.encode()) for record in records))
+    found = json.loads(evokit("log", "stats", tmp_path, "--json").output)
+    assert (found["rewards"], found["waiting"], found["first"], found["last"]) == (3, 0, 1000.0, 1020.0)
 
 
 def test_the_metrics_tell_of_the_last_update_and_of_all(agent: AsyncESAgent, tmp_path: Path) -> None:

@@ -532,13 +532,15 @@ class DecodedRecords:
         rewarded: Samples with a reward.
         served: Samples without a reward; their column of rewards has no meaning.
         refused: Numbers of refused tokens, by the number of the reason.
-        latest_us: The latest time in a record; 0 for none.
+        earliest_us: The earliest time in a record; 0 for none.
+        latest_us: The latest one; 0 for none.
         unreadable: Indices of the payloads that are not records.
     """
 
     rewarded: Samples
     served: Samples
     refused: Mapping[int, int] = field(default_factory=dict)
+    earliest_us: int = 0
     latest_us: int = 0
     unreadable: tuple[int, ...] = ()
 
@@ -642,13 +644,16 @@ def decode_spans(
     samples = [(mark, record) for mark, record in records if not record.refused]
     with_one = _of([(mark, record) for mark, record in samples if record.reward is not None])
     without = _of([(mark, record) for mark, record in samples if record.reward is None])
-    latest = max(int(times[usual].max(initial=0)), max((record.time_us for _, record in samples), default=0))
+    known = times[usual & (times > 0)]
+    moments = [record.time_us for _, record in samples if record.time_us > 0]
+    moments += [int(known.min()), int(known.max())] if len(known) else []
     all_rewarded = bool(usual.all()) and bool(rewarded.all())
     return DecodedRecords(
         columns if all_rewarded else Samples.concatenated([columns.where(usual & rewarded), with_one]),
         Samples.concatenated([columns.where(usual & ~rewarded), without]),
         refused,
-        latest,
+        min(moments, default=0),
+        max(moments, default=0),
         tuple(unreadable),
     )
 

@@ -384,7 +384,6 @@ def log_stats(paths: tuple[Path, ...], as_json: bool) -> None:
     contents = read_log(paths, max_damage=1.0)
     samples, waiting = contents.samples, contents.waiting
     models = sorted({*samples.models.tolist(), *waiting.models.tolist()})
-    times = [moment for moment in (*samples.times.tolist(), *waiting.times.tolist()) if moment]
     aside = sum(len(list((path / QUARANTINE).glob("*"))) for path in paths if path.is_dir())
     fields = {
         "segments": len(contents.segments),
@@ -392,8 +391,8 @@ def log_stats(paths: tuple[Path, ...], as_json: bool) -> None:
         "rewards": len(samples),
         "waiting": len(waiting),
         "models": [models[0], models[-1]] if models else [],
-        "first": min(times, default=0) / 1e6,
-        "last": max(times, default=0) / 1e6,
+        "first": contents.earliest_us / 1e6,
+        "last": contents.latest_us / 1e6,
         "refused": refusals(contents.refused),
         "damaged": contents.damaged_bytes,
         "quarantined": aside,

@@ -188,7 +188,8 @@ class LogContents:
         quarantined: Files to move aside, because too much of them is damaged or they have no complete header.
         unreadable: Files that are left out until they can be read: a permission is missing, or the disk is damaged.
         refused: Numbers of refused tokens, by the number of the reason (`tokens.Refusal`).
-        latest_us: The latest time in a record, in microseconds since 1970 (UTC); 0 for none.
+        earliest_us: The earliest time in a record, in microseconds since 1970 (UTC); 0 for none.
+        latest_us: The latest one; 0 for none.
     """
 
     samples: Samples
@@ -199,6 +200,7 @@ class LogContents:
     quarantined: list[SegmentReport] = field(default_factory=list)
     unreadable: list[SegmentReport] = field(default_factory=list)
     refused: Counter[int] = field(default_factory=Counter)
+    earliest_us: int = 0
     latest_us: int = 0
 
     def expire(self, model_iter_id: int, max_age: int) -> None:
@@ -305,6 +307,7 @@ def read_log(
         quarantined=[report for path, report in left_out.items() if path not in unreadable] + bad,
         unreadable=list(unreadable.values()),
         refused=reading.batch.refused,
+        earliest_us=reading.batch.earliest_us,
         latest_us=reading.batch.latest_us,
     )
 

@@ -306,11 +306,13 @@ class Batch:
     Attributes:
         parts: The decoded records.
         refused: Numbers of refused tokens, by the number of the reason.
-        latest_us: The latest time in a record.
+        earliest_us: The earliest time in a record; 0 for none.
+        latest_us: The latest one; 0 for none.
     """
 
     parts: list[DecodedRecords] = field(default_factory=list)
     refused: Counter[int] = field(default_factory=Counter)
+    earliest_us: int = 0
     latest_us: int = 0
     _waiting: list[tuple[bytes, NDArray[np.int64], NDArray[np.int64], int, SegmentReport, int]] = field(
         default_factory=list
@@ -363,6 +365,7 @@ class Batch:
             report.damage.append((int(starts[row]) - HEAD.size + place, int(ends[row]) + place))
         self.parts.append(found)
         self.refused.update(found.refused)
+        self.earliest_us = min(filter(None, (self.earliest_us, found.earliest_us)), default=0)
         self.latest_us = max(self.latest_us, found.latest_us)
         self._waiting, self._size = [], 0
 
