@@ -43,6 +43,21 @@ def traffic(random: np.random.Generator, n: int) -> Decisions:
     return Decisions(contexts, actions, p[rows, actions], rewards)
 
 
+def test_a_copy_without_headers_adds_no_decisions(tmp_path: Path) -> None:
+    """Its rewards do not count either, so each of its decisions would have the default reward."""
+    with LogWriter(tmp_path) as log:
+        for number in range(1, 6):
+            info = SamplingInfo([1, number], 0, 9)
+            log.sampled(info, context=[1.0], action=0, propensity=0.5)
+            log.reward(info, 5.0)
+    (segment,) = tmp_path.iterdir()
+    data = bytearray(segment.read_bytes())
+    for place in (10, data.index(data[:10], 1) + 10):  # in both headers
+        data[place] ^= 1
+    (tmp_path / "copy.evl").write_bytes(data)
+    assert read_decisions(tmp_path, default_reward=0.0).rewards.tolist() == [5.0] * 5
+
+
 @pytest.mark.slow
 def test_the_intervals_hold_the_truth_of_a_simulated_shop() -> None:
     random = np.random.default_rng(1)

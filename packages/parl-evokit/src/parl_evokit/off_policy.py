@@ -131,7 +131,7 @@ def read_decisions(
             data = stretch_of(file.path, 0, file.size)
         except (FileGone, FileUnreadable):  # as `read_log` leaves it out
             continue
-        fingerprint = 0
+        fingerprint: int | None = None
         for payload in scan(data).payloads:
             try:
                 if is_header(payload):
@@ -139,6 +139,8 @@ def read_decisions(
                     continue
                 record = Record.decode(payload)
             except RecordError:
+                continue
+            if fingerprint is None:  # `read_log` leaves out a segment without a header, with its rewards
                 continue
             if record.action is None or not (any(record.info.key) or record.info.identity):
                 continue
