@@ -316,6 +316,17 @@ def test_prometheus_client_has_the_same_metrics(agent: AsyncESAgent, tmp_path: P
     assert "evokit_quarantined_segments_total 0.0" in told
 
 
+def test_an_arm_without_rewards_has_no_mean_in_prometheus_client() -> None:
+    prometheus_client = pytest.importorskip("prometheus_client")
+    registry = prometheus_client.CollectorRegistry()
+    metrics, es = Metrics(registry), ESAgent({"solver": {"guard": {"control_share": 0.5}}}, mlp([4, 2]))
+    for number in range(2):
+        infos = [info for info in es.clone().draw(40) if number == 0 or info.noise_key]
+        metrics.observe(es.update(infos, np.arange(float(len(infos)))))
+        found = registry.get_sample_value("evokit_mean_reward", {"arm": "control"})
+        assert (found is None) == (number == 1)
+
+
 def test_the_page_is_one_file_and_begins_with_the_alarm_when_updates_have_stopped(
     agent: AsyncESAgent, tmp_path: Path
 ) -> None:

@@ -142,7 +142,7 @@ class Metrics:
         line = {**vars(report), "set_aside": vars(report.set_aside)}
         for name, series in _values([line]).items():
             metric = self._series[name]
-            if name == "stale_samples":
+            if name in {"mean_reward", "stale_samples"}:  # of this update alone: an arm or an age may have none
                 metric.clear()
             for label, value in series.items():
                 one = metric.labels(label.split('"')[1]) if label else metric
