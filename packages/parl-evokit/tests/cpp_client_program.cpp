@@ -11,6 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "evokit_client.h"
 
 namespace {
@@ -209,6 +212,17 @@ int feedback(char **given) {
     return result;
 }
 
+// forked LOG SECRET: two refused tokens, of which one is not written yet, then a child that closes the log as well
+int forked(char **given) {
+    evokit_tokens *tokens = evokit_tokens_load(given[1], 3600);
+    evokit_log *log = tokens ? evokit_log_open(given[0], tokens, 0) : nullptr;
+    if (!log) return failed();
+    for (int i = 0; i < 2; i++) evokit_log_reward_token(log, "none", 1.0f);
+    const pid_t child = fork();
+    if (child > 0) waitpid(child, nullptr, 0);
+    return evokit_log_close(log) ? failed() : 0;
+}
+
 // bare LOG, lines "key identity model fingerprint" on standard input: the result of a reward for each
 int bare(char **given) {
     evokit_log *log = evokit_log_open(given[0], nullptr, 0);
@@ -263,7 +277,7 @@ int main(int argc, char **argv) {
     const Command commands[] = {{"noise", 7, noise},   {"record", 4, record},         {"issue", 3, issue},
                                 {"redeem", 2, redeem}, {"serve", 9, serve},           {"parameters", 2, parameters},
                                 {"speed", 4, speed},   {"feedback", 2, feedback},     {"values", 2, values},
-                                {"bare", 1, bare},     {"rotated", 1, rotated}};
+                                {"bare", 1, bare},     {"rotated", 1, rotated}, {"forked", 2, forked}};
     for (const Command &command : commands)
         if (argc == command.arguments + 2 && !std::strcmp(argv[1], command.name)) return command.run(argv + 2);
     std::fprintf(stderr, "usage: see cpp_client_program.cpp\n");

@@ -597,6 +597,13 @@ def test_rewards_for_bad_tokens_are_refused_and_counted_in_the_log(cpp: Command,
     assert sorted(contents.samples.rewards.tolist()) == [1.5, 2.5]
 
 
+def test_a_forked_child_of_a_cpp_service_does_not_write_its_parents_tally_once_more(
+    cpp: Command, tmp_path: Path
+) -> None:
+    said(cpp, "forked", tmp_path / "log", create_secret(tmp_path / "secret"))
+    assert read_log(tmp_path / "log").refused == {1: 2}
+
+
 def test_the_cpp_client_logs_no_sample_that_readers_would_take_for_damage(cpp: Command, tmp_path: Path) -> None:
     good, bad = "42 0 3 9\n", ["1 0 3 9", f"{2**62} 0 3 9", f"0 {2**62} 3 9", f"42 0 {2**31} 9"]
     assert said(cpp, "bare", tmp_path / "log", given=good + "\n".join(bad)) == ["0", "-1", "-1", "-1", "-1"]

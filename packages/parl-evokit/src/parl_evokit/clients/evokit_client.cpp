@@ -1403,7 +1403,7 @@ struct evokit_log {
     std::array<uint64_t, 6> refused{};
     std::mutex writing;
     int file = -1;
-    pid_t owner = 0;
+    pid_t owner = 0, counting = getpid(); // the process whose segment this is, and whose refused tokens
     uint32_t fingerprint = 0;
 
     static double clock() {
@@ -1496,6 +1496,12 @@ struct evokit_log {
         if (fsync_every && ++unsynced >= fsync_every) sync();
     }
 
+    // The tally of this process; after a fork the parent's is the parent's to write.
+    std::array<uint64_t, 6> &own_refused() {
+        if (counting != getpid()) refused.fill(0), counting = getpid();
+        return refused;
+    }
+
     void tally() {
         if (file < 0 || owner != getpid()) begin(fingerprint);
         uint8_t record[128], frame[136];
@@ -1540,7 +1546,8 @@ evokit_log *evokit_log_open(const char *directory, evokit_tokens *tokens, unsign
 int evokit_log_close(evokit_log *log) {
     std::unique_ptr<evokit_log> owned(log);
     return guarded(-1, [&] {
-        if (std::any_of(log->refused.begin(), log->refused.end(), [](uint64_t count) { return count > 0; })) log->tally();
+        const auto &refused = log->own_refused();
+        if (std::any_of(refused.begin(), refused.end(), [](uint64_t count) { return count > 0; })) log->tally();
         log->end();
         return 0;
     });
@@ -1578,7 +1585,7 @@ int evokit_log_reward_token(evokit_log *log, const char *token, float reward) {
         if (!reason && !std::isfinite(reward)) reason = EVOKIT_BAD_REWARD;
         std::lock_guard<std::mutex> lock(log->writing);
         if (reason) {
-            log->refused[static_cast<size_t>(reason)]++;
+            log->own_refused()[static_cast<size_t>(reason)]++;
             if (log->tallied < 0 || evokit_log::clock() - log->tallied >= 1.0) log->tally();
             return reason;
         }
