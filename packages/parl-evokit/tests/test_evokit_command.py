@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from parl_evokit import ESAgent, LogWriter, SamplingInfo, mlp
+from parl_evokit import ESAgent, LogWriter, SamplingInfo, mlp, read_log
 from parl_evokit.cli import main
 from parl_evokit.log import write_raw
 
@@ -206,6 +206,17 @@ def test_a_model_does_not_go_where_the_log_is(workplace: Path) -> None:
     update = [argument.replace("./model_warehouse/model_dir_1", "sampling_log") for argument in offline_update(0)]
     assert "sampling_log is one of the logs" in evokit(*update, expect=4).output
     assert [path.suffix for path in (workplace / "sampling_log").iterdir()] == [".evl"]
+
+
+def test_rewards_that_only_come_again_are_nothing_new(workplace: Path) -> None:
+    evokit(*init_solver())
+    evokit(*online_sampling(0))
+    evokit(*offline_update(0))
+    used = read_log("sampling_log")
+    with LogWriter("sampling_log") as log:
+        for info, reward in zip(used.infos, used.rewards, strict=True):
+            log.reward(info, reward)
+    assert "used" in evokit(*offline_update(1), expect=3).stderr
 
 
 def test_missing_things_are_reported_with_their_exit_code(workplace: Path) -> None:

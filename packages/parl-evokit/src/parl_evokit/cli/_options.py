@@ -224,7 +224,7 @@ def report_fields(report: UpdateReport) -> dict[str, Any]:
 def _code(error: Exception) -> int:
     if isinstance(error, NothingToUpdate):
         aside = None if error.report is None else error.report.set_aside
-        return DAMAGED if aside is not None and aside.total > aside.too_old else NOTHING_NEW
+        return DAMAGED if aside is not None and aside.total > aside.too_old + aside.used else NOTHING_NEW
     if isinstance(error, OSError) or getattr(error.__cause__, "errno", None) in PREVENTED:
         return FAILED
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), USAGE)
