@@ -316,6 +316,26 @@ def test_worse_models_are_found_as_soon_in_unequal_arms(present: int, holdout: i
     assert np.mean([hours for _, hours in found]) < 8
 
 
+@pytest.mark.parametrize("common", [1e9, 1e12])
+def test_a_part_that_all_rewards_have_in_common_does_not_count(common: float) -> None:
+    found = []
+    for part in (0.0, common):
+        random, comparison = np.random.default_rng(1), Comparison()
+        for present in (4, 5, 20):  # the first are fewer than it takes, and are added to the next
+            arms = np.round(1024 * random.standard_normal((2, present))) / 1024 + part
+            comparison = comparison.with_rewards(arms[0].tolist(), arms[1].tolist(), 8)
+        found.append([comparison.variance, *comparison.interval(0.01)])
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
+def test_the_sums_of_an_arm_are_those_of_all_its_rewards() -> None:
+    rewards = np.random.default_rng(1).standard_normal(30)
+    parts = [Control.of(part.tolist()) for part in np.split(rewards, [3, 4, 20])]
+    together = parts[0] + parts[1] + parts[2] + parts[3] + Control()
+    assert together.count == 30
+    assert (together.mean, together.spread) == pytest.approx((rewards.mean(), 30 * rewards.var()))
+
+
 def test_an_update_that_fails_counts_no_control_rewards() -> None:
     es = ES(np.ones(6), settings(rollback=True, min_control=2))
     update(es, [10.0, 10.1])
@@ -450,6 +470,7 @@ def test_a_comparison_of_an_earlier_version_goes_on() -> None:
     update(es, rewards_of(10.0, 10, 1), rewards_of(10.0, 10, 2))
     state, again = es.state(), ES(np.ones(6), es.config)
     state["guard.comparison"] = state["guard.comparison"][:-1]  # which ended with the rewards of the holdout
+    state["guard.waiting"] = state.pop("guard.arms")  # which had sums of squares; both arms have no rewards here
     again.load_state(state)
     assert again.guard.comparison == replace(es.guard.comparison, varied=0.0)
 

@@ -53,30 +53,29 @@ class Control:
     Attributes:
         count: The number of rewards.
         total: The sum of the rewards.
-        squares: The sum of their squares.
+        spread: The sum of squared differences from their mean; a sum of squares would round it off where the rewards
+            have a large part in common.
     """
 
     count: int = 0
     total: float = 0.0
-    squares: float = 0.0
+    spread: float = 0.0
 
     @classmethod
     def of(cls, rewards: Sequence[float]) -> "Control":
         """Return the sums of these rewards."""
-        return cls(len(rewards), fsum(rewards), fsum(reward * reward for reward in rewards))
+        mean = fsum(rewards) / len(rewards) if rewards else 0.0
+        return cls(len(rewards), fsum(rewards), fsum((reward - mean) ** 2 for reward in rewards))
 
     def __add__(self, other: "Control") -> "Control":
-        return Control(self.count + other.count, self.total + other.total, self.squares + other.squares)
+        count = self.count + other.count
+        between = (self.mean - other.mean) ** 2 * (self.count * other.count / count) if count else 0.0
+        return Control(count, self.total + other.total, self.spread + other.spread + between)
 
     @property
     def mean(self) -> float:
         """Mean of the rewards; 0 for none."""
         return self.total / self.count if self.count else 0.0
-
-    @property
-    def spread(self) -> float:
-        """The sum of squared differences from the mean."""
-        return max(0.0, self.squares - self.count * self.mean**2)
 
 
 class Verdict(Enum):
@@ -235,11 +234,11 @@ class Guard:
         if not self._settings.rollback:
             return {}
         c = self.comparison
-        arms = [[arm.count, arm.total, arm.squares] for arm in (c.present, c.holdout)]
+        arms = [[arm.count, arm.total, arm.spread] for arm in (c.present, c.holdout)]
         numbers = [c.number, c.information, c.total, c.squares, c.spread, c.freedom, c.seen_present, c.seen_holdout]
         numbers.append(c.varied)
         arrays: dict[str, NDArray[Any]] = {
-            _PREFIX + "waiting": np.array(arms, np.float64),
+            _PREFIX + "arms": np.array(arms, np.float64),
             _PREFIX + "comparison": np.array(numbers, np.float64),
         }
         if self._parameters is not None:
@@ -260,7 +259,10 @@ class Guard:
             if len(numbers) == FORMER_NUMBERS:
                 numbers.append(0.0)
             number, information, total, squares, spread, freedom, present_seen, holdout_seen, varied = numbers
-            present, holdout = (Control(int(count), *sums) for count, *sums in own["waiting"].tolist())
+            if "arms" in own:
+                present, holdout = (Control(int(count), *sums) for count, *sums in own["arms"].tolist())
+            else:
+                present, holdout = (_of_squares(int(count), *sums) for count, *sums in own["waiting"].tolist())
             counts = int(freedom), int(present_seen), int(holdout_seen)
             self.comparison = Comparison(
                 int(number), present, holdout, information, total, squares, spread, *counts, varied
@@ -269,6 +271,11 @@ class Guard:
             self._number = int(own["number"]) if self._parameters is not None else None
             self._state = within("state.", own)
         return {name: array for name, array in state.items() if not name.startswith(_PREFIX)}
+
+
+def _of_squares(count: int, total: float, squares: float) -> Control:
+    """Return the sums of an arm in state of earlier versions, which has the sum of squares."""
+    return Control(count, total, max(0.0, squares - total**2 / count) if count else 0.0)
 
 
 def shortened(before: FlatVector, after: FlatVector, ratio: float, std: float | FlatVector = 0.0) -> FlatVector:
