@@ -148,7 +148,8 @@ class CmaFamily(Strategy):
         self._bests: deque[float] = deque()
         self._evaluations = 0
         self._begin()
-        if self._narrowed():
+        self._limit_deviations()
+        if self._bounds is not None:  # as after a load; without bounds, the noise has the same bits by itself
             self._sample_with(*self._shape())
 
     @classmethod
@@ -188,7 +189,7 @@ class CmaFamily(Strategy):
             search = cls(box.moved(search.mean, found.mean - box.searched(search.mean))[0], config, layout)
         search._sigma = found.sigma
         search._begin_with(found.covariance)
-        search._narrowed()
+        search._limit_deviations()
         search._sample_with(*search._shape())
         return search
 
@@ -267,7 +268,7 @@ class CmaFamily(Strategy):
         elif beyond:
             self._load_own_state(state)
             raise StepDiverged("samples would not be finite; rewards grow as far as numbers reach")
-        self._narrowed()
+        self._limit_deviations()
         std, transform = self._shape()
         return Advance(mean.astype(np.float32), std, norm, transform)
 
@@ -315,21 +316,20 @@ class CmaFamily(Strategy):
         step = self.config.solver.sampling.gaussian_sampling.std * normals
         return self._origin + step if self._bounds is None else self._bounds.moved(self._origin, step)[0]
 
-    def _narrowed(self) -> bool:
-        """Reduce standard deviations to what the box allows, and return whether any was larger."""
+    def _limit_deviations(self) -> None:
+        """Reduce standard deviations to what the box allows."""
         if self._bounds is None:
-            return False
+            return
         most, deviations = self._largest_std, self._deviations_of_samples()
         wide = deviations > most
         if not wide.any():
-            return False
+            return
         factors = np.ones(len(most))
         factors[wide] = most[wide] / deviations[wide]
         common = float(factors.max())
         self._sigma *= common
         if common > factors.min():
             self._narrow(factors / common)
-        return True
 
     @abstractmethod
     def _deviations_of_samples(self) -> NDArray[np.float64]:
