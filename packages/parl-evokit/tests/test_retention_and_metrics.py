@@ -305,6 +305,17 @@ def test_report_and_metrics_tell_of_damaged_segments(agent: AsyncESAgent, tmp_pa
     assert "evokit_quarantined_segments_total 1\n" in evokit("metrics", "--model_dir", tmp_path / "warehouse").output
 
 
+def test_a_report_of_a_long_history_says_that_it_begins_later(
+    agent: AsyncESAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "warehouse" / "model_iter_id-4"
+    agent.update_from_log(tmp_path / "log")
+    assert "<p>4 updates;" in page(directory, time.time(), 3600.0)
+    monkeypatch.setattr(_solver_dir, "_KEPT", 3)
+    agent.save(directory)
+    assert "<p>the newest 3 updates;" in page(directory, time.time(), 3600.0)
+
+
 def test_prometheus_client_has_the_same_metrics(agent: AsyncESAgent, tmp_path: Path) -> None:
     client = pytest.importorskip("prometheus_client", reason="metrics in a process need prometheus_client")
     registry = client.CollectorRegistry()

@@ -166,6 +166,7 @@ def page(model_dir: Path, now: float, stale_after_s: float) -> str:
     """
     lines, last = _history(model_dir)
     since = now - last
+    newest = "the newest " if lines and lines[0].get("previous") else ""  # earlier lines are not kept
     ages = [str(age) for age in sorted({int(age) for line in lines for age in line["stale"]})]
     reasons = sorted({reason for line in lines for reason in line.get("refused", {})})
     aside = sorted({reason for line in lines for reason, count in line["set_aside"].items() if count})
@@ -186,7 +187,7 @@ def page(model_dir: Path, now: float, stale_after_s: float) -> str:
         "<!doctype html><meta charset=utf-8><title>evokit</title><style>body{font:14px sans-serif;margin:2em}"
         ".alarm{background:#d62728;color:#fff;padding:.6em}svg{display:block}</style>"
         f"<h1>{html.escape(str(model_dir))}</h1>{stopped if since > stale_after_s else ''}"
-        f"<p>{len(lines)} updates; the last one at {_utc(last)}, {since / 3600:.1f} hours before this page "
+        f"<p>{newest}{len(lines)} updates; the last one at {_utc(last)}, {since / 3600:.1f} hours before this page "
         f"({_utc(now)}).</p>{''.join(plots)}"
         f"<h2>rollbacks</h2><ul>{''.join(rollbacks) or '<li>none</li>'}</ul>\n"
     )
