@@ -1,13 +1,17 @@
 """A reward counts for a token that was issued here, has not been changed, and has not expired; secrets stay secret."""
 
 import base64
+import contextlib
 import copy
 import os
+import pickle
 import re
 import signal
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +214,38 @@ def test_a_reward_that_is_none_is_refused_by_name_and_its_token_stays_good(
         log.reward(token, 1.0)
     assert read_log(tmp_path).rewards == [1.0]
     assert tokens.refused == {Refusal.BAD_REWARD: 1}
+
+
+def test_threads_count_every_refused_token(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread may be interrupted between reading a count and writing it."""
+    both, own = threading.Barrier(2), threading.local()
+    shown = Refusal.__hash__
+
+    def hashed(reason: Refusal) -> int:
+        own.calls = getattr(own, "calls", 0) + 1
+        if own.calls == 2:  # the first is that of reading, this one that of writing
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+        return shown(reason)
+
+    with pytest.raises(InvalidToken):
+        tokens.redeem("x" * 56)
+    monkeypatch.setattr(Refusal, "__hash__", hashed)
+    with ThreadPoolExecutor(2) as pool:
+        errors = [work.exception() for work in [pool.submit(tokens.redeem, "x" * 56) for _ in range(2)]]
+    monkeypatch.undo()
+    assert all(isinstance(error, InvalidToken) for error in errors)
+    assert tokens.refused == {Refusal.MALFORMED: 3}
+
+
+def test_tokens_can_be_sent_to_another_process(tokens: Tokens) -> None:
+    with pytest.raises(InvalidToken):
+        tokens.redeem("x" * 56)
+    again = pickle.loads(pickle.dumps(tokens))
+    with pytest.raises(InvalidToken):
+        again.redeem("x" * 56)
+    assert again.refused == {Refusal.MALFORMED: 2}
+    assert again.redeem(tokens.issue(SamplingInfo([1, 2], 3, 4))).key == [1, 2]
 
 
 def test_refused_tokens_are_tallied_in_few_records(tmp_path: Path, tokens: Tokens) -> None:

@@ -22,12 +22,14 @@ import re
 import secrets as random
 import stat
 import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from parl_core.atomic_write import atomic_write
 from parl_evokit._directories import path_of
@@ -105,6 +107,13 @@ class Tokens:
         self._file: Path | None = None
         self._version: object = None  # of the file when it was read
         self.refused: Counter[Refusal] = Counter()
+        self._counting = threading.Lock()  # an increment of a `Counter` is several steps
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_counting"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _counting=threading.Lock())
 
     @classmethod
     def load(
@@ -182,8 +191,13 @@ class Tokens:
         try:
             return self._redeem(token)
         except InvalidToken as error:
-            self.refused[error.reason] += 1
+            self.refuse(error.reason)
             raise
+
+    def refuse(self, reason: Refusal) -> None:
+        """Count a token that is refused for this reason."""
+        with self._counting:
+            self.refused[reason] += 1
 
     def _redeem(self, token: object) -> SamplingInfo:
         if not isinstance(token, str):

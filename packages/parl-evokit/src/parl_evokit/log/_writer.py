@@ -144,7 +144,7 @@ class LogWriter:
                     raise InvalidReward(f"a reward must be a finite number, not {number}")
                 FLOAT.pack(number)
             except (RecordError, InvalidReward, OverflowError) as error:
-                self._tokens.refused[Refusal.BAD_REWARD] += 1
+                self._tokens.refuse(Refusal.BAD_REWARD)
                 self._refuse(Refusal.BAD_REWARD)
                 if isinstance(error, OverflowError):
                     raise RecordError(f"a reward must be a float32 number, for which {number} is too large") from error
