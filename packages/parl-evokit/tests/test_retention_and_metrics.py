@@ -30,7 +30,7 @@ from parl_evokit._records import Record
 from parl_evokit._solver_dir import history_line
 from parl_evokit.cli import main
 from parl_evokit.log import _segments
-from parl_evokit.log._frames import Header, frame
+from parl_evokit.log._frames import Header, find_frames, frame
 from parl_evokit.log._segments import compact, prune
 from parl_evokit.metrics import Metrics, exposition, page
 
@@ -171,6 +171,37 @@ def test_copies_of_a_segment_are_archived_once(tmp_path: Path) -> None:
     (log / "copy.evl").write_bytes(segment.read_bytes())
     assert compact([log], ledger, tmp_path / "archive").records == 2
     assert len(read_log(tmp_path / "archive").samples) == 2
+
+
+def test_copies_in_two_logs_are_archived_once_with_what_either_has_whole(tmp_path: Path) -> None:
+    log, ledger = used_log(tmp_path, 1)
+    (segment,) = log.iterdir()
+    data = segment.read_bytes()
+    places = find_frames(data).places
+    other = tmp_path / "other"
+    other.mkdir()
+    for path, place in ((segment, places[-1]), (other / segment.name, places[-2])):  # another record is damaged in each
+        damaged = bytearray(data)
+        damaged[place + 10] ^= 1
+        path.write_bytes(damaged)
+    done = compact([log, other], ledger, tmp_path / "archive")
+    assert (done.records, len(done.segments), done.kept) == (2, 2, 0)
+    assert len(read_log(tmp_path / "archive").samples) == 2
+
+
+def test_a_copy_of_what_a_killed_run_has_archived_is_not_archived_again(tmp_path: Path) -> None:
+    log, ledger = used_log(tmp_path, 1)
+    (segment,) = log.iterdir()
+    other, staged = tmp_path / "other", log / f"archiving-{'5' * 32}"
+    staged.mkdir()
+    other.mkdir()
+    (other / "copy.evl").write_bytes(segment.read_bytes())
+    segment.rename(staged / segment.name)
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / f"archive-{'5' * 12}.evl").write_bytes(b"written")
+    done = compact([log, other], ledger, tmp_path / "archive")
+    assert (done.records, len(done.segments), done.archives) == (0, 2, [])
+    assert [*log.iterdir(), *other.iterdir()] == []
 
 
 @pytest.mark.parametrize("command", ["prune", "compact"])

@@ -27,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf
 from os import PathLike
 from pathlib import Path
@@ -598,12 +599,12 @@ def compact(
     target = path_of(archive, StorageError)
     if any(os.path.realpath(log) == os.path.realpath(target) for log in logs):
         raise LogError(f"{target} is one of the logs, so its records would count again: choose another directory")
-    result = RetentionReport()
+    result, archived = RetentionReport(), _Archived()
     for folder in logs:
         for staged in sorted(folder.glob(f"{STAGED}*")):
             with _mine(staged) as mine:
                 if mine:
-                    _into_archive(staged, target, result)
+                    _into_archive(staged, target, result, archived)
     together: dict[tuple[Path, int], list[Path]] = {}
     for file, header in used_files(logs, ledger, fingerprint, older_than_days):
         if header is None:
@@ -620,8 +621,28 @@ def compact(
                     for path in files:
                         with contextlib.suppress(FileNotFoundError):  # another process was faster
                             path.rename(staged / path.name)
-                _into_archive(staged, target, result)
+                _into_archive(staged, target, result, archived)
     return result
+
+
+class _Archived:
+    """The records that one run of `compact` has archived, by segment and place, since logs may have copies."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, set[int]] = {}
+
+    def others_of(self, files: Iterable[Path]) -> Iterator[bytes]:
+        """Yield the payloads of the records of files that are not archived yet, which are archived then."""
+        for file in files:
+            header, _ = read_header(LogFile(file, file.stat().st_size))
+            places = self._places.setdefault(header.segment if header else str(file), set())
+            data = stretch_of(file, 0, file.stat().st_size)
+            found = find_frames(data)
+            for place, end in zip(found.places, found.ends, strict=True):
+                payload = data[place + HEAD.size : end]
+                if place not in places and not is_header(payload):
+                    places.add(place)
+                    yield payload
 
 
 @contextlib.contextmanager
@@ -650,19 +671,25 @@ def _mine(staged: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _into_archive(staged: Path, target: Path, result: RetentionReport) -> None:
+def _into_archive(staged: Path, target: Path, result: RetentionReport, archived: _Archived) -> None:
     """Write a folder of files into one segment, unless that has been done, and remove the folder."""
     name = staged.name.removeprefix(STAGED)
     path = target / f"archive-{name[:DIGITS]}{SUFFIX}"
     files = sorted(staged.iterdir())
     size = sum(file.stat().st_size for file in files)
-    if files and not path.exists():
+    records = archived.others_of(files)
+    if path.exists():
+        for _ in records:  # which are archived
+            pass
+    else:
         try:
-            target.mkdir(parents=True, exist_ok=True)
-            for left in target.glob(f".{path.name}.*.tmp"):  # of a run that was killed
-                left.unlink(missing_ok=True)
-            with atomic_write(path) as out:
-                result.records += _write_together(out, name, files)
+            if (first := next(records, None)) is not None:
+                target.mkdir(parents=True, exist_ok=True)
+                for left in target.glob(f".{path.name}.*.tmp"):  # of a run that was killed
+                    left.unlink(missing_ok=True)
+                with atomic_write(path) as out:
+                    result.records += _write_together(out, name, files[0], chain([first], records))
+                result.archives.append(path)
         except BaseException as error:
             with contextlib.suppress(OSError):  # a later run finds what stays
                 for file in files:
@@ -671,7 +698,6 @@ def _into_archive(staged: Path, target: Path, result: RetentionReport) -> None:
             if isinstance(error, OSError):
                 raise StorageError(f"{path} cannot be written: {error}; no segment was removed") from error
             raise
-        result.archives.append(path)
     for file in files:
         _remove(file)
     with _making(staged):
@@ -680,23 +706,15 @@ def _into_archive(staged: Path, target: Path, result: RetentionReport) -> None:
     result.size += size
 
 
-def _write_together(out: IO[bytes], name: str, files: Sequence[Path]) -> int:
-    """Write a segment of this name that has the records of all files, copies of a segment once; return their number."""
-    headers = [read_header(LogFile(file, file.stat().st_size))[0] for file in files]
-    head = frame(Header(name, headers[0].fingerprint if headers[0] else 0, time_us=time.time_ns() // 1000).encode())
+def _write_together(out: IO[bytes], name: str, file: Path, records: Iterable[bytes]) -> int:
+    """Write a segment of this name that has these records, with the fingerprint of a file; return their number."""
+    header, _ = read_header(LogFile(file, file.stat().st_size))
+    head = frame(Header(name, header.fingerprint if header else 0, time_us=time.time_ns() // 1000).encode())
     out.write(head + head)
     count = 0
-    written: dict[str, set[int]] = {}
-    for file, header in zip(files, headers, strict=True):
-        places = written.setdefault(header.segment if header else file.name, set())
-        data = stretch_of(file, 0, file.stat().st_size)
-        found = find_frames(data)
-        for place, end in zip(found.places, found.ends, strict=True):
-            payload = data[place + HEAD.size : end]
-            if place not in places and not is_header(payload):
-                out.write(frame(payload))
-                places.add(place)
-                count += 1
+    for payload in records:
+        out.write(frame(payload))
+        count += 1
     return count
 
 
