@@ -36,7 +36,7 @@ class Leaving:
     Rewards are 1 and 10 times the number of the step, counted from 1.
     """
 
-    possible_agents = ("first", "second")
+    possible_agents: tuple[str, ...] = ("first", "second")
     metadata: Mapping[str, Any] = {}
     render_mode = None
     ends = (2, 4)
@@ -220,6 +220,39 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(name: str, memory: Any, tmp
     with Run.resume(run.path) as run:
         parts = train(make_agent(make, name, memory), run, 128)
     assert all((array == parts[key]).all() for key, array in whole.items())
+
+
+class Parting(Leaving):
+    """Four agents with a single choice. In step 2 one terminates and one is truncated; in step 4 the others are."""
+
+    possible_agents = ("ended", "cut", "stayed", "stayed_too")
+
+    def action_space(self, agent: str) -> spaces.Discrete:
+        return spaces.Discrete(1)
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        self.at += 1
+        names, seen = list(self.agents), self._seen()
+        self.agents = list(self.possible_agents[self.at // 2 * 2 :])
+        gone = set(names) - set(self.agents)
+        ended = {name: name in gone and name == "ended" for name in names}
+        cut = {name: name in gone and name != "ended" for name in names}
+        return seen, dict.fromkeys(names, 1.0), ended, cut, {name: {} for name in names}
+
+
+def test_a_truncated_episode_is_bootstrapped_from_the_actions_of_all_that_would_have_gone_on() -> None:
+    agent = make_agent(lambda: JointEnv(Parting()), "COMA")
+    with make_vector_env(lambda: JointEnv(Parting()), 1) as envs:
+        rollout = RolloutCollector(agent, envs, 4, seed=0).collect()
+    assert rollout.truncated[3, 0].tolist() == [False, False, True, True]
+    env = JointEnv(Parting())
+    env.reset(seed=0)
+    for _ in range(4):
+        last = env.step([0] * 4)[0]
+    obs = {name: agent.alg._tensor(np.asarray(array)[None]) for name, array in last.items()}
+    taken = np.array([0, 0, 1, 1], np.float32).reshape(1, 4, 1)  # those that left in step 2 are not there
+    by_hand = agent.alg._array(agent.alg.target_model.values(obs, agent.alg._tensor(taken)))[0, 2:, 0]
+    np.testing.assert_allclose(rollout.next_value[3, 0, 2:], by_hand, rtol=1e-5)
 
 
 def test_agents_that_leave_are_learned_from_with_every_algorithm() -> None:

@@ -199,7 +199,8 @@ class RolloutCollector:
                 after = _as_it_led_to(self._obs, ended, infos)
                 reward[t], terminated[t], truncated[t] = _of_agents(active[t], after, over, cut)
             for i in ended[~over[ended]].tolist():
-                last_seen[t, i] = acting.seen(infos["final_obs"][i], i)
+                last = infos["final_obs"][i]
+                last_seen[t, i] = acting.seen(last if active is None else _as_if_it_went_on(last, active[t, i]), i)
             if ended.size:
                 acting.begin(ended)
         check_rewards(reward, "of the rollout")
@@ -364,6 +365,15 @@ def _as_it_led_to(obs: Mapping[str, Any], ended: NDArray[np.int64], infos: Mappi
         for name, array in parts.items():
             array[i] = infos["final_obs"][i][name]
     return parts
+
+
+def _as_if_it_went_on(last: Mapping[str, Any], active: Bools) -> Mapping[str, Any]:
+    """Return the last joint observation of a truncated episode with the agents `alive` that would have acted next.
+
+    These are the agents that acted, `active` `[agents]`, and have not terminated: the values of agents that see each
+    other's actions are bootstrapped from an episode that goes on.
+    """
+    return {**last, "alive": np.maximum(last["alive"], active & (last["terminated"] == 0))}
 
 
 def _of_agents(active: Bools, after: Mapping[str, Any], over: Bools, cut: Bools) -> tuple[Floats, Bools, Bools]:
