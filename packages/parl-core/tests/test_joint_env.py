@@ -224,6 +224,23 @@ def test_the_mean_is_of_the_agents_that_acted() -> None:
     assert env.step([0, 3])[1] == 3.0
 
 
+def test_the_state_does_not_change_with_the_environments_own_array() -> None:
+    class InPlace(Leaving):
+        state_space = spaces.Box(-9.0, 9.0, (1,), np.float32)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = np.zeros(1, np.float32)
+
+        def state(self) -> Any:
+            self.own[:] = self.t
+            return self.own
+
+    env = JointEnv(InPlace())
+    states = [env.reset()[0]["state"], *(env.step([1, 0])[0]["state"] for _ in range(2))]
+    assert [state.tolist() for state in states] == [[0], [1], [2]]
+
+
 def test_masks_have_padding_and_what_infos_say() -> None:
     env = JointEnv(Leaving(masks=True))
     obs, infos = env.reset()

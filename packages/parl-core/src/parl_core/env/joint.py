@@ -527,13 +527,13 @@ class _Features:
         self._scale = (low.astype(np.float32), span.astype(np.float32)) if low.any() or (span != 1.0).any() else None
 
     def of(self, observation: Any) -> NDArray[np.float32]:
-        """Return the features of one observation.
+        """Return the features of one observation, in an array of their own.
 
         Raises:
             ValueError: it has another number of entries than the space, or is not in it.
         """
         flat = observation if self._is_box else spaces.flatten(self._space, observation)
-        row = np.asarray(flat, np.float32).reshape(self.size)
+        row = np.array(flat, np.float32).reshape(self.size)
         return row if self._scale is None else (row - self._scale[0]) / self._scale[1]
 
 
