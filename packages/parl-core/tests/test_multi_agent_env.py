@@ -87,6 +87,18 @@ def test_the_zeros_of_an_agent_that_left_have_the_parts_of_its_space() -> None:
     np.testing.assert_equal(obs[0], {"seen": np.zeros(2), "both": (0, np.zeros(2))})
 
 
+def test_scores_choose_among_the_actions_of_a_space_that_starts_elsewhere() -> None:
+    class FromOne(Leaving):
+        def action_space(self, agent: str) -> Any:
+            return gymnasium.spaces.Discrete(4, start=1)
+
+    env = ParallelAgents(FromOne())
+    env.reset()
+    env.step([[0.9, 0.1, 0.0, 0.0], [0.0, 0.1, 0.0, 0.9]])
+    env.step([1, 4])
+    assert env.env.actions == [{"a": 1, "b": 4}] * 2
+
+
 def test_a_wrong_number_of_actions_is_refused_with_the_agents_names() -> None:
     env = ParallelAgents(Leaving())
     env.reset()

@@ -100,8 +100,8 @@ class ParallelAgents:
         """Take one step of all agents; actions of agents that have left are ignored.
 
         Args:
-            actions: one per agent; for discrete actions the index, or the scores of all actions, of which the highest
-                is taken (as MADDPG acts).
+            actions: one per agent; for discrete actions one of its space, or the scores of all actions, of which the
+                highest is taken (as MADDPG acts).
 
         Returns:
             observations, rewards, terminated, truncated, infos.
@@ -144,7 +144,7 @@ class ParallelAgents:
     def _action(self, index: int, action: Any) -> Any:
         space = self.action_space[index]
         if isinstance(space, spaces.Discrete):
-            return int(np.argmax(action)) if np.size(action) > 1 else int(action)
+            return int(space.start + np.argmax(action)) if np.size(action) > 1 else int(action)
         return np.asarray(action, space.dtype)
 
     def _observations(self, found: dict[str, Any]) -> list[Any]:
