@@ -11,6 +11,7 @@ from conformance.complex_step import absolute, gradient, layers
 from conformance.reference import Adam
 from parl_core.backends import Backend
 from parl_core.contracts.batches import Sequences, Transitions
+from parl_core.contracts.qmix import TeamEpisodes
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Weights
 
@@ -230,6 +231,30 @@ class QMIXConformance(Conformance):
         )
         new = self.backend.Agent(self.made("QMIX", _float32(), weights)).learn(batch)
         np.testing.assert_allclose(old, new, rtol=1e-5)
+
+    def test_nothing_is_bootstrapped_from_the_padding_of_episodes_of_parl_2(self) -> None:
+        rng = np.random.default_rng(5)
+        weights = random_weights(rng, _TEAM_SHAPES)
+        shape = (1, _ROWS, _AGENTS)
+        state = rng.normal(size=(1, _ROWS, _STATE)).astype(np.float32)
+        obs = rng.normal(size=(*shape, _OBS)).astype(np.float32)
+        terminated, filled = np.zeros((2, 1, _ROWS), np.float32)
+        filled[:, 3:] = 1.0  # it was truncated, and its third row only serves to bootstrap from
+        figures = []
+        for padding in (0.0, 9.0):
+            state[:, 3:], obs[:, 3:] = padding, padding
+            episodes = TeamEpisodes(
+                global_state=state,
+                action=np.zeros(shape, np.int64),
+                reward=np.ones((1, _ROWS), np.float32),
+                terminated=terminated,
+                obs=obs,
+                action_mask=np.ones((*shape, _ACTS), np.float32),
+                filled=filled,
+            )
+            assert episodes.sequences(_GAMMA).weights.tolist() == [2.0, 2.0, 0.0, 0.0]
+            figures.append(self.backend.Agent(self.made("QMIX", _float32(), weights)).learn(episodes))
+        np.testing.assert_array_equal(*figures)
 
     def test_agents_of_parl_2_remember(self) -> None:
         parl_layers: Any = self.backend.layers

@@ -45,7 +45,8 @@ class TeamEpisodes(Batch):
     def sequences(self, gamma: float) -> Sequences:  # type: ignore[override]  # of this kind there are no rows to pick
         """Return the episodes as `Sequences` of joint observations.
 
-        The last row is learned from if it terminates its episode; otherwise it only serves to bootstrap from.
+        The last row of an episode is learned from if it terminates the episode; otherwise it only serves to bootstrap
+        from.
         """
         count, steps, agents = self.action.shape[:3]
         rows = count * steps
@@ -53,8 +54,8 @@ class TeamEpisodes(Batch):
             name: np.asarray(getattr(self, name), np.float32).reshape(count, steps)
             for name in ("reward", "terminated", "filled")
         }
-        learned = 1.0 - flags["filled"]
-        learned[:, -1] *= flags["terminated"][:, -1]
+        padded_next = np.append(flags["filled"][:, 1:], np.ones((count, 1), np.float32), axis=1)
+        learned = (1.0 - flags["filled"]) * np.maximum(flags["terminated"], 1.0 - padded_next)
         places = np.arange(rows).reshape(count, steps)
         ahead = np.minimum(places + 1, places[:, -1:]).reshape(-1)
         return Sequences.made(
