@@ -126,6 +126,23 @@ def test_every_scenario_plays_an_episode_of_known_length(scenario: str, continuo
     env.close()
 
 
+def test_agents_of_simple_spread_share_a_reward_as_in_parl_2() -> None:
+    mpe2 = pytest.importorskip("mpe2.simple_spread_v3")
+    totals = []
+    for env in (
+        MAenv("simple_spread"),
+        ParallelAgents(mpe2.parallel_env(local_ratio=0)),
+        MAenv("simple_spread", local_ratio=0.5),
+    ):
+        env.reset(seed=1)
+        rewards = [env.step([t % 5, 1, 2])[1] for t in range(25)]
+        totals.append(np.sum(rewards, axis=0).tolist())
+        env.close()
+    assert totals[0] == totals[1]
+    assert len(set(totals[0])) == 1
+    assert totals[2] != totals[0]
+
+
 def test_continuous_actions_are_mapped_from_minus_one_to_one() -> None:
     pytest.importorskip("mpe2")
     env = MAenv("simple_speaker_listener", continuous_actions=True)

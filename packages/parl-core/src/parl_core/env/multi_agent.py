@@ -39,6 +39,9 @@ SCENARIOS = (
 )
 """Lowe et al. 2017 (arXiv:1706.02275)."""
 
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {"simple_spread": {"local_ratio": 0.0}}
+"""The options of PARL 2.x that are not the defaults of the particle environments' packages."""
+
 _PACKAGES = ("mpe2", "pettingzoo.mpe")  # the particle environments' own package, and where they were before
 _VERSIONS = range(9, 0, -1)
 
@@ -164,7 +167,8 @@ class MAenv(ParallelAgents):
         scenario_name: one of `SCENARIOS`, such as `"simple_spread"`.
         continuous_actions: actions are vectors instead of indices.
         max_cycles: steps after which an episode is truncated.
-        options: other arguments of the scenario, such as `N=3`.
+        options: other arguments of the scenario, such as `N=3`. `local_ratio` of `simple_spread` is 0 by default, as in
+            PARL 2.x: all agents get the same reward.
 
     Raises:
         HyperparameterError: the scenario is unknown.
@@ -176,8 +180,8 @@ class MAenv(ParallelAgents):
     ) -> None:
         if scenario_name not in SCENARIOS:
             raise HyperparameterError(f"scenario_name must be one of {', '.join(SCENARIOS)}, got {scenario_name!r}")
-        scenario = _scenario(scenario_name)
-        super().__init__(scenario.parallel_env(continuous_actions=continuous_actions, max_cycles=max_cycles, **options))
+        given = {**_OPTIONS.get(scenario_name, {}), **options, "max_cycles": max_cycles}
+        super().__init__(_scenario(scenario_name).parallel_env(continuous_actions=continuous_actions, **given))
         self.continuous_actions = continuous_actions
         self._own_spaces = self.action_space
         if continuous_actions:
