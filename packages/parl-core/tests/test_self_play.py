@@ -1,11 +1,13 @@
 """Self-play: ratings, matchmaking, matches in actors, and an environment against frozen opponents."""
 
 import copy
+import logging
 import os
 import pickle
 import signal
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -14,7 +16,9 @@ from numpy.typing import ArrayLike
 
 from parl_core.actors import open_actors
 from parl_core.env.two_player import ConnectFour, MatrixGame, rock_paper_scissors
+from parl_core.env.vector import make_vector_env
 from parl_core.errors import EnvironmentContractError, HyperparameterError, LostActor
+from parl_core.training.acting import first_reset
 from parl_core.training.self_play import (
     AgainstOpponents,
     Arena,
@@ -181,6 +185,40 @@ def test_wrong_settings_are_refused_in_words() -> None:
         AgainstOpponents(matrix_game, Mixed([1, 0, 0]))  # type: ignore[arg-type]
     with pytest.raises(HyperparameterError, match=r"seat must be in 0\.\.1, got 2"):
         AgainstOpponents(matrix_game, [Mixed([1, 0, 0])], seat=2)
+
+
+class Unlike(MatrixGame):
+    """The first player has two of four actions."""
+
+    def __init__(self) -> None:
+        super().__init__(np.eye(4))
+
+    def action_space(self, agent: str) -> gymnasium.spaces.Discrete:
+        return gymnasium.spaces.Discrete(2 if agent == "player_0" else 4)
+
+
+def test_a_seat_must_be_chosen_where_their_spaces_differ() -> None:
+    with pytest.raises(HyperparameterError, match=r"seats of Unlike .*Discrete\(2\), player_1 .*choose .* seat="):
+        AgainstOpponents(Unlike, [Mixed([0.5, 0.5])])
+    env = AgainstOpponents(Unlike, [Mixed([0.5, 0.5])], seat=1)
+    env.reset(seed=0)
+    assert env.action_space == gymnasium.spaces.Discrete(4)
+
+
+def test_the_learner_gets_the_infos_of_its_seat(caplog: pytest.LogCaptureFixture) -> None:
+    class Masked(MatrixGame):
+        """The possible actions are in the infos, not in the observations."""
+
+        def last(self, observe: bool = True) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            *found, _ = super().last(observe)
+            return (*found, {"action_mask": np.ones(3, np.int8), "seat": self.agent_selection})  # type: ignore[return-value]
+
+    make = partial(AgainstOpponents, lambda: Masked(np.eye(3)), [Mixed([1, 0, 0])], seat=1)
+    env = make()
+    assert env.reset(seed=0)[1]["seat"] == env.step(0)[4]["seat"] == "player_1"
+    with make_vector_env(make, 1) as envs, caplog.at_level(logging.WARNING, "parl"):
+        first_reset(envs, 0)
+    assert "info['action_mask'], which is not looked at" in caplog.text
 
 
 def test_a_pool_goes_on_from_its_state() -> None:

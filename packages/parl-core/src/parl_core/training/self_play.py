@@ -485,11 +485,12 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
         make_game: returns a game of PettingZoo's AEC API.
         opponents: the policies of the other seats, at least one.
         chances: probability of each opponent; they sum to 1. Default: equal ones.
-        seat: the learner's index in `possible_agents`; default: drawn for every episode.
+        seat: the learner's index in `possible_agents`; default: drawn for every episode, where all seats have the same
+            spaces.
 
     Raises:
-        HyperparameterError: there is no opponent, or no list of them, the chances are not probabilities, or the seat
-            does not exist.
+        HyperparameterError: there is no opponent, or no list of them, the chances are not probabilities, the seat does
+            not exist, or none is given and their spaces differ.
     """
 
     def __init__(
@@ -522,9 +523,15 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
             )
         if seat is not None and not 0 <= seat < len(agents):
             raise HyperparameterError(f"seat must be in 0..{len(agents) - 1}, got {seat}")
+        each = [(self._game.observation_space(name), self._game.action_space(name)) for name in agents]
+        if seat is None and any(other != each[0] for other in each):
+            found = ", ".join(f"{name} {seen} and {act}" for name, (seen, act) in zip(agents, each, strict=True))
+            raise HyperparameterError(
+                f"the seats of {type(self._game).__name__} have different spaces, {found}: choose the learner's by "
+                f"seat=, in 0..{len(agents) - 1}"
+            )
         self._chances, self._seat, self._agents = given / given.sum(), seat, agents
-        self.observation_space = self._game.observation_space(agents[seat or 0])
-        self.action_space = self._game.action_space(agents[seat or 0])
+        self.observation_space, self.action_space = each[seat or 0]
         self._me = agents[seat or 0]
         self._players: dict[str, Acting] = {}
 
@@ -541,9 +548,9 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
             self._me = self._agents[seat]
             drawn = self.np_random.choice(len(self._opponents), size=len(self._agents), p=self._chances)
             self._players = {name: Acting(self._opponents[i]) for name, i in zip(self._agents, drawn, strict=True)}
-            observation, _, terminated, truncated = self._until_own_turn()
+            observation, _, terminated, truncated, info = self._until_own_turn()
             if not (terminated or truncated):  # the game may be over before the learner's first turn
-                return observation, {}
+                return observation, info
         raise EnvironmentContractError(
             f"{GAMES_WITHOUT_A_TURN} games of {type(self._game).__name__} in a row were over before the first turn of "
             f"{self._me}: there is nothing to learn in this seat, choose another by seat=, or weaker opponents"
@@ -552,20 +559,20 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play the learner's action, and then the others' until the learner's next turn or the end of its game."""
         self._game.step(action)
-        observation, reward, terminated, truncated = self._until_own_turn()
-        return observation, float(reward), bool(terminated), bool(truncated), {}
+        observation, reward, terminated, truncated, info = self._until_own_turn()
+        return observation, float(reward), bool(terminated), bool(truncated), info
 
     def close(self) -> None:
         """Close the game."""
         self._game.close()
 
-    def _until_own_turn(self) -> tuple[Any, float, bool, bool]:
+    def _until_own_turn(self) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         game = self._game
         while True:
             name = game.agent_selection
-            observation, reward, terminated, truncated, _ = game.last()
+            observation, reward, terminated, truncated, info = game.last()
             if name == self._me:
-                return observation, reward, terminated, truncated
+                return observation, reward, terminated, truncated, dict(info)
             game.step(None if terminated or truncated else self._players[name].sample(observation, self.np_random))
 
 
