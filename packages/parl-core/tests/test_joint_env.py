@@ -224,6 +224,15 @@ def test_the_mean_is_of_the_agents_that_acted() -> None:
     assert env.step([0, 3])[1] == 3.0
 
 
+@pytest.mark.parametrize("name", ["final_obs", "episode", "_final_info", "_a"])
+def test_names_of_agents_that_infos_of_vectors_have_for_something_else_are_refused(name: str) -> None:
+    class Renamed(Leaving):
+        possible_agents = ("a", name)
+
+    with pytest.raises(HyperparameterError, match=f"Renamed has the agent '{name}', .* rename it"):
+        JointEnv(Renamed())
+
+
 def test_the_state_does_not_change_with_the_environments_own_array() -> None:
     class InPlace(Leaving):
         state_space = spaces.Box(-9.0, 9.0, (1,), np.float32)

@@ -59,6 +59,11 @@ StateSource = Literal["auto", "env", "obs"]
 
 _PARALLEL = ("possible_agents", "observation_space", "action_space", "reset", "step")
 _SEEDS = 2**31 - 1
+_INFO_NAMES = (
+    "episode",
+    "final_info",
+    "final_obs",
+)  # of vectors' infos, each with the mask of environments that have it
 _PACKAGES = ("mpe2", "pettingzoo", "lbforaging", "smac")
 
 
@@ -85,9 +90,9 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         act_sizes: choices of each agent, or numbers in its action, before padding.
 
     Raises:
-        HyperparameterError: it is not such an environment, has no possible agents, mixes discrete and continuous
-            actions, has actions of another kind, has agents that take turns with continuous actions, or an argument is
-            unknown.
+        HyperparameterError: it is not such an environment, has no possible agents or one whose name infos of vectors
+            have for something else, mixes discrete and continuous actions, has actions of another kind, has agents that
+            take turns with continuous actions, or an argument is unknown.
         ImportError: agents take turns, and pettingzoo, which is needed to convert that, is not installed.
     """
 
@@ -104,6 +109,12 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             raise HyperparameterError(
                 f"possible_agents of {type(self.parallel_env).__name__} is empty: let it list all agents, those that "
                 "join later, too"
+            )
+        taken = {*_INFO_NAMES, *(f"_{name}" for name in (*_INFO_NAMES, *self.agents))}
+        if clash := [name for name in self.agents if name in taken]:
+            raise HyperparameterError(
+                f"{type(self.parallel_env).__name__} has the agent {clash[0]!r}, a name that infos of vector "
+                "environments, which are by agent, have for something else: rename it"
             )
         self.metadata = dict(getattr(self.parallel_env, "metadata", None) or {})
         self.render_mode = getattr(self.parallel_env, "render_mode", None)
