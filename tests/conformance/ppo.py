@@ -90,6 +90,18 @@ class PPOConformance(Conformance):
             steps.append(agent.learn_rollout(batch, target_kl=target_kl, **options)["steps"])
         assert steps == [10, 10, 2]
 
+    def test_minibatches_of_one_row_are_refused_where_advantages_are_normalised(self) -> None:
+        rng = np.random.default_rng(4)
+        batch = RolloutBatch(*_columns(_rollout(rng, 4, DISCRETE), FLOAT32))
+        agent, weights = self._agent(rng, DISCRETE, FLOAT32)
+        with pytest.raises(HyperparameterError, match=r"make minibatch_size larger, or .* norm_adv=False"):
+            agent.learn_rollout(batch, epochs=1, minibatch_size=1, rng=rng)
+        assert_weights_close(agent.alg.model.get_weights(portable=True), weights, FLOAT32.tolerance)
+        agent, _ = self._agent(rng, DISCRETE, FLOAT32, norm_adv=False)
+        assert agent.learn_rollout(batch, epochs=1, minibatch_size=1, rng=rng)["steps"] == 4
+        agent, _ = self._agent(rng, DISCRETE, FLOAT32)
+        assert agent.learn_rollout(batch, epochs=1, minibatch_size=3, rng=rng)["steps"] == 2
+
     @pytest.mark.parametrize("name", ["lr", "clip", "entropy_coef", "target_kl"])
     def test_negative_values_of_a_call_are_refused_by_name(self, name: str) -> None:
         rng = np.random.default_rng(4)

@@ -355,7 +355,8 @@ class PPO(_SeparateMethods, OnPolicy):
         Args:
             batch: The rollout.
             epochs: The passes over the rollout; default 10 (paper, table 3).
-            minibatch_size: Rows per step; default 64 (paper, table 3).
+            minibatch_size: Rows per step; default 64 (paper, table 3). With `norm_adv`, a last minibatch of one row
+                trains the value, but not the policy.
             rng: The generator that draws the permutations.
             lr: Learning rate of this call; default the constructor's.
             clip: Clip range of this call; default the constructor's.
@@ -365,6 +366,9 @@ class PPO(_SeparateMethods, OnPolicy):
 
         Returns:
             Means over all steps taken of value_loss, policy_loss, entropy, approx_kl, clip_fraction; and `steps`.
+
+        Raises:
+            HyperparameterError: A value is out of range, or minibatches of a single row are normalised.
         """
         epochs = check_int("epochs", EPOCHS if epochs is None else epochs)
         size = check_int("minibatch_size", MINIBATCH_SIZE if minibatch_size is None else minibatch_size)
@@ -379,6 +383,11 @@ class PPO(_SeparateMethods, OnPolicy):
         if self.remembers:
             sequences = tensors.sequence_count
             count, size, taken = sequences, max(1, size * sequences // count), Rollout.sequences
+        if self.norm_adv and size == 1 and count == len(batch):
+            raise HyperparameterError(
+                f"{type(self).__name__} normalises the advantages of each minibatch, and that of a single row is 0, so "
+                "the policy would not learn: make minibatch_size larger, or make the algorithm with norm_adv=False"
+            )
         steps: list[tuple[Any, ...]] = []
         for _ in range(epochs):
             # The order within a minibatch is none of the loss's: of a single one, all rows would be copied for nothing.
