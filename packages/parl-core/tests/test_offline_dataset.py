@@ -212,6 +212,18 @@ def test_windows_of_discrete_actions_are_refused_with_the_remedy() -> None:
         SequenceSampler(OfflineDataset.from_arrays(arrays()), 4)
 
 
+def test_choices_become_one_hot_rows_of_the_same_episodes() -> None:
+    data = OfflineDataset.from_arrays(arrays(action=np.array([0, 2, 1, 0, 2, 2])))
+    made = data.with_one_hot_actions(3)
+    assert (made.action.dtype, made.action.argmax(1).tolist()) == (np.float32, [0, 2, 1, 0, 2, 2])
+    assert (made.action.sum(1) == 1.0).all()
+    assert made.episodes == data.episodes
+    with pytest.raises(DatasetError, match="has the action 2, and there are 2 choices"):
+        data.with_one_hot_actions(2)
+    with pytest.raises(DatasetError, match=r"actions of shape \[3\], not choices"):
+        made.with_one_hot_actions(3)
+
+
 def test_a_game_that_is_being_played_gives_padded_windows_with_its_own_step_numbers() -> None:
     window = padded_window(np.ones((2, 3, 4)), np.ones((2, 3, 1)), np.ones((2, 3, 1)), context=5, first_step=7)
     assert window.mask.tolist() == [[0, 0, 1, 1, 1]] * 2

@@ -173,6 +173,21 @@ class OfflineDataset:
         """
         return self._with(action=_as_chosen(self.source, self.action, space))
 
+    def with_one_hot_actions(self, choices: int) -> "OfflineDataset":
+        """Return the same data with choices as one-hot rows, from which a `DecisionTransformer` learns.
+
+        Args:
+            choices: The number of choices, the width of a row.
+
+        Raises:
+            DatasetError: The actions are not choices, or one is not among them.
+        """
+        if self.action.ndim != 1:
+            raise DatasetError(f"{self.source} has actions of shape {list(self.action.shape[1:])}, not choices")
+        if self.action.max() >= choices:
+            raise DatasetError(f"{self.source} has the action {self.action.max()}, and there are {choices} choices")
+        return self._with(action=np.eye(choices, dtype=np.float32)[self.action])
+
     def _with(self, **changed: NDArray[Any]) -> "OfflineDataset":
         return OfflineDataset.from_arrays({**self.whole(), "truncated": self.truncated, **changed}, self.source)
 
@@ -431,8 +446,8 @@ class SequenceSampler:
         check_positive("return_scale", return_scale)
         if dataset.action.ndim != 2:
             raise HyperparameterError(
-                f"sequences need actions that are vectors, got shape {list(dataset.action.shape)}: store discrete ones "
-                "as one-hot rows of float32"
+                f"sequences need actions that are vectors, got shape {list(dataset.action.shape)}: make one-hot rows "
+                "of discrete ones by dataset.with_one_hot_actions(choices)"
             )
         self._dataset, self._context = dataset, context
         self._start = np.empty(len(dataset), np.int64)

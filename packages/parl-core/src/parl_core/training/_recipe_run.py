@@ -195,8 +195,10 @@ class RecipeRun:
             return trained, agent, None
         data = self.dataset().scaled_rewards(self.recipe.reward_scale)
         env = trained.make_env()
-        space = env.observation_space
+        space, actions = env.observation_space, env.action_space
         env.close()
+        if agent.alg.NEEDS_HISTORY and isinstance(actions, gymnasium.spaces.Discrete) and data.action.ndim == 1:
+            data = data.with_one_hot_actions(int(actions.n))
         if data.obs.shape[1:] != space.shape:
             raise DatasetError(
                 f"{data.source} has observations of shape {list(data.obs.shape[1:])}, {self.env} those of {space}: "
