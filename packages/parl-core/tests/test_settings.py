@@ -205,6 +205,14 @@ def test_width_and_depth_are_listed_and_found_by_their_short_names() -> None:
     assert changed("PPO", "CartPole-v1", width="32", depth="3").sizes["hidden"] == (32, 32, 32)
 
 
+def test_width_and_depth_are_not_listed_where_the_layers_have_one_size() -> None:
+    listed = settings_of("DecisionTransformer", preset("DecisionTransformer", "CartPole-v1"))
+    assert "network.hidden" in listed
+    assert not {"network.width", "network.depth"} & listed.keys()
+    with pytest.raises(HyperparameterError, match=r"no setting 'network\.width'"):
+        changed("DecisionTransformer", "CartPole-v1", **{"network.width": "32"})
+
+
 @pytest.mark.parametrize(
     ("algorithm", "values", "message"),
     [

@@ -225,7 +225,7 @@ def settings_of(algorithm: str, recipe: Recipe) -> dict[str, Setting]:
         value = both[0].value if both[0].value == both[1].value else None
         paths = both[0].paths + both[1].paths
         found["lr"] = replace(both[0], name="lr", value=value, text="actor_lr and critic_lr together.", paths=paths)
-    if "network.hidden" in found:
+    if "network.hidden" in found and list in found["network.hidden"].kinds:
         for name, text in _SHAPES.items():
             found[name] = Setting(name, None, (int,), (), text)
     found = {name: one for name, one in found.items() if not isinstance(one.value, Mapping)}  # a program's own
