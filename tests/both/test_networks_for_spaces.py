@@ -392,6 +392,7 @@ def test_options_that_mean_nothing_are_refused() -> None:
         ({"kind": "batch-normalised", "normalisation": "layer"}, "normalisation='layer' is for networks of the kind"),
         ({"kind": "normalised-twin", "blocks": "simba"}, "blocks='simba' is for networks of the kind"),
         ({"kind": "ensemble", "dropout": 0.1, "blocks": "simba"}, "leave out blocks='simba'"),
+        ({"channels": "first"}, "channels='first' has no effect without images that have channels"),
     ):
         with pytest.raises(HyperparameterError, match=words):
             parl.networks.for_spaces(VECTOR, ACTIONS["choice"], **options)  # type: ignore[arg-type]  # as users write it

@@ -158,7 +158,7 @@ def for_spaces(
 
     Raises:
         HyperparameterError: A space has a part for which there is no network, the kind does not support the action
-            space, a mask and the actions differ in size, or an option is unknown.
+            space, a mask and the actions differ in size, or an option is unknown or has no effect.
     """
     networks = networks or backends.current().networks
     if kind not in (*_ON_POLICY, *_CHOOSING, *_CONTINUOUS):
@@ -196,6 +196,11 @@ def for_spaces(
     masked = bool(choices) and _has_mask(observation_space, choices)
     parts = parts_of(observation_space, channels, masked=masked)
     images = [part for part in parts if part.image is not None]
+    if channels != "auto" and not any(part.image is not None and part.image.channels for part in parts):
+        raise HyperparameterError(
+            f"channels={channels!r} has no effect without images that have channels, and the observations are "
+            f"{observation_space}: leave it out"
+        )
     body = _default_body(kind, without_layers=len(images) == len(parts) or memory is not None)
     changes: dict[str, Any] = {
         "hidden": hidden,
