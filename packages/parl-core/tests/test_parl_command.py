@@ -108,6 +108,24 @@ def test_a_seed_out_of_range_is_refused_with_the_usage() -> None:
         assert "--seed" in result.output
 
 
+def test_sizes_of_layers_beside_their_width_are_refused_in_one_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    algorithms = SimpleNamespace(__all__=["PPO"])
+    monkeypatch.setattr(backends, "current", lambda: SimpleNamespace(name="none", algorithms=algorithms))
+    what: dict[str, Any] = {"algorithm": "ppo", "env": "CartPole-v1", "env_options": {}}
+    for given in ({"network.hidden": "16,8", "network.width": "32"}, {"depth": "3", "hidden": "16,8"}):
+        with pytest.raises(HyperparameterError, match=r"--set has .*hidden=16,8 and .*: leave one out"):
+            _train.asked_by(**what, given=given)
+    file = tmp_path / "both.toml"
+    file.write_text("[settings]\nnetwork.hidden = [16, 8]\nnetwork.width = 32\n")
+    with pytest.raises(HyperparameterError, match=r"both\.toml has network\.hidden=16,8 and network\.width=32"):
+        _train.asked_by(**what, config=file, given={})
+    file.write_text("[settings]\nnetwork.hidden = [16, 8]\n")
+    asked = _train.asked_by(**what, config=file, given={"network.width": "32"})
+    assert asked.recipe.sizes["hidden"] == (32, 32)
+
+
 def test_an_environment_that_does_not_exist_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -142,6 +142,7 @@ def asked_by(
         if not values.get(name):
             raise click.UsageError(f"{name.upper()} is missing: parl train ALGORITHM ENV, or --config with both.")
     values["env_options"] = {**read.get("env_options", {}), **env_options}
+    _refuse_sizes_twice("--set", given)
     settings = {**read.get("given", {}), **given}
     settings |= {"device": device} if device else {}
     settings |= {"compile": True} if compiled else {}
@@ -213,7 +214,24 @@ def _read_config(path: Path) -> dict[str, Any]:
     found = {
         ("module" if name == "env_module" else name): value for name, value in values.items() if name != "settings"
     }
-    return found | {"given": dict(_flat(values.get("settings", {})))}
+    given = dict(_flat(values.get("settings", {})))
+    _refuse_sizes_twice(str(path), given)
+    return found | {"given": given}
+
+
+def _refuse_sizes_twice(place: str, given: Mapping[str, Any]) -> None:
+    """Refuse sizes of hidden layers beside their width or depth in one place; those of the other place are changed.
+
+    Raises:
+        HyperparameterError: It names both.
+    """
+    sizes = [name for name in given if name in ("hidden", "network.hidden")]
+    shapes = [name for name in given if name in ("width", "depth", "network.width", "network.depth")]
+    if sizes and shapes:
+        raise HyperparameterError(
+            f"{place} has {sizes[0]}={as_text(given[sizes[0]])} and {shapes[0]}={as_text(given[shapes[0]])}, both of "
+            "which are sizes of the hidden layers: leave one out"
+        )
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
