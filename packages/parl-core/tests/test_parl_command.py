@@ -108,6 +108,18 @@ def test_a_seed_out_of_range_is_refused_with_the_usage() -> None:
         assert "--seed" in result.output
 
 
+def test_seeds_that_go_on_out_of_range_are_refused_with_the_usage(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    algorithms = SimpleNamespace(__all__=["PPO"])
+    monkeypatch.setattr(backends, "current", lambda: SimpleNamespace(name="none", algorithms=algorithms))
+    seeds = ("--seeds", "2", "--seed", "2147483647")
+    result = run("train", "ppo", "CartPole-v1", *seeds, "--runs", str(tmp_path / "runs"))
+    assert result.exit_code == 2
+    assert "goes on to 2147483648" in result.output
+    assert not (tmp_path / "runs").exists()
+
+
 def test_sizes_of_layers_beside_their_width_are_refused_in_one_place(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

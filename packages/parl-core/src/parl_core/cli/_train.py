@@ -27,7 +27,8 @@ from parl_core.training.tuning import default_ranges, read_range, tune
 __all__ = ["FILE", "SEED", "columns", "resume", "settings", "train", "tune_settings"]
 
 
-SEED = click.IntRange(0, 2**31 - 1)
+LAST_SEED = 2**31 - 1
+SEED = click.IntRange(0, LAST_SEED)
 FILE = click.Path(path_type=Path)
 _Command = Callable[..., Any]
 
@@ -310,6 +311,11 @@ def train(
         raise click.UsageError("--jobs is the number of parallel runs of --seeds: give both.")
     exact = None if run is None else Run.at(run)
     asked = asked_by(**what)
+    if seeds is not None and asked.seed + seeds - 1 > LAST_SEED:
+        raise click.UsageError(
+            f"--seeds {seeds} with --seed {asked.seed} goes on to {asked.seed + seeds - 1}, and the largest seed is "
+            f"{LAST_SEED}: give a smaller one."
+        )
     if not as_json:
         _tell_of_shorter_rollouts(asked)
     how = {"actors": what["actors"], "max_steps": stop_after, "videos": videos}
