@@ -16,8 +16,10 @@ from parl_core.checks import check_all_known
 from parl_core.errors import HyperparameterError
 from parl_core.training._recipe_run import ACTING_APART, RecipeRun, preset, with_actors
 from parl_core.training._seeds import seeds_of, summary_of, train_seeds
+from parl_core.training.apex import ApexSettings
 from parl_core.training.events import Callback
 from parl_core.training.logs import TRACKERS, JsonOutput, tracker
+from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.on_policy import OnPolicySettings
 from parl_core.training.recipes import NETWORKS, RECIPES
 from parl_core.training.run import Run
@@ -102,7 +104,8 @@ WHAT = options(
         type=click.IntRange(1),
         help="Environment steps (of logged data: updates) at least; default: the preset's. The last rollout, or step "
         "of all environments, is completed; where the preset's first rollout has more steps, rollouts are shortened "
-        "to the next number that suffices, unless --set gives their size.",
+        "to the next number that suffices, unless --set gives their size. Updates from a replay memory begin after "
+        "half of the steps at the latest, unless --set gives learning_starts.",
     ),
     click.option(
         "--goal",
@@ -317,7 +320,7 @@ def train(
             f"{LAST_SEED}: give a smaller one."
         )
     if not as_json:
-        _tell_of_shorter_rollouts(asked)
+        _tell_of_a_short_run(asked)
     how = {"actors": what["actors"], "max_steps": stop_after, "videos": videos}
     name = f"{asked.algorithm.lower()}-{asked.env.replace('/', '-').replace(':', '-')}"
     if seeds is not None:
@@ -330,12 +333,18 @@ def train(
         _train_in(folder, asked, track=track, as_json=as_json, cluster=cluster, **how)
 
 
-def _tell_of_shorter_rollouts(asked: RecipeRun) -> None:
+def _tell_of_a_short_run(asked: RecipeRun) -> None:
     loop, usual = asked.recipe.loop, replace(asked, steps=None).recipe.loop
     if isinstance(loop, OnPolicySettings) and loop.n_steps < usual.n_steps:
         click.echo(
             f"--steps {asked.steps} is less than one rollout of the preset: n_steps is {loop.n_steps}, not "
             f"{usual.n_steps}, and training ends after {loop.total_steps} steps",
+            err=True,
+        )
+    if isinstance(loop, (OffPolicySettings, ApexSettings)) and loop.learning_starts < usual.learning_starts:
+        click.echo(
+            f"--steps {asked.steps} is less than twice the preset's learning_starts: learning_starts is "
+            f"{loop.learning_starts}, not {usual.learning_starts}",
             err=True,
         )
 
