@@ -8,6 +8,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -101,6 +102,24 @@ def observations() -> NDArray[np.float32]:
     return RNG.normal(size=(50, 4)).astype(np.float32)
 
 
+MATRIX = gymnasium.spaces.Box(np.array([[-1, 0], [-3, -2]], np.float32), np.array([[2, 1], [-1, 2]], np.float32))
+
+
+class Matrix(gymnasium.Env[Any, Any]):
+    """Its actions are matrices, each number with bounds of its own."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32), MATRIX
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        return self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32), 0.0, False, True, {}
+
+
+gymnasium.register("parl-test/Matrix-v0", lambda **_: Matrix())
+
 PENDULUM = RNG.normal(size=(50, 3)).astype(np.float32)
 
 
@@ -135,6 +154,16 @@ def test_gaussian_policies_act_in_the_units_of_the_environment(
     np.testing.assert_allclose(actions_of(tmp_path / "run", PENDULUM), expected, atol=1e-5)
     agent, _ = Trained.read(tmp_path / "run").load(tmp_path / "run" / "best.ckpt")
     np.testing.assert_allclose(agent.alg.model.get_weights()["log_std"], [-0.5 - np.log(2.0)], rtol=1e-6)
+
+
+def test_a_gaussian_policy_of_a_matrix_acts_as_before(tmp_path: Path) -> None:
+    pi, vf = ["mlp_extractor.policy_net.0", "action_net"], ["mlp_extractor.value_net.0", "value_net"]
+    arrays = dense(pi[0], 3, 8) | dense(pi[1], 8, 4) | dense(vf[0], 3, 8) | dense(vf[1], 8, 1)
+    arrays["log_std"] = np.zeros(4, np.float32)
+    file = sb3_file(tmp_path / "m.zip", arrays, {"clip_range": 0.2, "policy_kwargs": {}})
+    import_run(file, "parl-test/Matrix-v0", tmp_path / "run")
+    expected = through(arrays, pi, PENDULUM, np.tanh).reshape(-1, 2, 2).clip(MATRIX.low, MATRIX.high)
+    np.testing.assert_allclose(actions_of(tmp_path / "run", PENDULUM), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ["SAC", "TD3", "DDPG"])

@@ -13,6 +13,7 @@ Stable-Baselines3's Gaussian policies act in the units of the environment, ours 
 the width of the action space, so that actions are the same.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -252,10 +253,10 @@ def _to_unit_box(arrays: dict[str, NDArray[Any]], space: Any) -> None:
     Raises:
         CheckpointError: It has another number of dimensions.
     """
-    if not isinstance(space, gymnasium.spaces.Box) or space.shape != arrays["log_std"].shape:
+    if not isinstance(space, gymnasium.spaces.Box) or math.prod(space.shape) != len(arrays["log_std"]):
         raise CheckpointError(f"its actions are {len(arrays['log_std'])} numbers, those of the environment {space}")
     mapping = box(space, in_unit_box=True)
-    scale, shift = mapping["scale"], mapping["shift"]
+    scale, shift = (mapping[name].reshape(-1) for name in ("scale", "shift"))
     arrays["policy_head.weight"] = (arrays["policy_head.weight"] / scale[:, None]).astype(np.float32)
     arrays["policy_head.bias"] = ((arrays["policy_head.bias"] - shift) / scale).astype(np.float32)
     arrays["log_std"] = (arrays["log_std"] - np.log(scale)).astype(np.float32)
