@@ -386,6 +386,20 @@ def test_values_with_layers_for_images_of_their_own_are_refused(tmp_path: Path) 
         import_run(file, "CartPole-v1", tmp_path / "run")
 
 
+def test_sac_of_another_form_is_refused_in_its_own_terms(tmp_path: Path) -> None:
+    actor = dense("actor.latent_pi.0", 3, 8) | dense("actor.mu.0", 8, 1)
+    critics = dense("critic.qf0.0", 4, 8) | dense("critic.qf0.2", 8, 1)
+    twins = critics | {name.replace("qf0", "qf1"): array for name, array in critics.items()}
+    noise = {"actor.log_std": np.zeros((8, 1), np.float32)}
+    file = sb3_file(tmp_path / "m.zip", actor | noise | twins, {"use_sde": True, "policy_kwargs": {"use_sde": True}})
+    with pytest.raises(CheckpointError, match="use_sde=True"):
+        import_run(file, "Pendulum-v1", tmp_path / "run")
+    actor = dense("actor.latent_pi.0", 3, 8) | dense("actor.mu", 8, 1) | dense("actor.log_std", 8, 1)
+    file = sb3_file(tmp_path / "m.zip", actor | critics, {"policy_kwargs": {"n_critics": 1}})
+    with pytest.raises(CheckpointError, match=r"it has 1 critic \(n_critics\), and SAC has 2"):
+        import_run(file, "Pendulum-v1", tmp_path / "run")
+
+
 def test_what_has_no_counterpart_is_named(tmp_path: Path) -> None:
     arrays = dense("q_net.q_net.0", 4, 8) | dense("q_net.q_net.2", 8, 2)
     file = sb3_file(tmp_path / "m.zip", arrays | dense("q_net.extra", 2, 2), {})

@@ -307,6 +307,8 @@ def _of_sb3(weights: ForeignWeights) -> _Network:
     settings, left = dict(weights.settings or {}), _UnplacedArrays(weights.arrays)
     arguments = {"gamma": float(settings["gamma"])} if isinstance(settings.get("gamma"), (int, float)) else {}
     left.drop("q_net_target.", "actor_target.", "critic_target.")
+    if settings.get("use_sde"):  # whose actor of SAC has the names of TD3's
+        raise CheckpointError("its noise depends on the state (use_sde=True), which is not supported")
     options = settings.get("policy_kwargs")
     if isinstance(options, Mapping) and options.get("normalize_images") is False and left.has_images():
         raise CheckpointError(
@@ -322,15 +324,16 @@ def _of_sb3(weights: ForeignWeights) -> _Network:
         both = _Dense(np.concatenate([mean.weight, log_std.weight]), np.concatenate([mean.bias, log_std.bias]))
         found = _Network(
             "SAC",
-            {("actor_model.",): [*left.chain("actor.latent_pi."), both], **left.critics(2)},
+            {("actor_model.",): [*left.chain("actor.latent_pi."), both], **left.critics(2, "SAC")},
             _activation(settings, "relu"),
             arguments=arguments,
         )
     elif "actor.mu.0.weight" in weights.arrays:
         twin = "critic.qf1.0.weight" in weights.arrays
+        name = "TD3" if twin else "DDPG"
         found = _Network(
-            "TD3" if twin else "DDPG",
-            {("actor_model.",): left.chain("actor.mu."), **left.critics(2 if twin else 1)},
+            name,
+            {("actor_model.",): left.chain("actor.mu."), **left.critics(2 if twin else 1, name)},
             _activation(settings, "relu"),
             arguments=arguments,
         )
@@ -345,8 +348,6 @@ def _of_sb3(weights: ForeignWeights) -> _Network:
 
 def _actor_critic_of_sb3(settings: Mapping[str, Any], left: "_UnplacedArrays") -> _Network:
     algorithm = "PPO" if "clip_range" in settings else "A2C"
-    if settings.get("use_sde"):
-        raise CheckpointError("its noise depends on the state (use_sde=True), which is not supported")
     policy, value = left.layer("action_net"), left.layer("value_net")
     if not (left.drop_copies("features_extractor.", "pi_") and left.drop_copies("features_extractor.", "vf_")):
         raise CheckpointError("policy and value see images by layers of their own (share_features_extractor=False)")
@@ -433,8 +434,18 @@ class _UnplacedArrays:
         """Return the layers of Stable-Baselines3's NatureCNN; none if there is none."""
         return [*self.chain(f"{prefix}cnn."), *self.chain(f"{prefix}linear.")]
 
-    def critics(self, count: int) -> dict[tuple[str, ...], list[_Dense]]:
-        return {(f"critic_model.{i}.",): self.chain(f"critic.qf{i}.") for i in range(count)}
+    def critics(self, count: int, algorithm: str) -> dict[tuple[str, ...], list[_Dense]]:
+        """Return the layers of each critic.
+
+        Raises:
+            CheckpointError: There are fewer of them.
+        """
+        chains: dict[tuple[str, ...], list[_Dense]]
+        chains = {(f"critic_model.{i}.",): self.chain(f"critic.qf{i}.") for i in range(count)}
+        found = sum(bool(chain) for chain in chains.values())
+        if found < count:
+            raise CheckpointError(f"it has {found} critic{'s' * (found != 1)} (n_critics), and {algorithm} has {count}")
+        return chains
 
     def require_nothing(self, of: str) -> None:
         """Refuse a file of which arrays are left.
