@@ -344,6 +344,26 @@ def test_a_truncated_episode_without_a_possible_action_is_named_where_it_ends() 
         train_off_policy(Table(), envs, settings(learning_starts=0), seed=3)
 
 
+class WithoutBeginning(InParts):
+    """Its observations after some resets leave no action."""
+
+    def __init__(self, resets: int, **ends: Any) -> None:
+        super().__init__(**ends)
+        self._left = resets
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = super().reset(seed=seed)
+        self._left -= 1
+        return {**obs, "action_mask": obs["action_mask"] * (self._left >= 0)}, info
+
+
+@pytest.mark.parametrize(("resets", "when"), [(0, "a reset"), (1, "the step just taken")])
+def test_a_beginning_without_a_possible_action_is_named(resets: int, when: str) -> None:
+    envs = make_vector_env(WithoutBeginning, 2, env_kwargs={"resets": resets, "ends": 4})
+    with pytest.raises(EnvironmentContractError, match=f"environment 0 .* leaves no action after {when}"):
+        train_off_policy(Table(), envs, settings(learning_starts=0), seed=3)
+
+
 def test_a_terminated_episode_needs_no_possible_action() -> None:
     agent = Table()
     train_off_policy(agent, make_vector_env(WithoutAction, 2, env_kwargs={"ends": 4}), settings(), seed=3)

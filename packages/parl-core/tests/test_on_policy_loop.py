@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from parl_core.contracts.batches import RolloutBatch
 from parl_core.env.normalize import NormalizeVector
 from parl_core.env.vector import make_vector_env
-from parl_core.errors import DivergedError, HyperparameterError, ModelContractError
+from parl_core.errors import DivergedError, EnvironmentContractError, HyperparameterError, ModelContractError
 from parl_core.schedules import constant, linear, piecewise
 from parl_core.training import (
     Callback,
@@ -31,8 +31,8 @@ from parl_core.training.on_policy import RolloutCollector
 class Counting(gymnasium.Env[Any, Any]):
     """Observes how many steps its episode has taken; the reward is 1; ends or is cut after some steps."""
 
-    observation_space = gymnasium.spaces.Box(0.0, 1000.0, (1,), np.float32)
-    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    observation_space: Any = gymnasium.spaces.Box(0.0, 1000.0, (1,), np.float32)
+    action_space: Any = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def __init__(self, ends: int = 1000, cut: int = 1000) -> None:
         self._ends, self._cut, self._count = ends, cut, 0
@@ -148,6 +148,46 @@ def test_observations_without_numbers_are_learned_from() -> None:
     with make_vector_env(Blind, 2) as envs:
         train_on_policy(agent, envs, settings(total_steps=8, n_steps=4))
     assert agent.batches[0].obs.shape == (8, 0)
+
+
+class Masked(Counting):
+    """Observes a dictionary, with a mask that leaves no action after some steps."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"count": Counting.observation_space, "action_mask": gymnasium.spaces.MultiBinary(2)}
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, stuck: int) -> None:
+        super().__init__()
+        self._stuck = stuck
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self._masked(super().reset(seed=seed)[0]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, *others = super().step([action])
+        return self._masked(obs), *others  # type: ignore[return-value]  # the four that the base returns
+
+    def _masked(self, obs: Any) -> dict[str, Any]:
+        return {"count": obs, "action_mask": np.full(2, obs[0] < self._stuck, np.int8)}
+
+
+class FirstChoice(TenTimesTheCount):
+    """Chooses 0 from observations in parts."""
+
+    def value(self, obs: Any) -> Any:
+        return super().value(obs["count"])
+
+    def explore(self, obs: Any) -> Any:
+        return self.value(obs), np.zeros(len(obs["count"]), np.int64), np.full(len(obs["count"]), -1.0)
+
+
+@pytest.mark.parametrize(("stuck", "when"), [(0, "a reset"), (2, "the step just taken")])
+def test_an_observation_without_a_possible_action_is_named(stuck: int, when: str) -> None:
+    envs = make_vector_env(Masked, 2, env_kwargs={"stuck": stuck})
+    with pytest.raises(EnvironmentContractError, match=f"environment 0 .* leaves no action after {when}"):
+        train_on_policy(FirstChoice(), envs, settings())
 
 
 def test_a_rollout_goes_on_where_the_one_before_stopped() -> None:

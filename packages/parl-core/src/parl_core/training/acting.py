@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core import logger
-from parl_core._nested import Observations, leaves
+from parl_core._nested import Observations, holds_tensors, leaves
 from parl_core.checks import first_not_finite
 from parl_core.contracts._base import RolloutSettings
 from parl_core.contracts.actions import mask_of, unit_line
@@ -356,6 +356,9 @@ def first_reset(envs: Any, seed: int | None) -> Any:
     """Return the first observations of a vector environment, each of its environments with a separate seed.
 
     Warn if the environments mark the possible actions in a way that the loops ignore.
+
+    Raises:
+        EnvironmentContractError: A mask allows no action; the message names its environment.
     """
     obs, infos = _reset_with(envs, spawn_seeds(seed, envs.num_envs))
     warn_of_unseen_masks(envs.single_observation_space, getattr(envs, "metadata", None) or {}, infos)
@@ -385,6 +388,9 @@ def reset_with(envs: Any, seeds: Sequence[int]) -> Any:
     """Return the observations of a vector environment after a reset with these seeds, one each.
 
     Environments that are one program, such as Gymnasium's `CartPoleVectorEnv`, take one seed for all: the first.
+
+    Raises:
+        EnvironmentContractError: A mask allows no action; the message names its environment.
     """
     return _reset_with(envs, seeds)[0]
 
@@ -394,6 +400,8 @@ def _reset_with(envs: Any, seeds: Sequence[int]) -> tuple[Any, Mapping[str, Any]
         obs, infos = envs.reset(seed=list(seeds))
     except (gymnasium.error.Error, TypeError):
         obs, infos = envs.reset(seed=seeds[0])
+    if isinstance(envs.single_action_space, gymnasium.spaces.Discrete) and not holds_tensors(obs):
+        check_masks(obs, True, "after a reset")
     return obs, infos
 
 
@@ -447,12 +455,12 @@ def check_observations(
             )
 
 
-def check_masks(obs: Observations, goes_on: NDArray[np.bool_], when: str) -> None:
+def check_masks(obs: Observations, goes_on: NDArray[np.bool_] | bool, when: str) -> None:
     """Refuse observations of N environments whose `action_mask` allows no action, except after a termination.
 
     Args:
-        obs: The observations after a step, dictionaries that may have a mask `[N, act_dim]`.
-        goes_on: bool `[N]`: whether the next action is chosen from the observation, or its value is used.
+        obs: The observations after a step or a reset, dictionaries that may have a mask `[N, act_dim]`.
+        goes_on: bool `[N]`: whether the next action is chosen from the observation, or its value is used; True: of all.
         when: The words that end the first part of the message.
 
     Raises:

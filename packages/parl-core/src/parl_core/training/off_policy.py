@@ -215,7 +215,9 @@ class TransitionCollector:
         next_obs = _with_last(now, ended, last) if ended.size else now
         check_observations(next_obs, "after the step just taken")
         if isinstance(self._envs.single_action_space, gymnasium.spaces.Discrete):
-            check_masks(next_obs, ~np.asarray(terminated), "after the step just taken")
+            check_masks(self._obs, True, "after the step just taken")
+            if ended.size:
+                check_masks(next_obs, ~np.asarray(terminated), "after the step just taken")
         if self._watch is not None:
             self._watch.compare(given, next_obs["rewards"], kept["alive"])
         remembered = {"state": before} if before else {}

@@ -49,6 +49,7 @@ from parl_core.training.acting import (
     ExploringAgent,
     OnPolicyAgent,
     acts_in_unit_box,
+    check_masks,
     check_observations,
     check_rewards,
     first_reset,
@@ -163,6 +164,7 @@ class RolloutCollector:
 
         Raises:
             DivergedError: A reward or an observation is infinite or NaN; the message names its environment.
+            EnvironmentContractError: A mask allows no action; the message names its environment.
             ModelContractError: There is not one value for each observation.
         """
         if self._alg is not None:
@@ -178,6 +180,7 @@ class RolloutCollector:
         episodes: list[Episode] = []
         last_seen: dict[tuple[int, int], Any] = {}  # of truncated episodes, by step and environment
         acting, states = self._acting, []
+        has_one_choice = isinstance(self._envs.single_action_space, gymnasium.spaces.Discrete)
         for t in range(self._n_steps):
             if t % self._sequence == 0:
                 states.append(acting.state)
@@ -188,6 +191,8 @@ class RolloutCollector:
             value[t], log_prob[t] = values, log_probs
             actions.append(action)
             self._obs, rewards, over, cut, infos = self._envs.step(self._into_space(action))
+            if has_one_choice:
+                check_masks(self._obs, True, "after the step just taken")
             ended = np.flatnonzero(over | cut)
             episodes += self._running.step(rewards, ended, infos)
             if active is None:
