@@ -389,6 +389,7 @@ def test_an_impossible_training_is_refused_before_there_is_a_folder(tmp_path: Pa
         (("bootstrappedddpg", "Pendulum-v1"), "there is no recipe of BootstrappedDDPG"),
         (("dqn", "CartPole-v1", "--videos", "1"), "pip install"),
         (("dqn", "Acrobot-v1", "--set", "hindsight=0.8"), "hindsight=0.8 is for environments"),
+        (("rainbow", "CartPole-v1", "--set", "hindsight=0.8"), "hindsight=0.8 is for environments"),
         (("ppo", "CartPole-v1", "--set", "sequence_length=4"), "sequence_length=4 is for models with a memory"),
         (("qmix", "two_step", "--set", "n_step=3"), "QMIX has no use for n_step"),
     ):

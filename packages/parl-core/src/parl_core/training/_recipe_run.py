@@ -35,7 +35,7 @@ from parl_core.errors import CheckpointError, DatasetError, HyperparameterError
 from parl_core.offline import OfflineDataset, read_minari, read_npz
 from parl_core.replay import FrameReplayMemory
 from parl_core.space_networks import for_spaces
-from parl_core.training._requirements import require_log
+from parl_core.training._requirements import require_goals, require_log
 from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
 from parl_core.training.apex import ApexSettings, train_apex
 from parl_core.training.callbacks import standard_callbacks
@@ -49,7 +49,7 @@ from parl_core.training.on_policy import OnPolicySettings, train_on_policy
 from parl_core.training.recipes import RECIPES, EpisodeSettings, Recipe, find_recipe, plain
 from parl_core.training.results import logged, machine
 from parl_core.training.run import Run
-from parl_core.training.settings import with_settings
+from parl_core.training.settings import read_setting, with_settings
 from parl_core.training.trained import StandardEnv, Trained, import_named, is_atari, make_standard_env, model_kind
 
 __all__ = ["ACTING_APART", "RecipeRun", "check_rendering", "play", "preset", "with_actors"]
@@ -127,10 +127,21 @@ class RecipeRun:
             )
         if self.steps is not None:
             recipe = recipe.with_steps(self.steps)
+        if isinstance(recipe.loop, OffPolicySettings):
+            self._refuse_hindsight_without_goals()  # before a setting that does not go with hindsight is told
         recipe = with_settings(self.algorithm, recipe, self.given)
         if self.steps is not None and isinstance(recipe.loop, OnPolicySettings):
             recipe = _within(recipe, self.steps, self.given)
         return recipe if self.extended_to is None else recipe.with_steps(self.extended_to)
+
+    def _refuse_hindsight_without_goals(self) -> None:
+        asked = self.given.get("hindsight")
+        asked = read_setting(asked) if isinstance(asked, str) else asked
+        if asked is not None:
+            env = make_standard_env(self.env, self.module, options=self.env_options)
+            space = env.observation_space
+            env.close()
+            require_goals(asked, space)
 
     @property
     def total_steps(self) -> int:

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import create_empty_array
 from numpy.typing import NDArray
 
 from parl_core import logger
-from parl_core._nested import rows_of
+from parl_core._nested import GOAL_KEYS, rows_of
 from parl_core.agent import Agent
 from parl_core.algorithm import Algorithm
 from parl_core.checks import for_team_of
@@ -22,7 +22,7 @@ from parl_core.contracts._base import OnPolicy
 from parl_core.errors import DatasetError, HyperparameterError, ModelContractError, ParlError
 from parl_core.model import Model
 from parl_core.offline import OfflineDataset
-from parl_core.spaces import require_one_agent, require_several_agents
+from parl_core.spaces import has_goals, require_one_agent, require_several_agents
 from parl_core.training.acting import Acting, tell_dimensions
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "check_outputs",
     "refuse_uncarried_state",
     "require_agents",
+    "require_goals",
     "require_kinds",
     "require_log",
     "require_off_policy",
@@ -221,6 +222,23 @@ def require_agents(agent: Any, space: Any, *, learns: bool = True) -> int | None
     if acting == "explore" and {np.shape(part)[:2] for part in acted} != {(2, agents)}:
         raise ModelContractError(wrong)
     return agents
+
+
+def require_goals(hindsight: object, space: Any) -> None:
+    """Refuse hindsight for observations without goals.
+
+    Args:
+        hindsight: The setting, for the message.
+        space: The space of an observation.
+
+    Raises:
+        HyperparameterError: It has no goals.
+    """
+    if not has_goals(space):
+        raise HyperparameterError(
+            f"hindsight={hindsight} is for environments whose observations have the parts {', '.join(GOAL_KEYS)} "
+            f"(Gymnasium's GoalEnv), got {space}: leave it out"
+        )
 
 
 def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward
 from numpy.typing import NDArray
 
-from parl_core._nested import GOAL_KEYS, Observations, holds_tensors, map_nested, rows_of
+from parl_core._nested import Observations, holds_tensors, map_nested, rows_of
 from parl_core.algorithm import Algorithm
 from parl_core.checks import check_fraction, check_int, check_non_negative
 from parl_core.contracts._base import check_by_name, check_rates, check_stages, unused_settings
@@ -49,12 +49,13 @@ from parl_core.replay._memory import Outcome
 from parl_core.replay._sampled_ring import SampledRing
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
-from parl_core.spaces import action_size, has_agents, has_goals, kind_of, named_space, with_named_parts
+from parl_core.spaces import action_size, has_agents, kind_of, named_space, with_named_parts
 from parl_core.training._requirements import (
     RewardWatch,
     TargetWatch,
     UpdateWatch,
     require_agents,
+    require_goals,
     require_kinds,
     require_off_policy,
     try_out,
@@ -547,11 +548,7 @@ def make_memory(
             raise HyperparameterError(
                 "hindsight changes goals of single steps, which a model with a memory does not learn from: leave it out"
             )
-        if not has_goals(observed):
-            raise HyperparameterError(
-                f"hindsight={settings.hindsight} is for environments whose observations have the parts "
-                f"{', '.join(GOAL_KEYS)} (Gymnasium's GoalEnv), got {observed}: leave it out"
-            )
+        require_goals(settings.hindsight, observed)
         return HindsightReplayMemory(
             size,
             obs_shape,
