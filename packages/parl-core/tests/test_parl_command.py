@@ -108,6 +108,12 @@ def test_a_seed_out_of_range_is_refused_with_the_usage() -> None:
         assert "--seed" in result.output
 
 
+def test_a_module_that_is_missing_is_named_with_its_option() -> None:
+    result = run("settings", "ppo", "CartPole-v1", "--env-module", "no.such")
+    assert result.exit_code == 1
+    assert result.output == "Error: --env-module no.such cannot be imported: No module named 'no'\n"
+
+
 def test_seeds_that_go_on_out_of_range_are_refused_with_the_usage(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

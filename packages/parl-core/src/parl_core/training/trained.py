@@ -145,7 +145,10 @@ def import_named(module: str) -> None:
         ImportError: There is no module of this name, or it cannot be imported.
     """
     _search_here()
-    import_module(module)
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise ImportError(f"--env-module {module} cannot be imported: {error}", name=error.name) from error
 
 
 def _search_here() -> None:
