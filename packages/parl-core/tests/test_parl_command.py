@@ -108,6 +108,14 @@ def test_a_seed_out_of_range_is_refused_with_the_usage() -> None:
         assert "--seed" in result.output
 
 
+def test_meanings_of_settings_end_outside_of_parentheses() -> None:
+    lines = run("settings", "dqn", "CartPole-v1").output.splitlines()
+    meanings = {line.split()[0]: line for line in lines}
+    assert "(`torch.compile`; on CUDA with graphs)" in meanings["compile"]
+    assert "; the number is from Fujimoto et al. 2018), until" in meanings["sync_every"]
+    assert "default" not in meanings["tau"]
+
+
 def test_a_module_that_is_missing_is_named_with_its_option() -> None:
     result = run("settings", "ppo", "CartPole-v1", "--env-module", "no.such")
     assert result.exit_code == 1

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -432,8 +433,11 @@ def settings(
         rows = []
         for one in found:
             value = "-" if one.effective is None else as_text(one.effective)
-            rows.append((one.name, value, one.type, one.text.partition(";")[0]))
+            rows.append((one.name, value, one.type, _FIRST_PART.split(one.text, 1)[0]))
         click.echo(columns([("setting", "value", "type", "meaning"), *rows]))
+
+
+_FIRST_PART = re.compile(r";(?![^(]*\))")  # ends at a semicolon that is in no parentheses
 
 
 def _usual_env(algorithm: str) -> str:
