@@ -20,7 +20,7 @@ from parl_core.cli._commands import parl
 from parl_core.cli._train import asked_by
 from parl_core.env.normalize import NormalizeVector
 from parl_core.offline import OfflineDataset
-from parl_core.training import Callback, Run, Update, _recipe_run, _seeds, trained
+from parl_core.training import Callback, Run, Update, _recipe_run, _seeds, record_episodes, trained
 from parl_core.training._recipe_run import RecipeRun
 from parl_core.training._seeds import RunInActor, train_seeds
 from parl_core.training.trained import Trained
@@ -298,6 +298,23 @@ def test_json_is_all_that_is_printed(tmp_path: Path) -> None:
     events = [json.loads(line) for line in out.splitlines()]
     assert [event["event"] for event in events][-2:] == ["end", "run"]
     assert events[-1]["path"] == str(tmp_path / "run")
+
+
+def test_observed_choices_are_logged_as_flattened_ones(tmp_path: Path) -> None:
+    def flat() -> Any:
+        return gymnasium.wrappers.FlattenObservation(gymnasium.make("FrozenLake-v1"))
+
+    logs = tmp_path / "flat.npz", tmp_path / "choices.npz"
+    found = record_episodes(flat, lambda rng: lambda _: int(rng.integers(4)), 60)
+    found.save(logs[0])
+    columns = {**found.whole(), "obs": found.obs.argmax(1), "next_obs": found.next_obs.argmax(1)}
+    OfflineDataset.from_arrays(columns).save(logs[1])
+    asked = ("train", "offlineq", "FrozenLake-v1", "--backend", BACKEND, "--steps", "2", "--set", "batch_size=8")
+    result = CliRunner().invoke(parl, [*asked, "--data", str(logs[1]), "--runs", str(tmp_path / "runs")])
+    assert result.exit_code == 1, result.output
+    assert "observations of shape [], FrozenLake-v1 those of Box(" in result.output
+    assert "which has Discrete(16) as gymnasium.spaces.flatten gives it" in result.output
+    run(*asked, "--data", str(logs[0]), "--run", str(tmp_path / "run"))
 
 
 @pytest.mark.slow

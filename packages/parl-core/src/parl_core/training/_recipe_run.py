@@ -206,14 +206,15 @@ class RecipeRun:
             return trained, agent, None
         data = self.dataset().scaled_rewards(self.recipe.reward_scale)
         env = trained.make_env()
-        space, actions = env.observation_space, env.action_space
+        space, actions, own = env.observation_space, env.action_space, env.unwrapped.observation_space
         env.close()
         if agent.alg.NEEDS_HISTORY and isinstance(actions, gymnasium.spaces.Discrete) and data.action.ndim == 1:
             data = data.with_one_hot_actions(int(actions.n))
         if data.obs.shape[1:] != space.shape:
+            flat = f", which has {own} as gymnasium.spaces.flatten gives it"
             raise DatasetError(
-                f"{data.source} has observations of shape {list(data.obs.shape[1:])}, {self.env} those of {space}: "
-                "give data that were logged in it"
+                f"{data.source} has observations of shape {list(data.obs.shape[1:])}, {self.env} those of {space}"
+                f"{'' if isinstance(own, gymnasium.spaces.Box) else flat}: give data that were logged in it"
             )
         require_log(agent, data, self.recipe.loop.batch_size)
         return trained, agent, data
