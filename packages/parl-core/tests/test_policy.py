@@ -65,6 +65,19 @@ def test_a_mask_beside_the_observation_counts(file: Path) -> None:
         policy([2.0, 1.0], action_mask=[0, 0, 0])
     with pytest.raises(ValueError, match=r"must have shape \[3\]"):
         policy([2.0, 1.0], action_mask=[1, 0])
+    with pytest.raises(ValueError, match="must hold booleans or 0 and 1, got dtype float64 with other numbers"):
+        policy([2.0, 1.0], action_mask=[0.5, 0, 1])
+
+
+def test_an_observed_choice_is_one_of_the_choices(tmp_path: Path) -> None:
+    encoder = {"kind": "encoder", "parts": [{"path": [], "choices": [[2, 1, None]]}]}
+    network = {"kind": "chain", "layers": [encoder, {"kind": "fc", "weight": "w1", "bias": None, "act": None}]}
+    observation = {"shape": [], "dtype": "int64", "first": 1}
+    policy = load(_described(tmp_path, observation=observation, network=network))
+    assert (policy(1), policy(2.0), policy(np.uint8(2))) == (5, 6, 6)
+    for wrong in (0, 3, 1.5, np.nan):
+        with pytest.raises(ValueError, match="one of 2 choices has a number outside of them"):
+            policy(wrong)
 
 
 @pytest.mark.parametrize("wrong", [[1.0], [[[1.0, 2.0]]], 3.0, [[1.0, 2.0, 3.0]]])

@@ -245,6 +245,8 @@ class Policy:
         if mask.shape != shape:
             raise ValueError(f"action_mask must have shape {list(shape[1:])} an observation, got {list(mask.shape)}")
         possible: NDArray[np.bool_] = mask != 0
+        if mask.dtype != np.bool_ and (possible != (mask == 1)).any():
+            raise ValueError(f"action_mask must hold booleans or 0 and 1, got dtype {mask.dtype} with other numbers")
         for low, high in pairwise(self._edges):
             if not possible[:, low:high].any(1).all():
                 raise ValueError("action_mask leaves no action: at least one of each part must be possible")
@@ -597,10 +599,7 @@ def _part(node: _Node, arrays: _Arrays) -> Callable[[Any], list[NDArray[Any]]]:
 
     def run(observations: Any) -> list[NDArray[Any]]:
         columns = _matrix(found(observations))
-        return [
-            _chosen(columns[:, i].astype(np.int64) - start, size, table)
-            for i, (size, start, table) in enumerate(choices)
-        ]
+        return [_chosen(columns[:, i], size, start, table) for i, (size, start, table) in enumerate(choices)]
 
     return run
 
@@ -609,8 +608,10 @@ def _matrix(array: NDArray[Any]) -> NDArray[Any]:
     return array.reshape(len(array), -1)
 
 
-def _chosen(choice: NDArray[np.int64], size: int, table: NDArray[Any] | None) -> NDArray[Any]:
-    if ((choice < 0) | (choice >= size)).any():
+def _chosen(column: NDArray[Any], size: int, start: int, table: NDArray[Any] | None) -> NDArray[Any]:
+    whole = column.astype(np.int64)
+    choice = whole - start
+    if ((whole != column) | (choice < 0) | (choice >= size)).any():
         raise ValueError(f"an observation that is one of {size} choices has a number outside of them")
     if table is not None:
         row: NDArray[Any] = table[choice]
