@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 __all__ = ["eventually"]
 
-T = TypeVar("T")
 
-
-def eventually(look: Callable[[], T], seconds: float = 60.0) -> T:
+def eventually(look: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Return the first result of `look` that is true; look every hundredth of a second.
 
     Raises:

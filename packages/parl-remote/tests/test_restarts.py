@@ -228,9 +228,10 @@ def test_calls_in_flight_say_that_it_is_made_again_and_later_ones_wait_for_that(
 
 def make_it_wait(counter: Any, seconds: float) -> None:
     """Kill an actor whose resources another one takes for so long, and have it answer once that has ended."""
+    client: Any = _current.client()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         waits = pool.submit(with_options(Counter, lease_timeout_s=PATIENCE_S))
-        eventually(lambda: _current.client()._status().waiting)  # it is asked for first
+        eventually(lambda: client._status().waiting)  # it is asked for first
         kill(counter)
         later = submit(counter.add)
         other = waits.result(PATIENCE_S)
@@ -367,8 +368,7 @@ def test_killing_it_while_it_waits_for_resources_is_final(share_cluster: Callabl
 def waits_for_the_slot() -> None:
     """Wait until a request is in the master's queue."""
     client: Any = _current.client()
-    while not client._status().waiting:
-        pass
+    eventually(lambda: client._status().waiting)
 
 
 def test_killing_it_before_its_process_is_there_is_final(
