@@ -20,7 +20,7 @@ from parl_core.cli._commands import parl
 from parl_core.cli._train import asked_by
 from parl_core.env.normalize import NormalizeVector
 from parl_core.offline import OfflineDataset
-from parl_core.training import Callback, Run, Update, _recipe_run, _seeds, record_episodes, trained
+from parl_core.training import Callback, Run, Update, _recipe_run, _seeds, checkpoints, record_episodes, trained
 from parl_core.training._recipe_run import RecipeRun
 from parl_core.training._seeds import RunInActor, train_seeds
 from parl_core.training.trained import Trained
@@ -215,6 +215,35 @@ def test_a_run_that_was_trained_on_a_gpu_is_loaded_without_one(tmp_path: Path) -
     description.write_text(json.dumps(described))
     run("evaluate", str(folder), "--episodes", "1")
     run("export", str(folder), "--observations", "10")
+
+
+def test_a_run_on_a_gpu_is_resumed_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    asked = ("--set", "num_envs=2", "--set", "n_steps=16", "--stop-after", "32", "--device", "cpu")
+    with monkeypatch.context() as on_a_gpu:
+        on_a_gpu.setattr(checkpoints, "_device_of", lambda _: "cuda:7")
+        run("train", "ppo", "CartPole-v1", *ON_POLICY, *asked, "--run", str(folder))
+    description = folder / RecipeRun.FILE
+    description.write_text(description.read_text().replace('"device": "cpu"', '"device": "cuda:7"'))
+    on_the_cpu = f"parl resume {folder} --device cpu"
+    refused = CliRunner().invoke(parl, ["resume", str(folder)])
+    assert refused.exit_code == 1
+    assert f"one on cuda:7, which is not there; to continue on the CPU, type {on_the_cpu}" in refused.output
+    description.write_text(description.read_text().replace('"device": "cuda:7"', '"device": "auto"'))
+    with monkeypatch.context() as not_chosen:
+        not_chosen.delenv("PARL_DEVICE", raising=False)
+        not_chosen.setattr(checkpoints, "_device_of", lambda _: "cpu")
+        refused = CliRunner().invoke(parl, ["resume", str(folder)])
+    assert refused.exit_code == 1
+    assert f"a run on cuda:7, and no GPU was found here; to continue on the CPU, type {on_the_cpu}" in refused.output
+    caplog.clear()
+    assert "64 steps were taken" in run("resume", str(folder), "--device", "cpu").output
+    assert [record.getMessage() for record in caplog.records if "cuda:7" in record.getMessage()] == [
+        "The run began on cuda:7 and continues on cpu, which rounds differently and draws other random numbers"
+    ]
+    assert RecipeRun.read(folder).given["device"] == "cpu"
 
 
 def test_the_discount_of_normalised_rewards_may_be_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

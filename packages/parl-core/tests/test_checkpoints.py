@@ -491,13 +491,39 @@ def test_a_checkpoint_of_another_algorithm_of_the_same_shape_is_refused(tmp_path
     assert agent.updates == 0
 
 
-def test_checkpoints_of_older_versions_name_no_algorithm_and_are_resumed(
+class OnDevice(Linear):
+    def __init__(self, device: str, chosen: bool = True) -> None:
+        super().__init__()
+        self.device, self._device_chosen = device, chosen
+
+
+@pytest.mark.parametrize("gpu", ["cuda:1", "gpu:1"])
+def test_a_run_on_a_gpu_continues_on_the_cpu_where_that_was_chosen(
+    gpu: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Run.at(tmp_path / "run") as run:
+        before = learn_on_policy(run, StepBudget(50), agent=OnDevice(gpu))
+    found = OnDevice("cpu", chosen=False)
+    wanted = r"of a run on cuda:1, and no GPU was found here; to continue on the CPU, put PARL_DEVICE=cpu before"
+    with pytest.raises(CheckpointError, match=wanted), Run.resume(tmp_path / "run") as run:
+        learn_on_policy(run, agent=found)
+    assert found.updates == 0
+    assert not caplog.records
+    with Run.resume(tmp_path / "run") as run:
+        assert learn_on_policy(run, agent=OnDevice("cpu")).updates > before.updates
+    told = [record.getMessage() for record in caplog.records if "cuda" in record.getMessage()]
+    assert told == [
+        "The run began on cuda:1 and continues on cpu, which rounds differently and draws other random numbers"
+    ]
+
+
+def test_checkpoints_of_older_versions_name_no_algorithm_and_no_device_and_are_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = CheckpointStore.write
 
     def older(store: CheckpointStore, step: int, state: dict[str, Any], **rest: Any) -> Path:
-        del state["algorithm"]
+        del state["algorithm"], state["device"]
         return write(store, step, state, **rest)
 
     monkeypatch.setattr(CheckpointStore, "write", older)

@@ -13,6 +13,7 @@ from parl_paddle.agent import Agent
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.algorithms import DQN
 from parl_paddle.model import Model
+from parl_paddle.random_state import accessor_of_generator
 
 
 class Net(Model):
@@ -59,6 +60,20 @@ def test_all_of_it_goes_on_to_the_last_bit(tmp_path: Path) -> None:
     other = Agent(Own(Net()))  # whose parameters have other names
     other.restore(tmp_path / "agent.ckpt")
     assert [other.learn(obs) for _ in range(4)] == expected
+
+
+def test_a_generator_stays_on_its_device_where_the_saved_one_is_that_of_a_gpu() -> None:
+    generator = paddle.base.core.default_cpu_generator()
+    accessor = accessor_of_generator(generator)
+    before = accessor.get()
+    device, *rest = before["numbers"]
+    try:
+        accessor.set({**before, "numbers": np.array([device + 1, *rest])})
+        after = accessor.get()
+    finally:
+        accessor.set(before)
+    np.testing.assert_array_equal(after["numbers"], before["numbers"])
+    np.testing.assert_array_equal(after["engine"], before["engine"])
 
 
 class Counting(Model):

@@ -96,6 +96,17 @@ def test_a_file_without_its_state_says_that_it_begins_anew(tmp_path: Path, caplo
     assert "Own.scheduler keeps its initial state" in caplog.text
 
 
+def test_a_generator_keeps_its_state_where_the_saved_one_is_that_of_a_gpu(caplog: pytest.LogCaptureFixture) -> None:
+    agent = Agent(Own(Net()))
+    state = agent.alg.get_state()
+    assert state.arrays["noise"].shape == agent.alg.noise.get_state().shape
+    state.arrays["noise"] = np.zeros(16, np.uint8)  # a seed and an offset
+    before = agent.alg.noise.get_state()
+    agent.alg.set_state(state)
+    assert torch.equal(agent.alg.noise.get_state(), before)
+    assert "A generator on the cpu keeps its state: the saved one is of another device" in caplog.text
+
+
 def test_a_state_that_no_file_holds_is_named(tmp_path: Path) -> None:
     agent = Agent(Own(Net()))
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core import logger
+from parl_core import _config, logger
 from parl_core._attached_state import (
     Digest,
     StateAccessor,
@@ -390,6 +390,9 @@ class Algorithm:
     remembers: bool = False
     """True if the model has a memory (`parl_core.recurrent`)."""
 
+    _device_chosen: bool = True
+    """True if the user chose the device, by the argument or `PARL_DEVICE`; False if it is the one that was found."""
+
     _compiles: bool = False
     _has_gaussians: bool = False
     _reduces: bool = False
@@ -413,6 +416,7 @@ class Algorithm:
     ) -> None:
         self.hyperparas = dict(hyperparas or {})
         self._device = self._resolve_device(device)
+        self._device_chosen = device != "auto" or _config.device_choice() is not None
         self._compiles = bool(compile) and self._require_compiler()
         if compute_dtype not in (None, "float32", "bfloat16"):
             raise HyperparameterError(f'compute_dtype must be "float32" or "bfloat16", got {compute_dtype!r}')

@@ -42,9 +42,11 @@ def _state(generator: Any) -> dict[str, NDArray[Any]]:
 
 
 def _go_on(generator: Any, saved: Mapping[str, NDArray[Any]]) -> None:
-    kind: Any = type(generator.get_state())
+    present = generator.get_state()
+    device, *_ = present.__getstate__()  # a generator of a GPU may have been saved, which this machine does not have
+    kind: Any = type(present)
     state = kind.__new__(kind)  # a new one, because the state that is there belongs to the generator
-    state.__setstate__((*saved["numbers"].tolist(), saved["engine"].tolist()))
+    state.__setstate__((device, *saved["numbers"].tolist()[1:], saved["engine"].tolist()))
     generator.set_state(state)
 
 

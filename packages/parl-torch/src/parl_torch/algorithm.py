@@ -24,6 +24,7 @@ from parl_torch.data_parallel import means, normalised
 from parl_torch.distributions import PolicyDistribution, policy_distribution
 from parl_torch.model import Model
 from parl_torch.optim import Adam, FrameworkOptimizer
+from parl_torch.random_state import accessor_of_generator
 
 __all__ = ["Algorithm"]
 
@@ -177,6 +178,8 @@ class Algorithm(contract.Algorithm):
         return isinstance(value, torch.Generator) or super()._is_generator(value)
 
     def _accessor(self, value: Any) -> StateAccessor | None:
+        if isinstance(value, torch.Generator):
+            return accessor_of_generator(value)
         if not isinstance(value, Tensor):
             return super()._accessor(value)
 

@@ -5,8 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-__all__ = ["get_random_state", "set_random_state"]
+from parl_core import logger
+from parl_core._attached_state import StateAccessor
+
+__all__ = ["accessor_of_generator", "get_random_state", "set_random_state"]
 
 
 def get_random_state() -> dict[str, NDArray[np.uint8]]:
@@ -24,3 +28,20 @@ def set_random_state(states: Mapping[str, NDArray[np.uint8]]) -> None:
     for index in range(torch.cuda.device_count()):
         if f"cuda:{index}" in states:
             torch.cuda.set_rng_state(torch.tensor(states[f"cuda:{index}"]), index)
+
+
+def accessor_of_generator(generator: torch.Generator) -> StateAccessor:
+    """Return an object that reads and writes the state of one generator.
+
+    The generator of a CPU does not take the state of one of a GPU, nor the other way round: it keeps its own state
+    then, with a warning.
+    """
+
+    def go_on(state: Tensor) -> None:
+        if state.numel() == generator.get_state().numel():
+            generator.set_state(state)
+        else:
+            where = generator.device
+            logger.warning("A generator on the %s keeps its state: the saved one is of another device", where)
+
+    return StateAccessor(generator.get_state, go_on)

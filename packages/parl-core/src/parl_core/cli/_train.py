@@ -381,6 +381,9 @@ def _train_seeds(run: Run, asked: RecipeRun, seeds: Sequence[int], *, as_json: b
     click.option("--actors", type=click.IntRange(0), help="Remote actors for the environments; 0: this process."),
     click.option("--cluster", default="", callback=_address, help="host:port of a running cluster for the actors."),
     click.option("--backend", help="torch or paddle; default: the one of the run. Another one draws other numbers."),
+    click.option(
+        "--device", help="cpu, cuda, cuda:1, …, from now on; default: that of the run. Another one draws other numbers."
+    ),
     click.option("--fresh-episodes", is_flag=True, help="Start new episodes if the old ones cannot be continued."),
     click.option("--videos", type=click.IntRange(1), help="Record a video after each N evaluations."),
     click.option(
@@ -388,12 +391,19 @@ def _train_seeds(run: Run, asked: RecipeRun, seeds: Sequence[int], *, as_json: b
     ),
     click.option("--json", "as_json", is_flag=True, help="Print only JSON, one object per line."),
 )
-def resume(run: Path, steps: int | None, stop_after: int | None, backend: str | None, **how: Any) -> None:
+def resume(
+    run: Path, *, steps: int | None, stop_after: int | None, backend: str | None, device: str | None, **how: Any
+) -> None:
     """Continue the run in the folder RUN from its last checkpoint, as if it had never stopped."""
     with Run.resume(run) as folder:
         asked = RecipeRun.read(folder.path)
         backends.set_backend(backend or asked.backend)
-        if seeds := seeds_of(folder.path):
+        seeds = seeds_of(folder.path)
+        if device is not None:
+            asked = asked.on_device(device)
+        elif not (seeds and how["cluster"]):
+            asked.require_device(folder.path)
+        if seeds:
             asked = asked if steps is None else asked.extended(steps)
             _train_seeds(folder, asked, seeds, max_steps=stop_after, **how)
             return

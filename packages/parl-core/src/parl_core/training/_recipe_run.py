@@ -152,6 +152,30 @@ class RecipeRun:
         """Return the same run with another budget: see `Recipe.with_steps`."""
         return replace(self, extended_to=steps)
 
+    def on_device(self, device: str) -> "RecipeRun":
+        """Return the same run on another device."""
+        return replace(self, given={**self.given, "device": device})
+
+    def require_device(self, folder: Path) -> None:
+        """Refuse to continue a run on a device that is not there.
+
+        Args:
+            folder: The folder of the run, for the message.
+
+        Raises:
+            CheckpointError: The device that the run was given is not there.
+        """
+        device = self.given.get("device")
+        if device is None:
+            return
+        try:
+            backends.current().Algorithm(device=device)
+        except HyperparameterError as error:
+            raise CheckpointError(
+                f"the run in {folder} is one on {device}, which is not there; to continue on the CPU, type parl resume "
+                f"{folder} --device cpu"
+            ) from error
+
     def trained(self) -> Trained:
         """Return the description of the agent."""
         sizes = dict(self.recipe.sizes)
@@ -445,6 +469,9 @@ class _RecipeCheckpoints(Checkpoints):
         saved = super().keep(parts)
         self._describe()
         return saved
+
+    def _way_to_the_cpu(self) -> str:
+        return f"type parl resume {self._run.path} --device cpu"
 
 
 _WORDS = {"source", "deviations"}

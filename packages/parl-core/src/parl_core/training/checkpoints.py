@@ -238,6 +238,7 @@ class Checkpoints:
         backend = str(getattr(parts.agent, "BACKEND", ""))
         state: dict[str, Any] = {
             "algorithm": _algorithm_of(parts.agent),
+            "device": _device_of(parts.agent),
             "loop": dict(loop),
             "random": get_random_state(backend),
             "agent": _agent_state(parts.agent, self._first_values),
@@ -264,6 +265,7 @@ class Checkpoints:
                 f"{checkpoint.path} is of a run with {saved}, and this agent has {algorithm}: resume the run with "
                 f"{saved}; for the weights alone, start a new run and call agent.restore({str(checkpoint.agent)!r})"
             )
+        self._compare_devices(parts.agent, state.get("device", ""), checkpoint)
         parts.agent.restore(checkpoint.agent)
         _restore_agent(parts.agent, state["agent"])
         if (parts.memory is not None) is not ("memory" in state):
@@ -301,6 +303,26 @@ class Checkpoints:
         logger.info("Resumed from the checkpoint of step %d in %s", checkpoint.step, checkpoint.path.parent)
         return loop
 
+    def _compare_devices(self, agent: SavedAgent, before: str, checkpoint: Checkpoint) -> None:
+        """Refuse to continue on the CPU a run that had a GPU, unless the user chose the CPU; log any other device."""
+        now = _device_of(agent)
+        if not now or not before or _kind_of(now) == _kind_of(before):
+            return
+        if now == "cpu" and not getattr(getattr(agent, "alg", None), "_device_chosen", True):
+            raise CheckpointError(
+                f"{checkpoint.path} is of a run on {before}, and no GPU was found here; to continue on the CPU, "
+                f"{self._way_to_the_cpu()}"
+            )
+        logger.warning(
+            "The run began on %s and continues on %s, which rounds differently and draws other random numbers",
+            before,
+            now,
+        )
+
+    def _way_to_the_cpu(self) -> str:
+        """Return what a user does to continue on the CPU a run whose device was not chosen."""
+        return 'put PARL_DEVICE=cpu before the command of the program, or give the algorithm device="cpu"'
+
     def _folders(self) -> tuple[CheckpointStore, Journal]:
         if self._opened is None:
             folder = self._run.path / "checkpoints"
@@ -322,6 +344,15 @@ class Checkpoints:
 def _algorithm_of(agent: Any) -> str:
     """Return the class name of the agent's algorithm; that of an agent without `alg` is its own."""
     return type(getattr(agent, "alg", agent)).__name__
+
+
+def _device_of(agent: Any) -> str:
+    """Return the device of an agent's algorithm in PyTorch's spelling; empty if it has none."""
+    return str(getattr(getattr(agent, "alg", None), "device", "")).replace("gpu", "cuda", 1)
+
+
+def _kind_of(device: str) -> str:
+    return device.partition(":")[0]
 
 
 def _agent_values(agent: Any) -> dict[str, Any]:
