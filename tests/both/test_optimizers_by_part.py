@@ -10,6 +10,7 @@ import pytest
 
 import parl
 from parl_core import backends
+from parl_core.contracts.batches import TeamRollout
 from parl_core.errors import HyperparameterError
 from parl_core.seeding import seed_everything
 
@@ -168,3 +169,47 @@ def test_qmix_leaves_a_given_optimizer_its_rate_unless_one_is_given() -> None:
     assert parl.algorithms.QMIX(agents, mixer, optimizer=optimizer).lr is None
     assert parl.algorithms.QMIX(agents, mixer, lr=0.125, optimizer=optimizer).lr == 0.125
     assert parl.algorithms.QMIX(agents, mixer).lr == 5e-4
+
+
+class TeamNetwork(parl.Model):
+    def __init__(self) -> None:
+        self.actor, self.critic = framework.nn.Linear(4, 2), framework.nn.Linear(4, 2)
+        self.value_head = framework.nn.Linear(4, 1)
+
+    def policy(self, obs: Any) -> Any:
+        return self.actor(obs["obs"])
+
+    def value(self, obs: Any) -> Any:
+        return self.value_head(obs["obs"])
+
+    def values(self, obs: Any, action: Any) -> Any:
+        return self.critic(obs["obs"])
+
+    def get_actor_params(self) -> list[Any]:
+        return list(self.actor.parameters())
+
+    def get_critic_params(self) -> list[Any]:
+        return list(self.critic.parameters())
+
+
+def team_rollout() -> TeamRollout:
+    rng = np.random.default_rng(2)
+    obs = {
+        "obs": rng.normal(size=(6, 2, 4)).astype(np.float32),
+        "state": rng.normal(size=(6, 3)).astype(np.float32),
+        "alive": np.ones((6, 2), np.int8),
+        "action_mask": np.ones((6, 2, 2), np.int8),
+    }
+    names = ("value", "return_", "log_prob", "advantage")
+    columns = {name: -np.abs(rng.normal(size=(6, 2))).astype(np.float32) for name in names}
+    return TeamRollout(obs=obs, action=np.zeros((6, 2), np.int64), active=np.ones((6, 2), np.float32), **columns)
+
+
+def test_coma_leaves_given_optimizers_their_rates_unless_one_is_given() -> None:
+    model = TeamNetwork()
+    optimizer = {"actor": sgd(model.get_actor_params()), "critic": sgd(model.get_critic_params())}
+    algorithm = parl.algorithms.COMA(model, 2, 2, critic_lr=0.125, optimizer=optimizer, device="cpu")
+    parl.Agent(algorithm).learn_rollout(team_rollout(), rng=np.random.default_rng(0))
+    assert [rate_of(optimizer[part]) for part in ("actor", "critic")] == [0.5, 0.125]
+    with pytest.raises(HyperparameterError, match=r"optimizer= takes a dictionary, .'actor': ..., 'critic': ..."):
+        parl.algorithms.COMA(model, 2, 2, optimizer=sgd(model.get_actor_params()))

@@ -1,5 +1,6 @@
 """Tests of MAPPO, IPPO and COMA that every backend must pass."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from conformance.team_models import (
 from parl_core.contracts.batches import TeamRollout
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Weights
+from parl_core.schedules import linear
 
 __all__ = ["COMAConformance", "IPPOConformance", "MAPPOConformance"]
 
@@ -305,6 +307,38 @@ class COMAConformance(Conformance):
         assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
         assert_weights_close(agent.alg.target_model.get_weights(portable=True), target, precision.tolerance)
 
+    @pytest.mark.parametrize("limit", [None, math.inf])
+    def test_gradients_are_not_limited_where_there_is_no_limit(self, limit: float | None) -> None:
+        rng = np.random.default_rng(7)
+        weights, batch = random_weights(rng, COUNTERFACTUAL_SHAPES), _batch(rng, FLOAT32)
+        learned = []
+        for norm in (limit, 1e9, _NORM):
+            agent = self._agent(weights, FLOAT32, grad_norm_clip=norm)
+            for _ in range(2):  # the length of Adam's first step does not depend on that of the gradient
+                agent.learn_rollout(batch, rng=rng)
+            learned.append(agent.alg.model.get_weights(portable=True))
+        assert_weights_close(learned[0], learned[1], 0.0)
+        assert any(np.abs(learned[0][name] - learned[2][name]).max() > 1e-5 for name in weights)
+
+    def test_rates_and_the_entropy_bonus_may_be_schedules(self) -> None:
+        rng = np.random.default_rng(8)
+        weights, batch = random_weights(rng, COUNTERFACTUAL_SHAPES), _batch(rng, FLOAT32)
+        schedules = {
+            "actor_lr": linear(0.02, 0.0, 4),
+            "critic_lr": linear(0.04, 0.0, 4),
+            "entropy_coef": linear(1, 0, 2),
+        }
+        agent, other = self._agent(weights, FLOAT32, **schedules), self._agent(weights, FLOAT32)
+        for update in range(2):
+            for name, schedule in schedules.items():
+                setattr(other.alg, name, schedule(update))
+            assert agent.learn_rollout(batch, rng=rng) == other.learn_rollout(batch, rng=rng)
+        assert_weights_close(
+            agent.alg.model.get_weights(portable=True), other.alg.model.get_weights(portable=True), 0.0
+        )
+        with pytest.raises(HyperparameterError, match="actor_lr at the start of its schedule must be above 0"):
+            self._agent(weights, FLOAT32, actor_lr=lambda _: -1.0)
+
     def test_an_agents_values_do_not_depend_on_its_own_action_and_a_sure_policy_has_no_advantage(self) -> None:
         rng = np.random.default_rng(2)
         weights = random_weights(rng, COUNTERFACTUAL_SHAPES)
@@ -354,5 +388,5 @@ class COMAConformance(Conformance):
             agent.learn_rollout(batch, epochs=3, rng=rng)
         with pytest.raises(ValueError, match=r"action must have shape \[n, 2\]"):
             agent.alg.check_batch(TeamRollout.made(**{**batch.__dict__, "action": batch.action[:, :1]}))
-        with pytest.raises(HyperparameterError, match='takes "actor" and "critic", got policy'):
+        with pytest.raises(HyperparameterError, match=r"takes a dictionary, .'actor': ..., 'critic': .*got .'policy'"):
             self._agent(random_weights(rng, COUNTERFACTUAL_SHAPES), FLOAT32, optimizer={"policy": None})

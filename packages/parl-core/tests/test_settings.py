@@ -269,6 +269,19 @@ def test_a_line_of_noveltys_rate_is_over_its_updates() -> None:
     assert recipe.novelty["lr"] == linear(1e-3, 0.0, 500 * 4 * 2)
 
 
+def test_a_line_of_comas_rates_is_over_its_updates() -> None:
+    given = {"lr": "linear(1e-3, 0)", "critic_lr": "2e-3", "n_steps": "100", "num_envs": "2"}
+    recipe = changed("COMA", "two_step", **given)
+    assert recipe.algorithm["actor_lr"] == linear(1e-3, 0.0, recipe.steps // 200)
+    assert recipe.algorithm["critic_lr"] == 2e-3
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [("COMA", "grad_norm_clip"), ("MADDPG", "max_grad_norm")])
+def test_limits_of_teams_are_lifted_by_infinity_and_by_none(algorithm: str, name: str) -> None:
+    assert changed(algorithm, "two_step", **{name: "inf"}).algorithm[name] == float("inf")
+    assert changed(algorithm, "two_step", **{name: "none"}).algorithm[name] is None
+
+
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C", "IMPALA"])
 def test_a_limit_is_lifted_by_infinity_and_none_is_refused(algorithm: str) -> None:
     recipe = changed(algorithm, "CartPole-v1", max_grad_norm="inf")

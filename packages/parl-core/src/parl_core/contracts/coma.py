@@ -1,16 +1,23 @@
 """The contract of COMA: actors whose advantages compare each agent's action while the others' are kept fixed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from parl_core.algorithm import Optimizer
-from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive, first_method
-from parl_core.contracts._base import OnPolicy, refuse_unused
+from parl_core.checks import (
+    check_fraction,
+    check_int,
+    check_limit,
+    check_non_negative,
+    check_positive,
+    first_method,
+    listed_parameters,
+)
+from parl_core.contracts._base import OnPolicy, Scheduled, check_schedule, merge, refuse_unused
 from parl_core.contracts.actions import ActionKind, check_mask, check_possible, mask_of
 from parl_core.contracts.batches import Rollout, TeamRollout, learns_from
-from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 
 __all__ = ["COMA"]
@@ -48,16 +55,18 @@ class COMA(OnPolicy):
         model: actors and critic.
         n_actions: largest number of actions of an agent.
         n_agents: number of agents.
-        grad_norm_clip: limit of the gradients' global norm, of actors and of the critic; default 10 (PyMARL).
-        actor_lr: learning rate of Adam; default 5e-4 (PyMARL).
-        critic_lr: likewise.
+        grad_norm_clip: limit of the gradients' global norm, of actors and of the critic, `math.inf` or None for none;
+            default 10 (PyMARL).
+        actor_lr: learning rate of the actors' Adam, above 0, or a schedule of the updates taken; default 5e-4 (PyMARL).
+        critic_lr: the learning rate of the critic's Adam, likewise.
         gamma: discount of the next step, in [0, 1]; default 0.99.
         td_lambda: of the critic's targets, in [0, 1]; default 0.8 (paper).
-        entropy_coef: weight of the entropy bonus, at least 0; default 0.
+        entropy_coef: weight of the entropy bonus, at least 0, or a schedule of the updates taken; default 0.
         target_update_interval: steps of the critic after which the next call copies it to the target; default 200
             (PyMARL).
         critic_updates: steps of the critic for one of the actors; default 1 (PyMARL: as many as an episode has).
         optimizer: one of each part: `{"actor": ..., "critic": ...}`, of `parl.optim` or of the framework; default Adam.
+            Each keeps its own learning rate unless one is given here.
         device: see `parl.Algorithm`.
 
     Raises:
@@ -65,6 +74,7 @@ class COMA(OnPolicy):
         ModelContractError: the model lacks a method.
     """
 
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"actor_lr": 5e-4, "critic_lr": 5e-4}
     TEAM: ClassVar[str | None] = "counterfactual"
     COUNTERS: ClassVar[tuple[str, ...]] = ("updates", "_until_sync")
     LEARNS_SEQUENCES: ClassVar[bool] = True
@@ -79,23 +89,25 @@ class COMA(OnPolicy):
         model: Model,
         n_actions: int,
         n_agents: int,
-        grad_norm_clip: float = 10.0,
-        actor_lr: float = 5e-4,
-        critic_lr: float = 5e-4,
+        grad_norm_clip: float | None = 10.0,
+        actor_lr: Scheduled | None = None,
+        critic_lr: Scheduled | None = None,
         gamma: float = 0.99,
         td_lambda: float = 0.8,
         *,
-        entropy_coef: float = 0.0,
+        entropy_coef: Scheduled = 0.0,
         target_update_interval: int = 200,
         critic_updates: int = 1,
         optimizer: Mapping[str, Any] | None = None,
         device: str = "auto",
     ) -> None:
         self.n_actions, self.n_agents = check_int("n_actions", n_actions), check_int("n_agents", n_agents)
-        self.grad_norm_clip = check_positive("grad_norm_clip", grad_norm_clip)
-        self.actor_lr, self.critic_lr = check_positive("actor_lr", actor_lr), check_positive("critic_lr", critic_lr)
+        self.grad_norm_clip = check_limit("grad_norm_clip", grad_norm_clip)
+        rates = merge(type(self).__name__, None, {"actor_lr": actor_lr, "critic_lr": critic_lr}, self.DEFAULTS)
+        self.actor_lr: Any = check_schedule("actor_lr", rates["actor_lr"], check_positive)
+        self.critic_lr: Any = check_schedule("critic_lr", rates["critic_lr"], check_positive)
         self.gamma, self.td_lambda = check_fraction("gamma", gamma), check_fraction("td_lambda", td_lambda)
-        self.entropy_coef = check_non_negative("entropy_coef", entropy_coef)
+        self.entropy_coef = check_schedule("entropy_coef", entropy_coef, check_non_negative)
         self.target_update_interval = check_int("target_update_interval", target_update_interval)
         self.critic_updates = check_int("critic_updates", critic_updates)
         self.actions = ActionKind()
@@ -104,24 +116,21 @@ class COMA(OnPolicy):
         super().__init__(model, device=device)
         self.target_model = self._new_target()
         self._until_sync = self.target_update_interval
-        given = optimizer or {}
-        if unknown := sorted(set(given) - {"actor", "critic"}):
-            raise HyperparameterError(f'optimizer= of COMA takes "actor" and "critic", got {", ".join(unknown)}')
-        self.actor_optimizer, self.critic_optimizer = (
-            self._given_or_adam(given.get(part), lr, max_grad_norm=self.grad_norm_clip, part=listed)
-            for part, lr, listed in (
-                ("actor", self.actor_lr, self._actor_params),
-                ("critic", self.critic_lr, self._critic_params),
-            )
+        self.actor_optimizer, self.critic_optimizer = self._optimizers_of_parts(
+            optimizer,
+            {"actor": self._actor_params, "critic": self._critic_params},
+            {"actor": self._at_start(self.actor_lr), "critic": self._at_start(self.critic_lr)},
+            self.grad_norm_clip,
         )
+        own = optimizer or {}
+        self.actor_lr = self._own_rate(own.get("actor"), actor_lr, self.actor_lr)
+        self.critic_lr = self._own_rate(own.get("critic"), critic_lr, self.critic_lr)
 
-    def _actor_params(self) -> Sequence[Any]:
-        found: Sequence[Any] = self.model.get_actor_params()
-        return found
+    def _actor_params(self) -> Iterable[Any]:
+        return listed_parameters(self.model, "get_actor_params")
 
-    def _critic_params(self) -> Sequence[Any]:
-        found: Sequence[Any] = self.model.get_critic_params()
-        return found
+    def _critic_params(self) -> Iterable[Any]:
+        return listed_parameters(self.model, "get_critic_params")
 
     def predict(self, obs: Any, action_mask: Any = None) -> Any:
         """Return the most likely actions, int64 `[batch, agents]`."""
@@ -175,9 +184,10 @@ class COMA(OnPolicy):
             (critic_loss, policy_loss, entropy, advantage), detached scalars: the first of the critic's last step, the
             last the mean of its magnitude.
         """
+        actor_lr, critic_lr = self._now("actor_lr", self.actor_lr), self._now("critic_lr", self.critic_lr)
         for _ in range(self.critic_updates):
-            critic_loss, _ = self._descend(self.critic_optimizer, self.critic_loss, batch)
-        _, figures = self._descend(self.actor_optimizer, self.actor_loss, batch, entropy_coef)
+            critic_loss, _ = self._descend(self.critic_optimizer, self.critic_loss, batch, lr=critic_lr)
+        _, figures = self._descend(self.actor_optimizer, self.actor_loss, batch, entropy_coef, lr=actor_lr)
         self._count_update()
         self._until_sync -= self.critic_updates
         if self._until_sync <= 0:

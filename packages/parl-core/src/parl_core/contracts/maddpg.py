@@ -60,8 +60,8 @@ class MADDPG(ContinuousActorCritic):
         continuous: Whether actions are numbers; default: that of the model (`action_kind`), else False.
         temperature: The temperature of the Gumbel-softmax, above 0; default 1 (authors' code).
         policy_decay: Weight of the mean square of each policy's outputs, at least 0; default 1e-3 (authors' code).
-        max_grad_norm: Limit of the norm of all actors' gradients, and of all critics', `math.inf` for none; default
-            0.5 (authors' code).
+        max_grad_norm: Limit of the norm of all actors' gradients, and of all critics', `math.inf` or None for none;
+            default 0.5 (authors' code).
         optimizer: `{"actor": ..., "critic": ...}`, see `DDPG`; default Adam.
         device: See `parl.Algorithm`.
 
@@ -95,7 +95,7 @@ class MADDPG(ContinuousActorCritic):
         continuous: bool | None = None,
         temperature: float = 1.0,
         policy_decay: float = 1e-3,
-        max_grad_norm: float = _CLIP,
+        max_grad_norm: float | None = _CLIP,
         optimizer: Mapping[str, Any] | None = None,
         device: str = "auto",
     ) -> None:

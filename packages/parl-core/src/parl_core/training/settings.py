@@ -444,6 +444,8 @@ def _whole_way(value: Any, recipe: Recipe, setting: Setting) -> Any:
     loop, part = recipe.loop, setting.paths[0][0]
     if part == "algorithm" and isinstance(loop, (OffPolicySettings, ApexSettings)):  # counts updates
         steps = max((steps - loop.learning_starts) / loop.train_every * loop.gradient_steps, 1)
+    elif part == "algorithm" and isinstance(loop, OnPolicySettings):  # likewise: COMA counts one for each rollout
+        steps = math.ceil(steps / (loop.n_steps * recipe.num_envs))
     elif part == "novelty" and isinstance(loop, OnPolicySettings):  # likewise
         usual = {name: one.default for name, one in inspect.signature(NoveltyReward).parameters.items()}
         chosen, rows = {**usual, **(recipe.novelty or {})}, loop.n_steps * recipe.num_envs

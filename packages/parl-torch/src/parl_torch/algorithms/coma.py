@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parl_core.checks import check_non_negative
 from parl_core.contracts import coma as contract
 from parl_core.contracts.batches import Rollout
 from parl_torch.algorithm import Algorithm
@@ -22,7 +21,7 @@ class COMA(contract.COMA, Algorithm):
         return (weights * (q - batch.return_).square()).sum(), {}
 
     def actor_loss(self, batch: Rollout, entropy_coef: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        coef = self.entropy_coef if entropy_coef is None else check_non_negative("entropy_coef", entropy_coef)
+        coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
         policy = self._policy(self._features(batch.obs, batch.state, batch.begins), batch.action_mask)
         rows = batch.action.reshape(-1)
         log_prob, each_entropy = policy.logp(rows), policy.entropy()
