@@ -213,3 +213,21 @@ def test_coma_leaves_given_optimizers_their_rates_unless_one_is_given() -> None:
     assert [rate_of(optimizer[part]) for part in ("actor", "critic")] == [0.5, 0.125]
     with pytest.raises(HyperparameterError, match=r"optimizer= takes a dictionary, .'actor': ..., 'critic': ..."):
         parl.algorithms.COMA(model, 2, 2, optimizer=sgd(model.get_actor_params()))
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, 0.5), ({"initial_lr": 0.125}, 0.125)])
+def test_mappo_leaves_a_given_optimizer_its_rate_unless_one_is_given(given: dict[str, Any], expected: float) -> None:
+    model = TeamNetwork()
+    optimizer = sgd(model.parameters())
+    agent = parl.Agent(parl.algorithms.MAPPO(model, optimizer=optimizer, device="cpu", **given))
+    agent.learn_rollout(team_rollout(), rng=np.random.default_rng(0), epochs=1)
+    assert rate_of(optimizer) == expected
+
+
+def test_settings_of_mappo_that_are_none_have_the_defaults_of_mappo() -> None:
+    none: dict[str, Any] = dict.fromkeys(
+        ("clip_param", "value_loss_coef", "entropy_coef", "initial_lr", "max_grad_norm")
+    )
+    algorithm = parl.algorithms.MAPPO(TeamNetwork(), device="cpu", **none)
+    assert (algorithm.clip_param, algorithm.value_loss_coef, algorithm.entropy_coef) == (0.2, 1.0, 0.01)
+    assert (algorithm.lr, algorithm.max_grad_norm, algorithm.norm_adv) == (7e-4, 10.0, False)

@@ -123,6 +123,14 @@ class MAPPO(PPO):
         ModelContractError: The model lacks `policy` or `value`, or with PopArt a `value_head`.
     """
 
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        **PPO.DEFAULTS,
+        "clip_param": 0.2,
+        "value_loss_coef": 1.0,
+        "initial_lr": 7e-4,
+        "max_grad_norm": 10.0,
+        "norm_adv": False,
+    }
     TEAM: ClassVar[str | None] = "central"
     CENTRAL: ClassVar[bool] = True
     """True if the critic gets the global state."""
@@ -130,13 +138,13 @@ class MAPPO(PPO):
     def __init__(
         self,
         model: Model,
-        clip_param: Scheduled = 0.2,
-        value_loss_coef: float = 1.0,
-        entropy_coef: Scheduled = 0.01,
-        initial_lr: Scheduled = 7e-4,
+        clip_param: Scheduled | None = None,
+        value_loss_coef: float | None = None,
+        entropy_coef: Scheduled | None = None,
+        initial_lr: Scheduled | None = None,
         huber_delta: float = 10.0,
-        eps: float = 1e-5,
-        max_grad_norm: float = 10.0,
+        eps: float | None = None,
+        max_grad_norm: float | None = None,
         use_popart: bool = True,
         use_value_active_masks: bool = True,
         *,
@@ -156,7 +164,6 @@ class MAPPO(PPO):
             eps,
             max_grad_norm,
             use_clipped_value_loss,
-            norm_adv=False,
             continuous_action=continuous_action,
             optimizer=optimizer,
             device=device,

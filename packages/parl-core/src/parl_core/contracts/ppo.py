@@ -211,7 +211,7 @@ class PPO(_SeparateMethods, OnPolicy):
         }
         if _asks_for_separate_form(0, {**given, **old}):
             raise HyperparameterError("a subclass of PPO has PARL 2.x's form; derive from SeparatePPO for PARL 1.x's")
-        settings = merge("PPO", None, given, _DEFAULTS)
+        settings = merge(type(self).__name__, None, given, self.DEFAULTS)
         self.clip_param = check_schedule("clip_param", settings["clip_param"], check_positive)
         self.value_loss_coef = check_non_negative("value_loss_coef", settings["value_loss_coef"])
         self.entropy_coef = check_schedule("entropy_coef", settings["entropy_coef"], check_non_negative)
