@@ -69,6 +69,82 @@ def test_portable_weights_have_the_batch_counter_that_cumulative_averages_are_co
     np.testing.assert_array_equal(other.get_weights()["norm.running_mean"], model.get_weights()["norm.running_mean"])
 
 
+class Layers(Model):
+    def __init__(self) -> None:
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+
+def test_weights_are_taken_and_given_without_a_look_at_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Layers()
+    for _ in range(2):
+        model.set_weights(model.get_weights())
+    monkeypatch.setattr(nn.Module, "state_dict", lambda *_, **__: pytest.fail("all layers are looked through"))
+    weights = {name: array + 1.0 for name, array in model.get_weights().items()}
+    for array in weights.values():
+        array.flags.writeable = False
+    model.set_weights(weights)
+    found = model.get_weights()
+    for name, tensor in model.named_parameters():
+        np.testing.assert_array_equal(tensor.detach(), weights[name])
+        np.testing.assert_array_equal(found[name], weights[name])
+        found[name][...] = 0.0  # a copy
+    np.testing.assert_array_equal(model.first.bias.detach(), weights["first.bias"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: setattr(model, "second", nn.Linear(4, 2)),
+        lambda model: setattr(model.first.weight, "data", torch.ones(4, 3)),
+        lambda model: model.register_buffer("more", torch.ones(2)),
+        lambda model: model.double(),
+    ],
+    ids=["layer", "memory", "buffer", "dtype"],
+)
+def test_weights_of_models_that_change_are_those_they_have_then(change: Any) -> None:
+    model = Layers()
+    for _ in range(3):
+        model.set_weights(model.get_weights())
+    change(model)
+    found = model.get_weights()
+    assert found.keys() == model.state_dict().keys()
+    for name, tensor in model.state_dict().items():
+        np.testing.assert_array_equal(found[name], tensor)
+    model.set_weights({name: 2.0 * array for name, array in found.items()})
+    for name, tensor in model.state_dict().items():
+        np.testing.assert_array_equal(2.0 * found[name], tensor)
+
+
+def test_weights_that_a_layer_computes_when_it_is_asked_are_computed_each_time() -> None:
+    class Doubled(nn.Linear):
+        def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[f"{prefix}doubled"] = 2.0 * self.bias.detach()
+
+    model = Layers()
+    model.second = Doubled(4, 2)
+    for value in (1.0, 3.0, 5.0):
+        nn.init.constant_(model.second.bias, value)
+        np.testing.assert_array_equal(model.get_weights()["second.doubled"], [2.0 * value] * 2)
+
+
+def test_weights_that_do_not_fit_are_refused_by_models_that_have_taken_some() -> None:
+    model = Layers()
+    for _ in range(3):
+        model.set_weights(model.get_weights())
+    before = model.get_weights()
+    with pytest.raises(WeightsMismatchError, match=r"first\.bias has shape \(5,\), expected \(4,\)"):
+        model.set_weights({**before, "first.bias": np.zeros(5, np.float32)})
+    with pytest.raises(WeightsMismatchError, match=r"missing first\.bias"):
+        model.set_weights({name: array for name, array in before.items() if name != "first.bias"})
+    for name, array in model.get_weights().items():
+        np.testing.assert_array_equal(array, before[name])
+    other = copy.deepcopy(model)
+    other.set_weights({name: array + 1.0 for name, array in before.items()})
+    np.testing.assert_array_equal(model.get_weights()["first.bias"], before["first.bias"])
+    assert pickle.loads(pickle.dumps(model)).get_weights().keys() == before.keys()
+
+
 def test_sync_copies_counters_and_blends_statistics() -> None:
     source, target = Plain(), Plain()
     source(torch.randn(8, 3) + 5.0)

@@ -210,9 +210,8 @@ class Parts:
 
     def __init__(self, framework: Framework, models: Sequence[Any], attributes: Sequence[tuple[Any, str]] = ()) -> None:
         layers = {id(layer): layer for model in models for layer in framework.modules(model)}.values()
-        children = [vars(layer)[framework.children] for layer in layers]  # empty ones, too, which may get layers
-        tensors = [vars(layer)[name] for layer in layers for name in ("_parameters", "_buffers")]
-        self._holders = [*children, *filter(None, tensors)]
+        kinds = (framework.children, "_parameters", "_buffers")  # empty ones, too, which may get something
+        self._holders = [vars(layer)[kind] for kind in kinds for layer in layers]
         places = [(part, name) for part in self._holders for name in part]
         places += [(vars(layer), name) for layer in layers for name in _doing(framework, layer)]
         self._owners, self._names = [part for part, _ in places], [name for _, name in places]

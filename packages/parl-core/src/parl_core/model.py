@@ -67,6 +67,9 @@ class Model:
     _blended: _Blended | None = None
     """The last target of `sync_weights_to` and its arrays, so that the next call looks nothing up."""
 
+    _viewed: _Viewed | None = None
+    """The memory of the weights, so that the next `get_weights` or `set_weights` looks nothing up."""
+
     CONTAINERS: ClassVar[str] = ""
     """The framework's own list and dictionary of layers, for messages."""
 
@@ -132,9 +135,16 @@ class Model:
         Raises:
             ModelContractError: A lazily shaped layer has not processed a batch yet.
         """
+        known = self._viewed
+        if known is not None and not portable and known.are_same():
+            return {name: np.array(view) for name, view in known.views.items()}
         self._require_shapes()
-        weights = {name: self._array_of(tensor) for name, tensor in self._named_tensors().items()}
-        return self._to_portable(weights) if portable else weights
+        tensors = self._named_tensors()
+        weights = {name: self._array_of(tensor) for name, tensor in tensors.items()}
+        if portable:
+            return self._to_portable(weights)
+        self._view(tensors)
+        return weights
 
     def set_weights(self, weights: Mapping[str, Any] | Sequence[Any], *, portable: bool = False) -> None:
         """Copy weights into this model; lazily shaped layers take their shapes from them.
@@ -146,6 +156,8 @@ class Model:
         Raises:
             WeightsMismatchError: A name is missing or unknown, or two shapes differ; nothing was changed.
         """
+        if self._viewed is not None and not portable and self._viewed.take(weights):
+            return
         named = self._named(weights)
         if portable:
             named = self._from_portable(named)
@@ -154,6 +166,7 @@ class Model:
         tensors = self._named_tensors()
         check_weights(type(self).__name__, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, named)
         self._assign(tensors, named)
+        self._view(tensors)
 
     def sync_weights_to(
         self,
@@ -281,6 +294,10 @@ class Model:
         """Return a check that both models still have their present layers and tensors; None if there is none."""
         return None
 
+    def _views_of(self, tensors: Mapping[str, Any]) -> Weights | None:  # noqa: ARG002
+        """Return the memory of the tensors as arrays; None if one is in other memory, does not last, or no float32."""
+        return None
+
     def _passing_buffers(self, layer: Any) -> dict[str, Any]:
         """Return the buffers of a layer that are in no saved weights, by name."""
         raise NotImplementedError
@@ -325,6 +342,12 @@ class Model:
             if name not in trained and getattr(layers.get(path), attribute, None) is tensor:
                 found.append((layers[path], attribute, tensor))
         return found
+
+    def _view(self, tensors: Mapping[str, Any]) -> None:
+        """Keep the memory of all weights, where it is the CPU's and a change of the layers would be noticed."""
+        views = self._views_of(tensors)
+        are_same = None if views is None else self._watch(self)
+        self._viewed = None if views is None or are_same is None else _Viewed(views, are_same)
 
     def _lazy_layers(self) -> dict[str, LazyLayer]:
         return {name: layer for name, layer in self._all_layers().items() if isinstance(layer, LazyLayer)}
@@ -389,17 +412,48 @@ class Model:
         return {name: np.asarray(array) for name, array in zip(names, weights, strict=True)}
 
 
-class _Blended:
-    """The tensors of two models that fit, while `are_same` says that both have them."""
+class _OfTheseTensors:
+    """What holds while `are_same` says that models have the tensors that they had; a copied model has others."""
 
-    def __init__(self, target: Model, targets: list[Any], sources: list[Any], are_same: Callable[[], bool]) -> None:
-        self.target, self.targets, self.sources, self.are_same = target, targets, sources, are_same
+    def __init__(self, are_same: Callable[[], bool]) -> None:
+        self.are_same = are_same
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Return nothing: a copied model has other tensors."""
+        """Return nothing."""
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
         return type(None), ()
+
+
+class _Blended(_OfTheseTensors):
+    """The tensors of two models that fit."""
+
+    def __init__(self, target: Model, targets: list[Any], sources: list[Any], are_same: Callable[[], bool]) -> None:
+        super().__init__(are_same)
+        self.target, self.targets, self.sources = target, targets, sources
+
+
+class _Viewed(_OfTheseTensors):
+    """The memory of the weights of a model as arrays, by name."""
+
+    def __init__(self, views: Weights, are_same: Callable[[], bool]) -> None:
+        super().__init__(are_same)
+        self.views = views
+
+    def take(self, weights: Any) -> bool:
+        """Copy weights there; return False, and copy none, if they are other arrays or the tensors are other ones."""
+        views = self.views
+        if type(weights) is not dict or weights.keys() != views.keys():
+            return False
+        pairs = [(view, weights[name]) for name, view in views.items()]
+        for view, array in pairs:
+            if type(array) is not np.ndarray or array.shape != view.shape or array.dtype != view.dtype:
+                return False
+        if not self.are_same():
+            return False
+        for view, array in pairs:
+            np.copyto(view, array)
+        return True
 
 
 def _package_of(kind: type[Any]) -> str:

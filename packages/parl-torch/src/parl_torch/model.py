@@ -122,7 +122,7 @@ class Model(nn.Module, contract.Model):
     def _assign(self, tensors: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
         for name, tensor in tensors.items():
             array = arrays[name]
-            if tensor.device.type == "cpu" and tensor.dtype is torch.float32 and array.dtype == np.float32:
+            if _is_viewed(tensor) and array.dtype == np.float32:
                 np.copyto(tensor.detach().numpy(), array)  # arrays of actors are read-only, which tensors cannot be
             else:
                 tensor.copy_(torch.tensor(array))
@@ -143,6 +143,12 @@ class Model(nn.Module, contract.Model):
                 torch._foreach_copy_(targets, sources)
             else:
                 torch._foreach_lerp_(targets, sources, weight)
+
+    def _views_of(self, tensors: Mapping[str, Tensor]) -> contract.Weights | None:
+        lasting = set(map(id, (*self.parameters(), *self.buffers())))  # others are made when weights are asked for
+        if not all(id(tensor) in lasting and _is_viewed(tensor) for tensor in tensors.values()):
+            return None
+        return {name: tensor.detach().numpy() for name, tensor in tensors.items()}
 
     def _watch(self, other: contract.Model) -> Callable[[], bool] | None:
         plain = nn.Module.state_dict
@@ -185,3 +191,9 @@ class Model(nn.Module, contract.Model):
     def _from_portable(self, weights: Weights) -> Weights:
         counters = {name: to_array(value) for name, value in self._named_tensors().items() if name.endswith(_COUNTER)}
         return {**counters, **weights}
+
+
+def _is_viewed(tensor: Tensor) -> bool:
+    """Return whether numpy has the memory of a tensor as an array of float32."""
+    is_host = tensor.device.type == "cpu" and tensor.layout is torch.strided
+    return is_host and tensor.dtype is torch.float32 and not is_lazy(tensor)
