@@ -4,6 +4,7 @@ import copy
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -15,9 +16,14 @@ import parl
 from parl.algorithms import A2C, DDPG, DDQN, DQN, IMPALA, PPO, TD3
 from parl.networks import ActorCritic, DeterministicActorCritic, QNetwork, SharedActorCritic, TwinActorCritic
 from parl_core import backends
-from parl_core._small_networks import HostActing
-from parl_core.errors import DivergedError
+from parl_core._small_networks import HostActing, Parts
+from parl_core.env.vector import make_vector_env
+from parl_core.errors import DivergedError, SpoiledBatchError
 from parl_core.seeding import seed_everything
+from parl_core.training._group_actor import CollectingActor
+from parl_core.training.acting import Acting
+from parl_core.training.fragment import Task
+from parl_core.training.on_policy import RolloutCollector
 
 NAME = backends.current().name
 framework: Any = import_module(NAME)
@@ -187,6 +193,74 @@ def test_draws_are_those_of_the_framework(
             assert (part.shape, part.dtype) == (wanted.shape, wanted.dtype)
             tolerance = 1e-6 if dtype == "float32" else 1e-12
             np.testing.assert_allclose(part, wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "settings"),
+    [(PPO, actor_critic, {}), (A2C, gaussian, CONTINUOUS), (IMPALA, Trunk, FRAGMENTS)],
+)
+def test_loops_act_as_their_agent_does_and_see_new_weights(
+    kind: type[Any], make: Callable[[], Any], settings: dict[str, Any]
+) -> None:
+    name = "logits" if kind is IMPALA else "explore"
+    agent, obs = an_agent(kind, make, **settings), observations()
+    act = Acting(agent, len(obs)).steady(name, obs)
+    assert act != getattr(agent, name)
+    for scale in (1.0, 0.5, 2.0):
+        agent.set_weights({name: scale * array for name, array in agent.get_weights().items()})
+        results = []
+        for method in (getattr(agent, name), act):
+            with agent.drawing_from(3):
+                results.append(method(obs))
+        for one, other in zip(*results, strict=True):
+            np.testing.assert_array_equal(one, other)
+    wider = np.zeros((2, OBS_DIM + 1), np.float32)
+    with pytest.raises(ValueError, match=f"shape .{OBS_DIM + 1}"):
+        act(wider)
+    with pytest.raises(SpoiledBatchError, match="of observation 1 is NaN"):
+        act(np.array([[0.0] * OBS_DIM, [np.nan] * OBS_DIM], np.float32))
+    assert np.shape(act(obs[0])[0]) == np.shape(getattr(agent, name)(obs[0])[0])
+
+
+def test_loops_act_by_the_framework_where_a_subclass_or_another_network_does() -> None:
+    class Own(parl.Agent):
+        def explore(self, obs: Any, **options: Any) -> Any:
+            return super().explore(obs, **options)
+
+    agent, obs = an_agent(PPO, actor_critic), observations()
+    own = Own(agent.alg)
+    assert Acting(own, len(obs)).steady("explore", obs) == own.explore
+    replaced = Acting(agent, len(obs))
+    agent.explore = own.explore
+    assert replaced.steady("explore", obs) != agent.explore
+    pictures = np.zeros((2, 4, 8, 8), np.float32)
+    assert Acting(agent, 2).steady("explore", pictures) == agent.explore
+
+
+def test_layers_are_looked_at_once_in_a_fragment_and_in_a_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Parts] = []
+    are_same = Parts.are_same
+
+    def look(parts: Parts) -> bool:
+        looks.append(parts)
+        return are_same(parts)
+
+    monkeypatch.setattr(Parts, "are_same", look)
+    make = partial(an_agent, IMPALA, lambda: ActorCritic(2, (8,)), sample_batch_steps=16)
+    actor = CollectingActor(make, 16, 0.99, 0.95, env="CartPole-v1", env_kwargs={}, lives={0: 0}, size=2, seed=1)
+    learner = make()
+    learner.predict(np.zeros(4, np.float32))
+    actor.collect(Task(0, 0), 0, learner.get_weights())
+    looks.clear()
+    actor.collect(Task(0, 1), 0, None)
+    assert len(looks) == 1
+    agent = an_agent(PPO, lambda: ActorCritic(2, (8,)))
+    with make_vector_env("CartPole-v1", 2) as envs:
+        collector = RolloutCollector(agent, envs, 16, 1)
+        collector.collect()
+        looks.clear()
+        collector.collect()
+    assert len(looks) <= 3  # for the values after the rollout, too
 
 
 @pytest.mark.parametrize("method", ["sample", "explore", "predict"])

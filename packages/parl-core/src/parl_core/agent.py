@@ -705,6 +705,35 @@ class Agent:
                 layer.training = not draws
             self.alg._settle_threads()
 
+    def _steady(self, name: str, obs: Any) -> Callable[[Any], Any] | None:
+        """Return one of this agent's methods as a function of batches like `obs` that does not look for new layers.
+
+        It gives what the method gives while no layer or method of the model is replaced; weights may change in place.
+
+        Args:
+            name: Name of a method without options, `explore` or `logits`.
+            obs: A batch `[n, ...]`.
+
+        Returns:
+            The function; None where the framework acts, or the method is another one than `parl.Agent`'s.
+        """
+        method = getattr(self, name)
+        if getattr(method, "__func__", None) is not getattr(Agent, name) or type(obs) is not np.ndarray:
+            return None
+        batch, single = self._batched(obs)
+        acting = None if single else self.alg._acting_on_host(getattr(self.alg, name), batch)
+        self.alg._settle_threads()
+        if acting is None or not acting.is_chain or not self.alg._threads_settled:
+            return None
+        self._acted_on = self._acted_on or {"obs": batch.shape[1:]}
+        ndim, dtype = batch.ndim, batch.dtype
+
+        def act(obs: Any) -> Any:
+            found = acting(obs) if type(obs) is np.ndarray and obs.ndim == ndim and obs.dtype is dtype else None
+            return method(obs) if found is None else found
+
+        return act
+
     def _unknown_options(self, method: Callable[..., Any], options: Iterable[str]) -> list[str]:
         """Return the options of acting that a method of the algorithm does not take."""
         if getattr(method, "__func__", None) is Algorithm.sample_actions:  # which passes all of them on

@@ -782,6 +782,11 @@ class Algorithm:
 
     def _on_host(self, method: Callable[..., Any], obs: NDArray[Any], action_mask: NDArray[Any] | None = None) -> Any:
         """Return the result of a method for observations as arrays; None if only the framework can."""
+        acting = self._acting_on_host(method, obs)
+        return None if acting is None else acting(obs, action_mask)
+
+    def _acting_on_host(self, method: Callable[..., Any], obs: NDArray[Any]) -> HostActing | None:
+        """Return a method for such observations in numpy, with the model's present layers; None if there is none."""
         framework = self.FRAMEWORK
         way_of = self._ways.get(getattr(method, "__func__", None))  # of the contract's method, unless it was replaced
         if framework is None or way_of is None or self._reduces or obs.ndim != 2 or obs.dtype.kind != "f":
@@ -796,7 +801,7 @@ class Algorithm:
                 acting = known[method.__name__] = HostActing(framework, self.model, way, obs)
             except Exception:  # any: of the model, which is run again and explained
                 return None
-        return acting(obs, action_mask)
+        return acting  # type: ignore[no-any-return]  # of a dictionary in the instance's own
 
     def _descend(self, optimizer: Any, loss: Callable[..., Any], *batch: Any, lr: Any = None) -> tuple[Any, Any]:
         """Take one step of an optimizer down the gradient of `loss(*batch)`, and return its results, detached."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,8 +113,34 @@ class Experience(ActingExperience, Protocol):
 class _ActorExperience:
     """The base of both: the agent, and the state of its memory, which the loop holds between two calls."""
 
+    METHOD: ClassVar[str]
+    """Name of the agent's method that acts."""
+
+    _act: Callable[[Observations], Any] | None = None
+    """That method, as it is meanwhile."""
+
     def __init__(self, agent: Any) -> None:
         self._agent, self._acting = agent, Acting(agent, 1)
+
+    @contextmanager
+    def _with_these_layers(self) -> Iterator[None]:
+        """Provide a context in which the agent does not learn, and its model keeps its layers: each step takes less."""
+
+        def first(obs: Observations) -> Any:
+            self._act = self._acting.steady(self.METHOD, obs)
+            return self._act(obs)
+
+        self._act = first
+        try:
+            yield
+        finally:
+            self._act = None
+
+    def _acted(self, obs: Observations, state: Mapping[str, NDArray[Any]]) -> Any:
+        """Return the result of the method, with the state before the observations."""
+        if state:
+            self._acting.state = dict(state)
+        return (self._act or getattr(self._acting, self.METHOD))(obs)
 
     def begin(self, rows: int) -> Mapping[str, NDArray[Any]]:
         return Acting(self._agent, rows).state
@@ -127,6 +153,8 @@ class VTraceExperience(_ActorExperience):
         agent: `parl.Agent` around IMPALA.
     """
 
+    METHOD = "logits"
+
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
         self._rng = np.random.default_rng()
@@ -137,14 +165,14 @@ class VTraceExperience(_ActorExperience):
     def drawing_from(self, seed: int) -> Iterator[None]:
         before, self._rng = self._rng, np.random.default_rng(seed)
         try:
-            yield
+            with self._with_these_layers():
+                yield
         finally:
             self._rng = before
 
     def choose(self, obs: Observations, state: Mapping[str, NDArray[Any]]) -> Choice:
         # Drawn on the host: for a few rows a framework takes five times as long (Gumbel-max: Maddison et al. 2014).
-        self._acting.state = dict(state)
-        logits = self._acting.logits(obs)
+        logits = self._acted(obs, state)
         if self._is_continuous:
             mean, log_std = np.split(logits, 2, axis=1)
             action = (mean + np.exp(log_std) * self._rng.normal(size=mean.shape)).astype(mean.dtype)
@@ -193,6 +221,8 @@ class RolloutExperience(_ActorExperience):
         rng: The generator that draws the order of minibatches, for algorithms that have some.
     """
 
+    METHOD = "explore"
+
     def __init__(
         self,
         agent: Any,
@@ -205,13 +235,13 @@ class RolloutExperience(_ActorExperience):
         self._gamma, self._gae_lambda, self._rng = gamma, gae_lambda, rng
         self._epochs, self._minibatch_size = passes
 
-    def drawing_from(self, seed: int) -> AbstractContextManager[None]:
-        found: AbstractContextManager[None] = getattr(self._agent, "drawing_from", lambda _: nullcontext())(seed)
-        return found
+    @contextmanager
+    def drawing_from(self, seed: int) -> Iterator[None]:
+        with getattr(self._agent, "drawing_from", lambda _: nullcontext())(seed), self._with_these_layers():
+            yield
 
     def choose(self, obs: Observations, state: Mapping[str, NDArray[Any]]) -> Choice:
-        self._acting.state = dict(state)
-        value, action, log_prob = self._acting.explore(obs)
+        value, action, log_prob = self._acted(obs, state)
         return Choice(np.asarray(action), {"value": value, "log_prob": log_prob}, self._acting.state)
 
     def complete(self, fragment: FragmentSteps) -> FragmentSteps:
@@ -518,7 +548,7 @@ class CollectingActor(GroupActor):
                 step = step_all(ActionRows(valid(action)))
                 env += clock() - acted
                 writer.add(self._version, obs, action, policy, step, before, after)
-                obs, before = step.observations, begun_after(after, step)
+                obs, before = step.observations, begun_after(after, step) if after else after
         except Exception:
             self._give_up(group)
             raise

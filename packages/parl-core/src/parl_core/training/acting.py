@@ -150,6 +150,15 @@ class Acting:
             if method is not None:
                 setattr(self, name, partial(self._carry, method) if self.state else method)
 
+    def steady(self, name: str, obs: Any) -> Callable[[Any], Any]:
+        """Return `explore` or `logits` for observations like these, faster where the agent has no memory.
+
+        The function may be used until the agent learns, or gets other layers; weights may change in place.
+        """
+        find: Callable[[str, Any], Any] = getattr(self._agent, "_steady", lambda *_: None)
+        found: Callable[[Any], Any] | None = None if self.state else find(name, obs)
+        return getattr(self, name) if found is None else found
+
     @property
     def has_memory(self) -> bool:
         """Return whether there is a state to carry."""
@@ -329,9 +338,13 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
         case _:
             sizes = np.asarray(space.nvec)
     is_shifted = bool(np.any(start))
+    is_usual = isinstance(space, gymnasium.spaces.Discrete) and space.dtype == np.int64
 
     def counted(action: Any) -> Any:
         chosen = np.asarray(action)
+        is_row = is_usual and chosen.ndim == 1 and chosen.dtype == np.int64
+        if is_row and not np.count_nonzero(chosen.view(np.uint64) >= sizes):  # as such, negative numbers are large
+            return chosen + start if is_shifted else chosen
         if chosen.dtype.kind == "f":
             kinds = "continuous_action=False" if isinstance(space, gymnasium.spaces.Discrete) else f"nvec={sizes}"
             raise HyperparameterError(

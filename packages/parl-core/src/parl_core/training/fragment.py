@@ -159,10 +159,10 @@ class FragmentWriter:
         columns = self._columns
         columns["action"][:, t] = action
         columns["reward"][:, t] = step.rewards
-        columns["terminated"][:, t] = step.terminated
-        columns["truncated"][:, t] = step.truncated
         for name, values in policy.items():
             self._policy[name][:, t] = values
+        if step.endings:
+            columns["terminated"][:, t], columns["truncated"][:, t] = step.terminated, step.truncated
         for ending in step.endings:
             self._episodes.append(Episode(ending.episode_return, ending.length))
             if not step.terminated[ending.env_index]:
@@ -236,8 +236,8 @@ class FragmentWriter:
         self._columns = {
             "action": empty(action),
             "reward": np.empty(shape, np.float32),
-            "terminated": np.empty(shape, np.bool_),
-            "truncated": np.empty(shape, np.bool_),
+            "terminated": np.zeros(shape, np.bool_),
+            "truncated": np.zeros(shape, np.bool_),
         }
 
 

@@ -181,11 +181,12 @@ class RolloutCollector:
         last_seen: dict[tuple[int, int], Any] = {}  # of truncated episodes, by step and environment
         acting, states = self._acting, []
         has_one_choice = isinstance(self._envs.single_action_space, gymnasium.spaces.Discrete)
+        explore = acting.steady("explore", self._obs)
         for t in range(self._n_steps):
             if t % self._sequence == 0:
                 states.append(acting.state)
             map_nested(lambda kept, now, t=t: np.copyto(kept[t], now), obs, self._obs)
-            values, action, log_probs = acting.explore(self._obs)
+            values, action, log_probs = explore(self._obs)
             if not t:
                 _check_one_each(values, log_probs, shape[1:])
             value[t], log_prob[t] = values, log_probs
