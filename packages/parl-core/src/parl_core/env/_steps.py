@@ -39,10 +39,13 @@ __all__ = [
     "GroupSpaces",
     "GroupStep",
     "Infos",
+    "Packed",
     "StepArrays",
     "StepMemory",
     "StepTicket",
     "can_share",
+    "packed",
+    "unpacked",
 ]
 
 
@@ -94,7 +97,7 @@ class GroupStep(NamedTuple):
     """empty unless the group was made with `with_infos`"""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack, (self.endings, self.infos, *(_packed(part) for part in self[:4]))
+        return _unpack, (self.endings, self.infos, *(packed(part) for part in self[:4]))
 
 
 class ActionRows:
@@ -107,30 +110,32 @@ class ActionRows:
         return iter(self._actions)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _array, _packed(self._actions)
+        return unpacked, packed(self._actions)
 
 
 # numpy spends ten times as long on pickling a few numbers as on copying them: small arrays travel as bytes. Larger
 # ones stay arrays, which parl-remote hands over without a copy.
 _BYTES_WORTH_A_COPY = 8192
 
-_Packed = tuple[Any, ...]
+Packed = tuple[Any, ...]
 
 
-def _packed(part: Any) -> _Packed:
+def packed(part: Any) -> Packed:
+    """Return a part of a message as the arguments of `unpacked`: a small array as bytes, anything else as it is."""
     if not isinstance(part, np.ndarray) or part.nbytes >= _BYTES_WORTH_A_COPY or part.dtype.hasobject:
         return (part,)
     return part.tobytes(), part.dtype.str, part.shape
 
 
-def _array(data: Any, dtype: str = "", shape: tuple[int, ...] = ()) -> Any:
+def unpacked(data: Any, dtype: str = "", shape: tuple[int, ...] = ()) -> Any:
+    """Return what was packed."""
     if not dtype:
         return data
     return np.frombuffer(bytearray(data), dtype).reshape(shape)  # of a bytearray, because arrays of bytes are read-only
 
 
-def _unpack(endings: list[Ending], infos: Infos, *parts: _Packed) -> GroupStep:
-    observations, rewards, terminated, truncated = (_array(*part) for part in parts)
+def _unpack(endings: list[Ending], infos: Infos, *parts: Packed) -> GroupStep:
+    observations, rewards, terminated, truncated = (unpacked(*part) for part in parts)
     return GroupStep(observations, rewards, terminated, truncated, endings, infos)
 
 

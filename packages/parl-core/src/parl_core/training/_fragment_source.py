@@ -39,7 +39,7 @@ from parl_core._nested import Observations
 from parl_core.actors import ActorHandle
 from parl_core.errors import CheckpointError, LostActor
 from parl_core.training.events import LoopCounter
-from parl_core.training.fragment import FragmentSteps, Task
+from parl_core.training.fragment import FlatWeights, FragmentSteps, Task
 from parl_core.worker_pool import Work, WorkerPool
 
 __all__ = [
@@ -399,7 +399,7 @@ class ActorFragmentSource:
         self._known: dict[tuple[int, int], int] = {}  # by actor, the version of the weights that it was sent last
 
     def publish(self, version: int) -> None:
-        self._stored, self._version = self._store(self._get_weights()), version
+        self._stored, self._version = self._store(FlatWeights.of(self._get_weights())), version
         self._ask()
 
     def take(self) -> list[FragmentSteps]:

@@ -42,7 +42,14 @@ from parl_core.training.acting import (
     tell_dimensions,
     warn_of_unseen_masks,
 )
-from parl_core.training.fragment import ActorSeconds, FragmentBatch, FragmentSteps, FragmentWriter, Task
+from parl_core.training.fragment import (
+    ActorSeconds,
+    FlatWeights,
+    FragmentBatch,
+    FragmentSteps,
+    FragmentWriter,
+    Task,
+)
 
 __all__ = [
     "ActingExperience",
@@ -486,7 +493,9 @@ class CollectingActor(GroupActor):
         self._state: dict[int, Mapping[str, NDArray[Any]]] = {}
         self._idle_since = time.perf_counter()
 
-    def collect(self, task: Task, version: int, weights: Mapping[str, NDArray[Any]] | None) -> FragmentSteps:
+    def collect(
+        self, task: Task, version: int, weights: Mapping[str, NDArray[Any]] | FlatWeights | None
+    ) -> FragmentSteps:
         """Take `n_steps` steps in all environments of a group.
 
         Args:
@@ -500,7 +509,7 @@ class CollectingActor(GroupActor):
             if self._agent is None:
                 self._set_up()
             if weights is not None:
-                self._agent.set_weights(weights)
+                self._agent.set_weights(weights.by_name() if isinstance(weights, FlatWeights) else weights)
                 self._version = version
             with self._experience.drawing_from(stream_seed(self._seed, *task, self._lives[task.group])):
                 fragment, env = self._collect(task)

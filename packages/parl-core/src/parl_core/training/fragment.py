@@ -7,6 +7,7 @@ when fragments are joined. Every fragment carries the version of the weights tha
 the memory of the previous one.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
@@ -16,11 +17,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from parl_core._deprecation import class_of_old_name
 from parl_core._nested import Observations, leaves, map_nested
-from parl_core.env._steps import GroupStep
+from parl_core.env._steps import GroupStep, Packed, packed, unpacked
 from parl_core.errors import DivergedError
 from parl_core.training.events import Episode
 
-__all__ = ["ActorSeconds", "BatchMemory", "FragmentBatch", "FragmentSteps", "FragmentWriter", "Task"]
+__all__ = ["ActorSeconds", "BatchMemory", "FlatWeights", "FragmentBatch", "FragmentSteps", "FragmentWriter", "Task"]
 
 
 class Task(NamedTuple):
@@ -85,6 +86,13 @@ class FragmentSteps:
     last_state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     final_state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        policy = {name: packed(values) for name, values in self.policy.items()}
+        arrays = (getattr(self, name) for name in _ARRAYS)
+        episodes = [(each.episode_return, each.length, each.agent_returns) for each in self.episodes]
+        told = tuple(self.task), self.version, episodes, tuple(self.seconds)
+        return _unpack, (*told, policy, (self.state, self.last_state, self.final_state), *map(packed, arrays))
+
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
         episodes = [[episode.episode_return, episode.length] for episode in self.episodes]
@@ -99,6 +107,62 @@ class FragmentSteps:
             "seconds": ActorSeconds(*state["seconds"]),
         }
         return cls(**{**state, **named})
+
+
+_ARRAYS = ("obs", "action", "reward", "terminated", "truncated", "last_obs", "final_rows", "final_obs")
+
+
+def _unpack(
+    task: tuple[int, int],
+    version: int,
+    episodes: Sequence[tuple[float, int, tuple[float, ...]]],
+    seconds: tuple[float, ...],
+    policy: Mapping[str, Packed],
+    states: tuple[Any, Any, Any],
+    *arrays: Packed,
+) -> FragmentSteps:
+    state, last_state, final_state = states
+    return FragmentSteps(
+        task=Task(*task),
+        version=version,
+        policy={name: unpacked(*values) for name, values in policy.items()},
+        episodes=tuple(Episode(*each) for each in episodes),
+        seconds=ActorSeconds(*seconds),
+        state=state,
+        last_state=last_state,
+        final_state=final_state,
+        **{name: unpacked(*array) for name, array in zip(_ARRAYS, arrays, strict=True)},
+    )
+
+
+class FlatWeights(NamedTuple):
+    """Weights on their way to actors as one array, because each array of a message takes as long as a small model."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    numbers: NDArray[Any]
+
+    @classmethod
+    def of(cls, weights: Any) -> Any:
+        """Return weights in this form; others than a few small arrays of one kind of numbers as they are."""
+        if type(weights) is not dict or not all(type(array) is np.ndarray for array in weights.values()):
+            return weights
+        if len({array.dtype for array in weights.values()}) != 1:
+            return weights
+        if sum(array.nbytes for array in weights.values()) > _LARGEST_FLAT:
+            return weights
+        shapes = {name: array.shape for name, array in weights.items()}
+        return cls(shapes, np.concatenate([array.reshape(-1) for array in weights.values()])) if weights else weights
+
+    def by_name(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name, in the memory of the numbers."""
+        found, end = {}, 0
+        for name, shape in self.shapes.items():
+            start, end = end, end + math.prod(shape)
+            found[name] = self.numbers[start:end].reshape(shape)
+        return found
+
+
+_LARGEST_FLAT = 2**20  # bytes; more are copied for longer than eight or so arrays take
 
 
 class FragmentWriter:
