@@ -2,8 +2,8 @@
 
     python tools/structure.py                    a table with one row per package
     python tools/structure.py -v                 with chains, cycles and the modules that one other imports
-    python tools/structure.py --check            print cycles of imports, and imports in functions without a reason in
-                                                 `LATE` or `LATE_FROM_OUTSIDE`; exit 1 if there are any
+    python tools/structure.py --check            print cycles of imports, and imports in functions that neither
+                                                 `LATE` nor `LATE_ANYWHERE` names; exit 1 if there are any
     python tools/structure.py --entered remote   functions and files entered by making an actor and by one call
     python tools/structure.py --entered learn    the same for one update of DQN
 
@@ -33,38 +33,48 @@ START = "the start of programs and commands"
 NODE = "the start of a node and its actors"
 OPTIONAL = "an optional package"
 SYSTEM = "a module that not every system or version has"
-# Modules that may import modules of ours in functions, and what for; docs/decisions/0032 has the figures.
-LATE = {
-    "parl_remote._connect": START,
-    "parl_remote._program.rendezvous": START,
-    "parl_remote.cli._start": START,
-    "parl_remote._node.private_process": NODE,
-    "parl_remote._worker.zygote": NODE,
-    "parl_remote._actor.process": NODE,
-    "parl_remote.cli._monitor": OPTIONAL,  # flask and waitress
-    "parl_core.cli": OPTIONAL,  # click and gymnasium
-    "parl_evokit.models._find": OPTIONAL,  # torch and paddle
-    "parl._names": START,  # `import parl` imports no part before a program names it
-}
-# Imports of other packages and of the standard library that may be in functions: in those of any module, or of one.
+# Packages that functions of every module may import, and what for.
 LATE_ANYWHERE = {
     **dict.fromkeys(("cryptography", "gymnasium", "matplotlib", "mlflow", "optuna", "plotly"), OPTIONAL),
     **dict.fromkeys(("prometheus_client", "safetensors", "tensorboardX", "tqdm", "wandb"), OPTIONAL),
     **dict.fromkeys(("ale_py", "envpool", "minari", "pettingzoo", "ray", "smac"), OPTIONAL),
     **dict.fromkeys(("fcntl", "pwd", "resource", "termios"), SYSTEM),
 }
-LATE_FROM_OUTSIDE = {
+# Other imports in functions, each as (the module, what it imports), and what for; docs/decisions/0032 has the figures.
+LATE = {
+    ("parl._names", "parl_core._migration"): START,  # `import parl` imports no part before a program names it
+    ("parl._names", "parl_core.backends"): START,
+    ("parl._names", "parl_remote.joblib"): START,
+    ("parl_core.cli", "parl_core.cli._commands"): OPTIONAL,  # click and gymnasium
+    ("parl_evokit.models._find", "parl_evokit.models.paddle_model"): OPTIONAL,
+    ("parl_evokit.models._find", "parl_evokit.models.paddle_program"): OPTIONAL,
+    ("parl_evokit.models._find", "parl_evokit.models.torch_model"): OPTIONAL,
     ("parl_paddle._static_graphs", "paddle"): SYSTEM,  # private parts of paddle, in two places
     ("parl_remote._actor.journal", "numpy"): START,
     ("parl_remote._actor.journal", "torch"): OPTIONAL,
+    ("parl_remote._actor.process", "parl_remote._actor.journal"): NODE,
+    ("parl_remote._actor.process", "parl_remote._actor.loop_runner"): NODE,
+    ("parl_remote._connect", "parl_remote._debug_client"): START,
+    ("parl_remote._connect", "parl_remote._doctor.reach"): START,
+    ("parl_remote._connect", "parl_remote._files.upload"): START,  # a quarter of what the client imports
+    ("parl_remote._connect", "parl_remote._program.client"): START,
+    ("parl_remote._connect", "parl_remote._program.private_cluster"): START,
+    ("parl_remote._connect", "parl_remote._program.rendezvous"): START,
+    ("parl_remote._connect", "parl_remote._ray.client"): START,
+    ("parl_remote._connect", "parl_remote._serving"): START,
     ("parl_remote._data.large_frames", "numpy"): START,
     ("parl_remote._data.tensors", "paddle"): OPTIONAL,
     ("parl_remote._data.tensors", "torch"): OPTIONAL,
     ("parl_remote._future", "asyncio"): START,
+    ("parl_remote._node.private_process", "parl_remote._node.private_node"): NODE,
     ("parl_remote._object_ref", "numpy"): START,
     ("parl_remote._portable.processes", "psutil"): START,
+    ("parl_remote._program.rendezvous", "parl_remote._transport.zmq"): START,
     ("parl_remote._streams", "asyncio"): START,
     ("parl_remote._transport", "numpy"): NODE,
+    ("parl_remote._worker.zygote", "parl_remote._actor.process"): NODE,
+    ("parl_remote.cli._monitor", "parl_remote._monitor.server"): OPTIONAL,  # flask and waitress
+    ("parl_remote.cli._start", "parl_remote._node.cluster_node"): START,
     ("parl_torch._compiled", "torch"): START,
 }
 
@@ -385,25 +395,18 @@ def on_cycles(structure: Structure) -> list[str]:
 
 def _reason(late: Import) -> str:
     """Return what an import in a function is for; empty if it is not allowed."""
-    if late.target.partition(".")[0] in PACKAGES:
-        return LATE.get(late.source, "")
-    return LATE_ANYWHERE.get(late.target) or LATE_FROM_OUTSIDE.get((late.source, late.target), "")
+    return LATE_ANYWHERE.get(late.target) or LATE.get((late.source, late.target), "")
 
 
 def without_reason(structure: Structure) -> list[str]:
     """Return a line for each import in a function that no table allows, and for each unused entry of a table."""
     found = [one for package in PACKAGES for one in structure.in_functions(package)]
-    outside = {(one.source, one.target) for one in structure.late_from_outside}
-    unused = LATE.keys() - {one.source for one in found if (one.source, one.target) not in outside}
-    nowhere = LATE_ANYWHERE.keys() - {target for _, target in outside}
+    nowhere = LATE_ANYWHERE.keys() - {one.target for one in found}
+    unused = LATE.keys() - {(one.source, one.target) for one in found}
     return [
         *(f"{one.source} imports {one.target} in a function" for one in found if not _reason(one)),
-        *(f"{name} imports nothing of ours in functions; remove it from LATE" for name in sorted(unused)),
         *(f"no function imports {name}; remove it from LATE_ANYWHERE" for name in sorted(nowhere)),
-        *(
-            f"{source} does not import {target} in functions; remove it from LATE_FROM_OUTSIDE"
-            for source, target in sorted(LATE_FROM_OUTSIDE.keys() - outside)
-        ),
+        *(f"{source} does not import {target} in functions; remove it from LATE" for source, target in sorted(unused)),
     ]
 
 

@@ -67,18 +67,17 @@ def test_chains_and_modules_that_one_other_imports_are_counted(tool: Any, tmp_pa
 
 def test_an_import_in_a_function_needs_a_reason(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     structure = tool("structure")
-    late = "def f():\n    from parl_core.b import x\n    import numpy\n    import tqdm, asyncio.events"
+    late = "def f():\n    from parl_core import b, c\n    import numpy\n    import tqdm, asyncio.events"
     found = structure.Structure(tree(tmp_path, a=late, b="x = 1", c="def g():\n    from parl_core import b"))
-    monkeypatch.setattr(structure, "LATE", {"parl_core.a": structure.START, "parl_core.b": structure.START})
     monkeypatch.setattr(structure, "LATE_ANYWHERE", dict.fromkeys(("tqdm", "wandb"), structure.OPTIONAL))
-    allowed = dict.fromkeys((("parl_core.a", "asyncio"), ("parl_core.c", "asyncio")), structure.START)
-    monkeypatch.setattr(structure, "LATE_FROM_OUTSIDE", allowed)
+    allowed = [("parl_core.a", "parl_core.b"), ("parl_core.a", "asyncio"), ("parl_core.c", "asyncio")]
+    monkeypatch.setattr(structure, "LATE", dict.fromkeys(allowed, structure.START))
     assert structure.without_reason(found) == [
         "parl_core.a imports numpy in a function",
+        "parl_core.a imports parl_core.c in a function",
         "parl_core.c imports parl_core.b in a function",
-        "parl_core.b imports nothing of ours in functions; remove it from LATE",
         "no function imports wandb; remove it from LATE_ANYWHERE",
-        "parl_core.c does not import asyncio in functions; remove it from LATE_FROM_OUTSIDE",
+        "parl_core.c does not import asyncio in functions; remove it from LATE",
     ]
 
 
