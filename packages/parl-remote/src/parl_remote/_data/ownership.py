@@ -17,7 +17,7 @@ import sysconfig
 from collections.abc import Iterable
 from types import ModuleType
 
-__all__ = ["absolute", "expect_elsewhere", "importable_elsewhere", "is_own", "new_unshared_modules"]
+__all__ = ["absolute", "expect_elsewhere", "importable_elsewhere", "is_own", "new_unshared_modules", "working_dir"]
 
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -29,6 +29,14 @@ def absolute(path: str) -> str:
         return os.path.abspath(path)
     except FileNotFoundError:
         return path
+
+
+def working_dir() -> str:
+    """Return the current directory, empty if it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def is_own(path: str) -> bool:

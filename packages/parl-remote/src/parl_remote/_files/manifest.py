@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from parl_remote._data.ownership import absolute
+from parl_remote._data.ownership import absolute, working_dir
 from parl_remote.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ __all__ = [
     "inherited",
     "is_digest",
     "lay_out",
-    "working_dir",
 ]
 
 
@@ -121,14 +120,6 @@ class ActorDirectory:
 def here() -> ActorDirectory:
     """Return this program's own directory and module paths."""
     return ActorDirectory(working_dir(), tuple(sys.path))
-
-
-def working_dir() -> str:
-    """Return the current directory, empty if it was removed."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""
 
 
 LARGEST_MANIFEST = 256 * 2**20  # some two million files

@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from parl_remote._data.ownership import is_own
+from parl_remote._data.ownership import is_own, working_dir
 
 __all__ = ["OwnCode", "OwnFile", "RootSource", "closure", "compiled_imports", "find_spec", "loaded_modules", "own_code"]
 
@@ -350,7 +350,7 @@ class OwnCode:
 def _state() -> object:
     """Return a value that changes when modules may be added or found elsewhere without a changed file."""
     cells = getattr(sys.modules.get("__main__"), "In", ())
-    return len(sys.modules), len(cells), _unwritten_imports(), tuple(map(str, sys.path)), _current_directory()
+    return len(sys.modules), len(cells), _unwritten_imports(), tuple(map(str, sys.path)), working_dir()
 
 
 def _stamps(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
@@ -389,7 +389,7 @@ def _main_place() -> tuple[str, str, str]:
     file = getattr(main, "__file__", None)
     if file is None:  # a notebook, -c, stdin
         is_program = main is not None and "XPARL" not in os.environ
-        here = _current_directory() if is_program else ""
+        here = working_dir() if is_program else ""
         return here, here, ""
     directory = os.path.dirname(os.path.abspath(file))
     if not is_own(os.path.abspath(file)):  # a tool such as pytest runs the user's code; that is imported, then
@@ -443,10 +443,3 @@ def _beside(directory: str, root: str, package: str) -> Iterator[OwnFile]:
         file = os.path.join(directory, name)
         if name.endswith(".py") and os.path.isfile(file):
             yield OwnFile(root, inner + name, file)
-
-
-def _current_directory() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # it was removed
-        return ""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from parl_remote._data.ownership import is_own
+from parl_remote._data.ownership import is_own, working_dir
 from parl_remote._files.manifest import (
     WORK,
     ActorDirectory,
@@ -29,7 +29,6 @@ from parl_remote._files.manifest import (
     here,
     inherited,
     lay_out,
-    working_dir,
 )
 from parl_remote._files.program import OwnCode
 from parl_remote._files.selection import select_files

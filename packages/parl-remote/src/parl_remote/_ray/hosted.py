@@ -27,8 +27,9 @@ from typing import Any, Protocol
 from parl_remote import _current
 from parl_remote._actor.host import ActorHost, HoldingReply
 from parl_remote._actor.runners import Job
+from parl_remote._data.ownership import working_dir
 from parl_remote._debug_client import LocalCalls
-from parl_remote._files.manifest import WORK, FolderLayout, here, lay_out, working_dir
+from parl_remote._files.manifest import WORK, FolderLayout, here, lay_out
 from parl_remote._files.program import own_code
 from parl_remote._files.selection import select_files
 from parl_remote._links.call_messages import header_of
