@@ -86,8 +86,8 @@ class CmaFamily(Strategy):
 
     Args:
         mean0: The initial parameters: a vector `[n]`, or named arrays.
-        config: Settings; the search uses `sampling.gaussian_sampling` (std is the initial step size; samples are never
-            mirrored) and `sampling.cma_sampling`.
+        config: Settings; the search uses `sampling.gaussian_sampling` (std is the initial step size; only CR_FM_NES
+            mirrors samples) and `sampling.cma_sampling`.
         layout: Names and shapes of the parts of the vector.
 
     Attributes:
@@ -102,6 +102,7 @@ class CmaFamily(Strategy):
 
     separable: bool
     leaps = False
+    _mirrors = False
 
     def __init__(
         self,
@@ -241,10 +242,6 @@ class CmaFamily(Strategy):
     @property
     def _max_age(self) -> int:
         return 0
-
-    @property
-    def _mirrored(self) -> bool:
-        return False
 
     def _advance(self, intake: SortedSamples, sampler: Sampler) -> Advance:
         (group,) = intake.groups

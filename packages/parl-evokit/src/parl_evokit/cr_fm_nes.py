@@ -66,6 +66,7 @@ class CRFMNES(CmaFamily):
     sampler_name = "cr-fm-nes"
     separable = True  # of a warm start: it has the deviations, the direction is drawn
     leaps = True  # where the direction is long, its natural gradient has no bound
+    _mirrors = True
 
     def __init__(
         self,
@@ -88,10 +89,6 @@ class CRFMNES(CmaFamily):
     def _load(self, state: Mapping[str, NDArray[Any]]) -> None:
         names = ("direction", "deviations", "path_sigma", "path_c")
         self._v, self._deviations, self._path_sigma, self._path_c = (state[name].copy() for name in names)
-
-    @property
-    def _mirrored(self) -> bool:
-        return self.config.solver.sampling.gaussian_sampling.mirrored
 
     def _begin(self) -> None:
         n = self.layout.size

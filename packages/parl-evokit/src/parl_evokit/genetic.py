@@ -67,6 +67,7 @@ class GA(Strategy):
 
     kind = SolverKind.GA
     sampler_name = "ga"
+    _mirrors = False
 
     def __init__(
         self,
@@ -131,10 +132,6 @@ class GA(Strategy):
     @property
     def _max_age(self) -> int:
         return 0
-
-    @property
-    def _mirrored(self) -> bool:
-        return False
 
     def ask(self, n: int) -> list[SamplingInfo]:
         """Draw new samples as in `Strategy.ask`; the first of several is the model itself if elites are kept.

@@ -62,6 +62,7 @@ class Strategy(ABC):
     kind: SolverKind
     sampler_name = "gaussian"
     defaults: Mapping[str, Any] = {}
+    _mirrors = True  # whether the setting `gaussian_sampling.mirrored` applies
 
     def __init__(
         self,
@@ -482,7 +483,7 @@ class Strategy(ABC):
 
     @property
     def _mirrored(self) -> bool:
-        return self.config.solver.sampling.gaussian_sampling.mirrored
+        return self._mirrors and self.config.solver.sampling.gaussian_sampling.mirrored
 
     def _sample_with(
         self,
