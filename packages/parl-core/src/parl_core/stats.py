@@ -192,11 +192,20 @@ class RunningMeanStd:
 
 
 class SavedStatistics:
-    """Base of wrappers with running statistics, of which `ob` are those of observations, `ret` those of rewards."""
+    """Base of wrappers with running statistics.
+
+    Attributes:
+        ob_rms: Statistics of observations; None if they are not normalised.
+        ret_rms: Statistics of the discounted sums of rewards; None if rewards are not scaled.
+    """
+
+    ob_rms: RunningMeanStd | None
+    ret_rms: RunningMeanStd | None
 
     def _statistics(self) -> dict[str, RunningMeanStd]:
         """Return the running statistics of each part."""
-        raise NotImplementedError
+        both = {"ob": self.ob_rms, "ret": self.ret_rms}
+        return {part: rms for part, rms in both.items() if rms is not None}
 
     def get_state(self) -> dict[str, NDArray[np.float64]]:
         """Return copies of all statistics, by name."""

@@ -138,10 +138,6 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
             self.ob_rms = before
             raise
 
-    def _statistics(self) -> dict[str, RunningMeanStd]:
-        both = {"ob": self.ob_rms, "ret": self.ret_rms}
-        return {part: rms for part, rms in both.items() if rms is not None}
-
     def state_dict(self) -> dict[str, NDArray[np.float64]]:
         """Return all statistics as arrays, as `get_state` does; PyTorch's name."""
         return self.get_state()
@@ -380,10 +376,6 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         self._sums = np.array(state["sums"], np.float64)
         self._returns = np.array(state.get("returns", self._returns), np.float64)  # older checkpoints have none
         self._lengths = np.array(state.get("lengths", self._lengths), np.int64)
-
-    def _statistics(self) -> dict[str, RunningMeanStd]:
-        both = {"ob": self.ob_rms, "ret": self.ret_rms}
-        return {part: rms for part, rms in both.items() if rms is not None}
 
     def _with_episodes(self, rewards: Any, ended: NDArray[np.bool_], infos: dict[str, Any]) -> dict[str, Any]:
         self._returns += rewards
