@@ -501,7 +501,7 @@ def test_the_time_to_come_back_begins_anew_when_this_process_was_suspended() -> 
     state = cluster(("n", ONE), client_grace_s=5.0)
     ask(state, 1)
     state.client_away("c", 10.0)
-    state.slept(100.0)
+    state.resumed(100.0)
     assert state.tick(104.9) == []
     revoked = LeaseRevoked("lease1", "it did not come back within 5 s")
     assert revoked in [one.message for one in state.tick(105.0) if isinstance(one, ToNode)]

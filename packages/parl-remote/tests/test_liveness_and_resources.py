@@ -35,11 +35,11 @@ def test_a_forgotten_peer_is_not_reported_as_lost() -> None:
     assert one.expired(100.0) == []
 
 
-def test_a_pardoned_peer_has_the_whole_limit_again() -> None:
+def test_after_a_suspension_a_peer_has_the_whole_limit_again() -> None:
     one: Liveness[str] = Liveness(15.0)
     one.heard("a", 0.0)
     one.heard("b", 1.0)
-    one.pardon(100.0)
+    one.restart_silence(100.0)
     assert one.next_check() == 115.0
     assert one.expired(115.0) == []
     assert sorted(one.expired(115.1)) == ["a", "b"]

@@ -218,8 +218,8 @@ class ClusterState:
         given_up = False
         if replaces:
             self.tables.restart_failed(client_id, lease_id, replaces)
-        elif lease is None or self.tables.is_coming_back(lease_id):
-            given_up = self.tables.will_not_come_back(client_id, lease_id)
+        elif lease is None or self.tables.is_restarting(lease_id):
+            given_up = self.tables.cancel_restarts(client_id, lease_id)
         if lease is None:
             return self._settled([]) if given_up else []  # to tell those who look for it
         return self._settled(self._ends.revoke(lease_id, "released by its owner"))
@@ -261,11 +261,11 @@ class ClusterState:
 
     # -- time ----------------------------------------------------------------------------------------------------
 
-    def slept(self, now: float) -> None:
+    def resumed(self, now: float) -> None:
         """Restart all liveness periods, because this process was suspended and messages are still to be read."""
-        self.tables.alive.pardon(now)
-        self._nodes.pardon(now)
-        self._clients.pardon(now)
+        self.tables.alive.restart_silence(now)
+        self._nodes.restart_wait(now)
+        self._clients.restart_grace(now)
 
     def tick(self, now: float) -> list[Instruction]:
         """Handle due events: silent nodes, absent programs and requests out of time, nodes to be emptied."""

@@ -70,7 +70,7 @@ class Liveness(Generic[_Peer]):
             dead.append(peer)
         return dead
 
-    def pardon(self, now: float) -> None:
+    def restart_silence(self, now: float) -> None:
         """Restart all periods of silence at `now`, because this process itself was suspended."""
         for peer in self._heard:
             self._heard[peer] = now
@@ -147,7 +147,7 @@ class ActorNames:
         """Return all names that are taken."""
         return list(self._holders)
 
-    def in_the_way_of(self, client_id: str, request: LeaseRequest) -> NameHolder | None:
+    def conflicting_holder(self, client_id: str, request: LeaseRequest) -> NameHolder | None:
         """Return the holder that keeps a request from its name; None if the name is available to it.
 
         A restart takes over the name of the actor that it replaces, and a program the name of an actor that it has
@@ -182,12 +182,12 @@ class ActorNames:
         if name:
             self._holders[name] = NameHolder(client_id, None, lease_id)
 
-    def end(self, name: str, lease_id: str, *, comes_back: bool) -> None:
+    def end(self, name: str, lease_id: str, *, is_restarting: bool) -> None:
         """Release the name of an actor that has ended, or keep it for the restart."""
         holder = self._holders.get(name) if name else None
         if holder is None or holder.lease_id != lease_id:
             return
-        if comes_back or holder.request_id is not None:
+        if is_restarting or holder.request_id is not None:
             holder.is_lost = True
         else:
             del self._holders[name]
@@ -273,7 +273,7 @@ class Lease:
     is_wanted: bool = False
 
     @property
-    def may_come_back(self) -> bool:
+    def may_restart(self) -> bool:
         """Return whether its client would restart the actor."""
         return self.max_restarts < 0 or self.restarts < self.max_restarts
 
@@ -304,7 +304,7 @@ class ClusterTables:
         self.alive: Liveness[str] = Liveness(liveness_limit_s)
         self.deaths = DeathLog()
         self._successors: dict[str, str] = {}
-        self._coming_back: dict[str, str] = {}  # lost leases and the clients that make their actors again
+        self._restarting: dict[str, str] = {}  # lost leases and the clients that restart their actors
         self._early: dict[str, tuple[Lease, float]] = {}  # restarts, by lease, of which the loss is not reported yet
         self._numbers = itertools.count(1)
 
@@ -328,13 +328,13 @@ class ClusterTables:
             if not client.is_known and not client.leases:
                 del self.clients[lease.client_id]
         lost = cause is not None and cause.kind.is_loss and cause.kind is not DeathKind.KILLED_BY_USER
-        if lost and lease.may_come_back and client is not None and client.is_known:
+        if lost and lease.may_restart and client is not None and client.is_known:
             if cause is None or cause.kind not in _NEVER_MADE:
                 if lease_id not in self._successors:  # its client, which hears from the worker as well, was slower
-                    self._coming_back[lease_id] = lease.client_id
+                    self._restarting[lease_id] = lease.client_id
             elif lease.replaces:
                 self.restart_failed(lease.client_id, lease_id, lease.replaces)
-        self.names.end(lease.actor_name, lease_id, comes_back=self.is_coming_back(lease_id))
+        self.names.end(lease.actor_name, lease_id, is_restarting=self.is_restarting(lease_id))
         lease.node.leases.pop(lease_id, None)
         self.pool.give(lease.node, lease.resources, lease.gpus)
         if cause is not None:
@@ -376,16 +376,16 @@ class ClusterTables:
             lease_id = self._successors[lease_id]
         return lease_id
 
-    def is_coming_back(self, text: str) -> bool:
+    def is_restarting(self, text: str) -> bool:
         """Return whether the actor with that name or lease, or its latest replacement, is lost and being restarted."""
         holder = self.names.get(text)
-        return self._latest(text if holder is None else holder.lease_id) in self._coming_back
+        return self._latest(text if holder is None else holder.lease_id) in self._restarting
 
     def lost_record(self, text: str) -> DeathRecord | None:
         """Return the death record of the actor with that name or lease if it is being restarted, else None."""
         holder = self.names.get(text)
         lease_id = self._latest(text if holder is None else holder.lease_id)
-        client_id = self._coming_back.get(lease_id)
+        client_id = self._restarting.get(lease_id)
         if client_id is None:
             return None
         unknown = DeathRecord(
@@ -400,23 +400,23 @@ class ClusterTables:
         )
         return next(iter(self.deaths.latest(1, lease_id=lease_id)), unknown)
 
-    def will_not_come_back(self, client_id: str, lease_id: str | None = None) -> bool:
+    def cancel_restarts(self, client_id: str, lease_id: str | None = None) -> bool:
         """Record that a client does not restart an actor, or any of its actors; return whether it was going to."""
-        given_up = [old for old, whose in self._coming_back.items() if whose == client_id and lease_id in {None, old}]
+        given_up = [old for old, whose in self._restarting.items() if whose == client_id and lease_id in {None, old}]
         for old in given_up:
-            del self._coming_back[old]
+            del self._restarting[old]
         self.names.forget_lost(client_id, lambda held: lease_id is None or self._latest(held) == lease_id)
         return bool(given_up)
 
     def replace(self, lost_lease_id: str, new_lease_id: str) -> None:
         """Redirect handles of a lost actor to its replacement."""
-        self._coming_back.pop(lost_lease_id, None)
+        self._restarting.pop(lost_lease_id, None)
         self._redirect(lost_lease_id, new_lease_id)
 
     def restart_failed(self, client_id: str, lease_id: str, lost_lease_id: str) -> None:
         """Record that a client restarts a lost actor after a failed attempt on a lease; look-ups of that one wait."""
-        self._coming_back.pop(lease_id, None)
-        self._coming_back[lost_lease_id] = client_id
+        self._restarting.pop(lease_id, None)
+        self._restarting[lost_lease_id] = client_id
         self._successors.pop(lost_lease_id, None)
         self._redirect(lease_id, lost_lease_id)
 

@@ -61,7 +61,7 @@ class LeaseGrants:
             raise RemoteProtocolError(f"request_id {request.request_id} is already waiting")
         if request.timeout_s is not None and request.timeout_s < 0:
             raise RemoteProtocolError(f"timeout_s must be 0 or more, not {request.timeout_s}")
-        if tables.names.in_the_way_of(client_id, request) is not None:
+        if tables.names.conflicting_holder(client_id, request) is not None:
             return [ToClient(client_id, self._name_taken(request))]
         waiting = tables.queue.add(client_id, request, now)
         tables.names.request(client_id, request)
@@ -254,7 +254,7 @@ class ActorFinders:
         return out
 
     def _is_expected(self, sought: str) -> bool:
-        return self._tables.names.get(sought) is not None or self._tables.is_coming_back(sought)
+        return self._tables.names.get(sought) is not None or self._tables.is_restarting(sought)
 
     def _not_found(self, sought: str) -> str:
         names = self._tables.names.all()
@@ -347,7 +347,7 @@ class LeaseEnds:
             lease = self._tables.called(lost.lease_id)
             if lease is not None:
                 out += self._kill(lease, client_id, asked)
-            elif self._tables.is_coming_back(lost.lease_id):
+            elif self._tables.is_restarting(lost.lease_id):
                 self._early_kills.append((client_id, asked, lost))
                 out += self._refuse_restart(lost.lease_id, self._by(client_id, asked))
             else:

@@ -270,7 +270,7 @@ class Master:
         now = self._loop.now()
         if missed_s := self._pulse.missed_s(now):
             _log.warning("this process was stopped for about %.0f s", missed_s)
-            self._state.slept(now)
+            self._state.resumed(now)
             self._woke_at = now
 
     def _slept_lately(self) -> bool:

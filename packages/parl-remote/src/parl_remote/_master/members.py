@@ -63,7 +63,7 @@ class KnownNodes:
 
     def restore(self, nodes: Iterable[NodeRecord], now: float) -> None:
         """Take over the nodes recorded by an earlier master: lost nodes, and nodes that are expected to return."""
-        self.pardon(now)
+        self.restart_wait(now)
         for one in nodes:
             if one.lost_at is None:
                 self._awaited[one.joined.node_id] = one
@@ -149,7 +149,7 @@ class KnownNodes:
                 self._list_as_lost(self._node_of(one), "it did not come back to a master that was started again", now)
             self._awaited.clear()
 
-    def pardon(self, now: float) -> None:
+    def restart_wait(self, now: float) -> None:
         """Restart the time in which awaited nodes may come back."""
         self._awaited_until = now + self._patience_s
 
@@ -310,7 +310,7 @@ class KnownClients:
         self._grants.given_up(client_id)
         revoked = self._end(list(client.leases), reason)
         self._tables.clients.pop(client_id, None)
-        self._tables.will_not_come_back(client_id)
+        self._tables.cancel_restarts(client_id)
         return revoked
 
     def out_of_time(self, now: float) -> list[Instruction]:
@@ -319,7 +319,7 @@ class KnownClients:
         reason = f"it did not come back within {self._grace_s:g} s"
         return [instruction for client_id in gone for instruction in self.lost(client_id, reason)]
 
-    def pardon(self, now: float) -> None:
+    def restart_grace(self, now: float) -> None:
         """Restart the time in which disconnected programs may reconnect."""
         self._away = dict.fromkeys(self._away, now + self._grace_s)
 
@@ -396,10 +396,10 @@ class Draining:
         for lease in self._leases_on(node):
             owners.setdefault(lease.client_id, []).append(lease.lease_id)
         for owner, lease_ids in owners.items():
-            told = NodeDraining(node.node_id, node.name, tuple(lease_ids), request.timeout_s, request.reason)
-            out.append(ToClient(owner, told))
+            notice = NodeDraining(node.node_id, node.name, tuple(lease_ids), request.timeout_s, request.reason)
+            out.append(ToClient(owner, notice))
         for lease in self._leases_on(node):
-            if lease.may_come_back:
+            if lease.may_restart:
                 out += _ask_to_end(lease, request)
         return [*out, *self.due(now)]
 

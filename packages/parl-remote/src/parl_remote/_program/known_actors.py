@@ -132,7 +132,7 @@ class ActorRecord:
         self.restarts: RestartPolicy | None = None
         self.outbox: Outbox | None = None
         self._note = ""
-        self._comes_back = False
+        self._is_restarting = False
         self.cause: DeathCause | None = None
         self.refusal: DeathCause | None = None
         self.place: ActorPlace | None = None
@@ -182,15 +182,15 @@ class ActorRecord:
         if proceed is not None:
             proceed()
 
-    def tell_of_restart(self, note: str, *, comes_back: bool = True) -> None:
+    def tell_of_restart(self, note: str, *, is_restarting: bool = True) -> None:
         """Set the note on restarts in errors of the actor's calls; called before `end`, so that no error lacks it.
 
         Args:
             note: The text.
-            comes_back: Whether the actor is restarted.
+            is_restarting: Whether the actor is restarted.
         """
         self._note = note
-        self._comes_back = comes_back
+        self._is_restarting = is_restarting
 
     def await_end(self) -> bool:
         """Wait a moment for the cause of the end, and return whether it is known."""
@@ -220,7 +220,7 @@ class ActorRecord:
             )
         cause = self.cause or self.refusal or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)
         told = dataclasses.replace(cause, last_call=running or cause.last_call)
-        return ActorLost(told, class_name=self.class_name, note=self._note, is_restarting=self._comes_back)
+        return ActorLost(told, class_name=self.class_name, note=self._note, is_restarting=self._is_restarting)
 
     def unsent(self) -> ActorLost | NotConnected:
         """Return the error for a call that did not reach the actor; does not wait for the cause."""

@@ -251,7 +251,7 @@ class Restarts:
     def _finishing(self, record: ActorRecord, note: str) -> Callable[[], None]:
         """Return the function that ends the outbox; errors have the note from now on."""
         if note:
-            record.tell_of_restart(note, comes_back=False)
+            record.tell_of_restart(note, is_restarting=False)
         return functools.partial(self._finish, record)
 
     def _finish(self, record: ActorRecord) -> None:
