@@ -16,7 +16,7 @@ from parl_core.seeding import (
     generator_to_json,
     make_generator,
     seed_everything,
-    seed_latecomer,
+    seed_on_load,
     spawn_seeds,
 )
 
@@ -82,7 +82,7 @@ def test_a_framework_imported_after_seed_everything_gets_the_seed_once(monkeypat
     seed_everything(5)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(manual_seed=seeds.append))
     for _ in range(2):
-        seed_latecomer("torch", lambda: None)
+        seed_on_load("torch", lambda: None)
     assert seeds == [5]
 
 

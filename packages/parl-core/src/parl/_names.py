@@ -9,7 +9,8 @@ Paths of PARL 1.x and 2.x are other names of modules that this project has in an
     parl.remote, .client, .exceptions, ...                parl_remote
 
 Its classes and functions are the same objects under both names, and so is the module, unless PARL 2.x had names in it
-that are gone here, which answer with what took their place. Nothing is loaded before one of these paths is imported.
+that were removed; these raise an error that names the replacement. Nothing is loaded before one of these paths is
+imported.
 """
 
 import os

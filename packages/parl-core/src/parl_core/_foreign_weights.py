@@ -216,7 +216,7 @@ class _Reader(pickle.Unpickler):
 
 
 class _Name:
-    """A name of a pickle, made anew each time, so that a pickle that changes it changes nothing else."""
+    """A global name of a pickle; a new object each time, so that changes stay local."""
 
     def __init__(self, means: Callable[..., Any], name: str) -> None:
         self._means, self.name = means, name

@@ -173,7 +173,7 @@ _IDS = (
         for name, newest in _NEWEST.items()
     ),
 )
-"""Ids of gym that Gymnasium refuses, the id that takes their place, and what is said of it."""
+"""Ids of gym that Gymnasium refuses, the id that replaces each, and the message about it."""
 
 _GONE_IDS = (
     (

@@ -240,7 +240,7 @@ class Parts:
 
 
 def has_hooks(framework: Framework, model: Any) -> bool:
-    """Return whether a pass of a model would call hooks, which are not to see rows that nobody gave."""
+    """Return whether a forward pass would call hooks, which must only see the caller's rows."""
     return any(_hooks(framework, framework.modules(model)))
 
 

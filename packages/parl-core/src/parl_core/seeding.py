@@ -20,7 +20,7 @@ __all__ = [
     "generator_to_json",
     "make_generator",
     "seed_everything",
-    "seed_latecomer",
+    "seed_on_load",
     "spawn_seeds",
 ]
 
@@ -118,7 +118,7 @@ def seed_everything(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def seed_latecomer(framework: str, load: Callable[[], object]) -> None:
+def seed_on_load(framework: str, load: Callable[[], object]) -> None:
     """Seed a framework that is loaded after `seed_everything` was called.
 
     Args:

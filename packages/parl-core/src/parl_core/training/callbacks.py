@@ -299,7 +299,7 @@ class Progress(Callback):
     def on_end(self, ended: Ended) -> None:
         if self._bar is not None:
             self._bar.close()
-        reason = ended.stop.value if ended.stop is Stop.FAILED else ended.reason  # an error is told by who catches it
+        reason = ended.stop.value if ended.stop is Stop.FAILED else ended.reason  # the handler of the error reports it
         print(f"Stopped after {ended.step} steps and {ended.seconds:.1f} s: {reason}", file=self._out, flush=True)
 
     def _draw(self, update: Update) -> None:
