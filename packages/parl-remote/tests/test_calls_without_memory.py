@@ -256,7 +256,7 @@ def test_a_dropped_answer_without_descriptors_fails_no_other_call(line: Line, mo
         raise OSError(errno.EMFILE, "Too many open files")
 
     line.received()
-    monkeypatch.setattr(line.connection, "_unstowed", short)
+    monkeypatch.setattr(line.connection, "_from_shared_memory", short)
     line.connection.take_message([memoryview(frame) for frame in pack(Kind.RESULT, Flag.HANDLES, 0, 7)])
     kind, _, unwanted, number = header_of(line.end.receive(DEADLINE_S)[0])
     assert (kind, unwanted, number) == (Kind.RECEIVED, 1, 7)

@@ -20,7 +20,7 @@ import pytest
 
 import parl_remote
 from parl_remote import RemoteCallError, SerializationError
-from parl_remote._data.answers import both, describe
+from parl_remote._data.answers import combine, describe
 
 
 class Peculiar(Exception):
@@ -223,7 +223,7 @@ def test_an_exception_of_such_a_class_is_raised_as_itself_or_as_a_remote_call_er
     failure = describe(hiding(name)("no name"), "Shy.throw")
     assert failure.type_name == "a_module.Shy"
     assert failure.text == "no name"
-    error = both(hiding(name)("no name"), RemoteCallError("", method="Shy.throw", remote_traceback="", type_name=""))
+    error = combine(hiding(name)("no name"), RemoteCallError("", method="Shy.throw", remote_traceback="", type_name=""))
     assert str(error) == "no name"
 
 

@@ -217,7 +217,7 @@ def test_a_program_that_reads_answers_itself_is_not_disturbed_by_the_background(
     near, far = (UnixChannel(end) for end in socket.socketpair())
     connection = Connection(near, background=lambda: loop, lost=lambda _: AssertionError(), on_names=lambda _: None)
     futures = [connection.submit(Call(Kind.CALL, 0, 0)) for _ in range(2)]
-    connection.tend()
+    connection.read_unawaited()
     loop.run_once(0.0)
 
     far.send(pack(Kind.RESULT, 0, 0, futures[0]._call_id))

@@ -63,10 +63,10 @@ class Path:
     def is_sending_here(self) -> bool:
         return False
 
-    def met_loss(self) -> None:
+    def report_loss(self) -> None:
         self.losses += 1
 
-    def tend(self) -> None:
+    def read_unawaited(self) -> None:
         pass
 
     # -- future.Carrier, as far as it is used

@@ -312,9 +312,9 @@ def test_a_process_can_share_with_itself_and_not_with_one_that_is_not_there() ->
 def test_only_large_frames_of_a_message_become_tickets() -> None:
     ours, theirs = Sharing(), Sharing()
     message = pack(Kind.RESULT, Flag.NAMES, 3, 9, [b"pickle", frame(LARGE), b"small"])
-    stowed = ours.stow(message)
-    assert sum(map(len, stowed)) < 200
-    opened = theirs.unstow([memoryview(part) for part in stowed])
+    moved = ours.to_shared_memory(message)
+    assert sum(map(len, moved)) < 200
+    opened = theirs.from_shared_memory([memoryview(part) for part in moved])
     assert [bytes(part) for part in opened[1:]] == [frame(LARGE), b"small"]
     assert header_of(opened[0]) == (Kind.RESULT, Flag.NAMES | TICKETS, 3, 9)
     ours.close()
@@ -324,12 +324,12 @@ def test_many_small_frames_become_one_ticket_and_few_stay() -> None:
     ours, theirs = Sharing(), Sharing()
     small = frame(LARGE // 8)
     message = pack(Kind.RESULT, 0, 3, 9, [b"pickle", *[small] * 8, b""])
-    stowed = ours.stow(message)
-    assert sum(map(len, stowed)) < 200
-    opened = theirs.unstow([memoryview(part) for part in stowed])
+    moved = ours.to_shared_memory(message)
+    assert sum(map(len, moved)) < 200
+    opened = theirs.from_shared_memory([memoryview(part) for part in moved])
     assert [bytes(part) for part in opened[1:]] == [*[small] * 8, b""]
     few = pack(Kind.RESULT, 0, 3, 9, [b"pickle", *[small] * 7])
-    assert ours.stow(few) is few
+    assert ours.to_shared_memory(few) is few
     ours.close()
 
 
@@ -338,12 +338,12 @@ def test_marks_that_do_not_fit_are_refused(segments: Segments, marks: bytes) -> 
     header = pack(Kind.RESULT, TICKETS, 0, 1, [b""])[0]
     message = [memoryview(part) for part in (header, b"small", place(segments, frame(LARGE)), marks)]
     with pytest.raises(RemoteProtocolError, match="marks for"):
-        Sharing().unstow(message)
+        Sharing().from_shared_memory(message)
 
 
 def test_a_message_without_large_frames_stays_as_it_is() -> None:
     message = pack(Kind.RESULT, 0, 0, 1, [b"pickle", b"small"])
-    assert Sharing().stow(message) is message
+    assert Sharing().to_shared_memory(message) is message
 
 
 @parl_remote.remote_class(wait=False)
@@ -458,10 +458,10 @@ def test_many_calls_with_arrays_leave_the_number_of_descriptors_as_it_was(keeper
 def test_the_memory_of_a_message_that_was_not_sent_is_used_for_the_next_one() -> None:
     sharing = Sharing()
     frames: list[Any] = [*pack(Kind.CALL, 0, 0, 1, [b"", np.ones(LARGE, np.uint8).data])]
-    unsent = sharing.stow(frames)
+    unsent = sharing.to_shared_memory(frames)
     assert unsent[0][1] & TICKETS
     sharing.take_back(unsent)
-    assert sharing.stow(frames)[-2] == unsent[-2]
+    assert sharing.to_shared_memory(frames)[-2] == unsent[-2]
     sharing.take_back(frames)
     sharing.close()
 
@@ -472,11 +472,11 @@ def test_the_memory_of_a_message_that_is_cut_is_used_for_the_next_one(is_mapped:
     small, large = np.ones(LARGE - 1, np.uint8), np.ones(LARGE, np.uint8)
     frames: list[Any] = [*pack(Kind.CALL, 0, 0, 1, [b"", small.data, *[large.data] * 10])]
     if is_mapped:
-        receiver.unstow([memoryview(frame) for frame in sender.stow(frames)])
-    sent = sender.stow(frames)
+        receiver.from_shared_memory([memoryview(frame) for frame in sender.to_shared_memory(frames)])
+    sent = sender.to_shared_memory(frames)
     assert len(sent[-2]) > KEPT_OF_CUT
     receiver.discard([memoryview(frame)[:KEPT_OF_CUT] for frame in sent])
-    assert sender.stow(frames)[-2] == sent[-2]
+    assert sender.to_shared_memory(frames)[-2] == sent[-2]
     for one in (sender, receiver):
         one.close()
 
@@ -500,7 +500,7 @@ def test_of_a_cut_message_each_end_frees_the_memory(at: str, monkeypatch: pytest
     near, far = (UnixChannel(end) for end in socket.socketpair())
     sender, receiver = Sharing(), Sharing()
     kind = Kind.RESULT if at == "caller" else Kind.CALL
-    sent = sender.stow([*pack(kind, 0, 0, 1, [b"", np.ones(LARGE, np.uint8).data])])
+    sent = sender.to_shared_memory([*pack(kind, 0, 0, 1, [b"", np.ones(LARGE, np.uint8).data])])
     message = CutMessage([len(frame) for frame in sent], [memoryview(frame)[:KEPT_OF_CUT] for frame in sent])
     if at == "caller":
         connection = Connection(
@@ -513,6 +513,6 @@ def test_of_a_cut_message_each_end_frees_the_memory(at: str, monkeypatch: pytest
         actor: Any = SimpleNamespace(_host=SimpleNamespace(refuse=lambda *_: []))
         actor._refuse = partial(ActorProcess._refuse, actor)
         ActorProcess._read(actor, caller)
-    assert sender.stow([*pack(kind, 0, 0, 1, [b"", np.ones(LARGE, np.uint8).data])])[-2] == sent[-2]
+    assert sender.to_shared_memory([*pack(kind, 0, 0, 1, [b"", np.ones(LARGE, np.uint8).data])])[-2] == sent[-2]
     for one in (near, far, sender, receiver):
         one.close()

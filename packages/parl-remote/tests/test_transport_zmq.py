@@ -168,7 +168,7 @@ def test_outsiders_that_come_and_stay_are_ended_long_before_descriptors_are(few_
         with contextlib.suppress(OSError):  # it may be ended already
             one.sendall(says)
         outsiders.append(one)
-    few_served.wait_for(lambda: few_served.listener.turned_away >= 60 - 12)
+    few_served.wait_for(lambda: few_served.listener.dropped_unauthenticated >= 60 - 12)
     for one in outsiders[: 60 - 12]:  # the oldest
         one.settimeout(60.0)
         with contextlib.suppress(ConnectionError):

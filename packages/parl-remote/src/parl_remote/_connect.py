@@ -35,7 +35,16 @@ if TYPE_CHECKING:
     from parl_remote._program.client import Client
     from parl_remote._serving import Serving
 
-__all__ = ["connect", "connected", "disconnect", "get_actor", "get_global_client", "kill", "mind_forks", "serve"]
+__all__ = [
+    "connect",
+    "connected",
+    "disconnect",
+    "get_actor",
+    "get_global_client",
+    "kill",
+    "register_fork_handler",
+    "serve",
+]
 
 
 @functools.cache
@@ -126,14 +135,14 @@ def open_in_actor(reach: Sequence[object], lease_id: str, class_name: str) -> Cl
     from parl_remote._program.rendezvous import ActorCluster
 
     found = environment()
-    told = ClusterReach(*reach)  # type: ignore[arg-type]  # the worker of the same version wrote it
-    mind_forks()
+    cluster = ClusterReach(*reach)  # type: ignore[arg-type]  # the worker of the same version wrote it
+    register_fork_handler()
     if lease_id:
         join = functools.partial(open_in_actor, reach, "", class_name)
         _current.tell_children(functools.partial(_connect_child, join))
     return _new_client(
-        told.address,
-        ActorCluster(told, found),
+        cluster.address,
+        ActorCluster(cluster, found),
         found.limits,
         (),
         _LEASE_TIMEOUT_S,
@@ -280,7 +289,7 @@ def connect(
         "logs": logs,
     }
     running = options | {"cpu_num": slots}
-    mind_forks()  # a fork may come while the lock is held
+    register_fork_handler()  # a fork may come while the lock is held
     with _changing:
         if _current.inside_actor():
             raise RemoteError(
@@ -402,7 +411,7 @@ def _refuse_on_ray(address: str, cpu_num: int | None, **options: object) -> None
 
 
 @functools.cache
-def mind_forks() -> None:
+def register_fork_handler() -> None:
     """Register the fork handler, before the first connection; importing alone registers nothing."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
@@ -410,7 +419,7 @@ def mind_forks() -> None:
 
 def _connect_child(join: Callable[[], Client], *, logs: bool = False) -> Client:
     """Return the connection of a child, which needs one for the first time."""
-    mind_forks()
+    register_fork_handler()
     client = join()
     if logs:
         client.forward_logs()

@@ -223,12 +223,12 @@ class ObjectRef(serialize.Reference, Generic[T]):
             self._source.hold(self, place)
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        return _arrive, self._passport()
+        return _arrive, self._pickled_state()
 
     def _parl_referents(self) -> tuple[ObjectRef[T]]:
         return (self,)
 
-    def _passport(self) -> tuple[Any, ...]:
+    def _pickled_state(self) -> tuple[Any, ...]:
         """Return the pickled state: the value or its location, and its references with their current locations.
 
         The copies stored with the value have the locations of that time, whose process may have ended.
@@ -266,7 +266,7 @@ class _DirectArgument(serialize.Reference):
         self.ref = ref
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        return _arrive_value, self.ref._passport()
+        return _arrive_value, self.ref._pickled_state()
 
     def _parl_referents(self) -> tuple[ObjectRef[Any]]:
         return (self.ref,)
@@ -396,7 +396,7 @@ def received(object_id: str, nbytes: int, fetch: Callable[[], memoryview]) -> Ob
     return ref
 
 
-def _start_janitor(pool: MemoryPool) -> None:
+def _start_cleanup_thread(pool: MemoryPool) -> None:
     threading.Thread(target=_tidy, args=(pool,), name="parl-objects", daemon=True).start()
 
 
@@ -407,7 +407,7 @@ def _tidy(pool: MemoryPool) -> None:
             time.sleep(_TIDY_S)
 
 
-_pool = MemoryPool(_start_janitor)
+_pool = MemoryPool(_start_cleanup_thread)
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
     os.register_at_fork(after_in_child=_pool.begin)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Self
 from parl_remote._config import environment
 from parl_remote._data import serialize
 from parl_remote._data.class_spec import ClassSpec, ShippedSpec
-from parl_remote._links.identity import host_id, python_misfit
+from parl_remote._links.identity import host_id, python_mismatch
 from parl_remote._links.loop import Loop
 from parl_remote._options import ActorOptions, seconds_of
 from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames
@@ -117,8 +117,8 @@ def read_hello(frames: Sequence[memoryview]) -> Hello:
         told = json.loads(bytes(frames[0]))
         if told["protocol"] != _PROTOCOL:
             raise RemoteProtocolError(f"this manager speaks version {_PROTOCOL}, not {told['protocol']!r}")
-        if misfit := python_misfit(str(told.get("versions", {}).get("python", ""))):
-            raise RemoteProtocolError(misfit)
+        if mismatch := python_mismatch(str(told.get("versions", {}).get("python", ""))):
+            raise RemoteProtocolError(mismatch)
         shipped, names = serialize.loads(frames[1], frames[2:])
         return Hello(str(told["object"]), str(told["host"]), ShippedSpec(*shipped), tuple(names))
     except RemoteProtocolError:

@@ -177,7 +177,7 @@ class Run:
 Construct: TypeAlias = Callable[[Concurrency, Callable[[], object]], object]
 
 
-def _no_one(_: list[Buffer]) -> None:
+def _discard_state(_: list[Buffer]) -> None:
     """Discard a saved state."""
 
 
@@ -219,7 +219,7 @@ class ActorHost:
         self._class_name = "actor"
         self._methods: tuple[str, ...] = ()
         self._attributes: frozenset[str] = frozenset()
-        self.on_state: Callable[[list[Buffer]], None] = _no_one
+        self.on_state: Callable[[list[Buffer]], None] = _discard_state
         self._saves = False
         self._state_references: list[object] = []
         self._slots: Mapping[str, types.MemberDescriptorType] = {}

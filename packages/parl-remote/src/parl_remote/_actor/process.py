@@ -279,7 +279,7 @@ class _Caller:
             return
         if self.sharing is not None and len(reply) > 1:
             try:
-                reply = self.sharing.stow(reply)
+                reply = self.sharing.to_shared_memory(reply)
             except (OSError, MemoryError) as error:  # it goes through the socket, whole
                 if not is_shortage(error):
                     raise
@@ -300,7 +300,7 @@ class _Caller:
         flags = header[1]
         if flags & _SHARES and header[0] == _CREATE:
             self.sharing = Sharing()
-        return self.sharing.unstow(frames) if flags & TICKETS and self.sharing is not None else frames
+        return self.sharing.from_shared_memory(frames) if flags & TICKETS and self.sharing is not None else frames
 
 
 class ActorProcess:

@@ -33,7 +33,7 @@ __all__ = [
     "STAYS",
     "Answer",
     "Failure",
-    "both",
+    "combine",
     "describe",
     "read_answer",
     "rebuild",
@@ -110,7 +110,7 @@ def rebuild(failure: Failure, where: str = "actor") -> BaseException:
         return remote
     if not isinstance(error, BaseException):
         return remote
-    error = both(error, remote)
+    error = combine(error, remote)
     if not isinstance(error, Exception):  # it would end threads of ours that carry it to its waiter
         return remote
     _assign(error, "__cause__", remote)
@@ -139,30 +139,30 @@ _OWN = (
     "__hash__",
     "__copy__",
 )
-_both: dict[type, Any] = {}  # by the users' classes, which are few
+_combined: dict[type, Any] = {}  # by the users' classes, which are few
 
 
-def _class_of_both(kind: type[BaseException]) -> type[BaseException]:
+def _combined_class(kind: type[BaseException]) -> type[BaseException]:
     """Return the class of exceptions that are of this kind and RemoteCallErrors; the kind itself if it allows none."""
     if issubclass(kind, RemoteCallError):
         return kind
-    known = _both.get(kind)
+    known = _combined.get(kind)
     if known is None:
         base = _RemoteAttributeErrorMixin if issubclass(kind, AttributeError) else _RemoteErrorMixin
         try:
             namespace: dict[str, Any] = {name: getattr(kind, name) for name in _OWN if hasattr(kind, name)}
             for name in ("__module__", "__qualname__", "__doc__"):
                 namespace[name] = getattr(kind, name)
-            namespace |= {"__slots__": (), "__reduce_ex__": _reduce_both, "_parl_kind": kind}
+            namespace |= {"__slots__": (), "__reduce_ex__": _reduce_combined, "_parl_kind": kind}
             metaclass: Any = type(kind)
             known = metaclass(kind.__name__, (base, kind), namespace)
         except Exception:  # it is final, or its metaclass is in the way
             known = None
-        known = _both[kind] = known or kind
+        known = _combined[kind] = known or kind
     return known
 
 
-def both(error: BaseException, remote: RemoteCallError) -> BaseException:
+def combine(error: BaseException, remote: RemoteCallError) -> BaseException:
     """Return an exception as one that is a RemoteCallError as well.
 
     Args:
@@ -170,7 +170,7 @@ def both(error: BaseException, remote: RemoteCallError) -> BaseException:
         remote: The error with the details of the call.
     """
     kind = type(error)
-    cls = _class_of_both(kind)
+    cls = _combined_class(kind)
     if cls is kind:
         return error
     try:
@@ -216,8 +216,8 @@ def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
     return error
 
 
-def _reduce_both(self: Any, protocol: Any) -> Any:
-    """Pickle an exception that is both as its own kind; it becomes both again when it is unpickled."""
+def _reduce_combined(self: Any, protocol: Any) -> Any:
+    """Pickle a combined exception as its own kind; `_rebuild_combined` combines it again."""
     kind = self._parl_kind
     reduced = kind.__reduce_ex__(self, protocol)
     if not isinstance(reduced, tuple):
@@ -226,21 +226,23 @@ def _reduce_both(self: Any, protocol: Any) -> Any:
     if make is type(self):
         make = kind
     args = tuple(kind if one is type(self) else one for one in args)
-    told = [getattr(self, name, "") for name in ("method", "remote_traceback", "type_name")]
+    details = [getattr(self, name, "") for name in ("method", "remote_traceback", "type_name")]
     kept = {**_outside_dict(self, kind), "args": self.args}
     if rest and isinstance(rest[0], dict) and kind.__setstate__ is BaseException.__setstate__:
         kept |= rest[0]  # what that sets with `setattr`, which the class may refuse
         rest[0] = None
-    return _both_again, (make, args, kept, tuple(map(str, told))), *rest
+    return _rebuild_combined, (make, args, kept, tuple(map(str, details))), *rest
 
 
-def _both_again(make: Any, args: tuple[Any, ...], kept: dict[str, Any], told: tuple[str, str, str]) -> BaseException:
+def _rebuild_combined(
+    make: Any, args: tuple[Any, ...], kept: dict[str, Any], details: tuple[str, str, str]
+) -> BaseException:
     if isinstance(make, type) and issubclass(make, BaseException):
         error = _from_parts(make, args, kept)
     else:
         error = make(*args)
-    method, remote_traceback, type_name = told
-    return both(error, RemoteCallError("", method=method, remote_traceback=remote_traceback, type_name=type_name))
+    method, remote_traceback, type_name = details
+    return combine(error, RemoteCallError("", method=method, remote_traceback=remote_traceback, type_name=type_name))
 
 
 def slots_of(kind: type) -> dict[str, MemberDescriptorType]:

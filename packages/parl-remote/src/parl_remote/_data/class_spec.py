@@ -291,7 +291,7 @@ class ClassSpec:
 
 
 class Description(NamedTuple):
-    """What those who look an actor up by name learn of it.
+    """The description of an actor for a process that looks it up by name.
 
     Attributes:
         shipped: Its class.

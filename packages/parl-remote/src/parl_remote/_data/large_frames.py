@@ -1,11 +1,12 @@
 """Large frames on their way between two processes of one host, through shared memory: one segment for each message.
 
-    Sharing   stow    [header, frame, LARGE FRAME, ...]  -->  [header with Flag.TICKETS, frame, ..., ticket, marks]
-              unstow  the way back; marks has one byte for each frame after the first: 1 where it is in the segment
+    Sharing   to_shared_memory    [header, frame, LARGE FRAME, ...]
+                                  -->  [header with Flag.TICKETS, frame, ..., ticket, marks]
+              from_shared_memory  the reverse; marks has a byte for each frame after the first: 1 for the segment's
 
-    sender    Segments.place(frames) --> a ticket, which goes through the socket in the frames' stead
+    sender    Segments.place(frames) --> a ticket, which goes through the socket instead of the frames
     receiver  Mappings.open(ticket) --> views of the same memory, without a copy
-              when its last user lets the views go, the state byte says FREE, and the sender uses the segment again;
+              when the views have no user any more, the state byte says FREE, and the sender uses the segment again;
               RETIRED instead if the receiver has forked since, because its children see the memory, too
 
     segment   offset 0     state: FREE, BUSY, RETIRED
@@ -417,7 +418,7 @@ class Sharing:
         self._segments = Segments()
         self._mappings = Mappings()
 
-    def stow(self, frames: list[Buffer]) -> list[Buffer]:
+    def to_shared_memory(self, frames: list[Buffer]) -> list[Buffer]:
         """Replace large frames by a ticket, and smaller ones where they are large together.
 
         If there is no memory for them the message stays as it is.
@@ -437,7 +438,7 @@ class Sharing:
         return [bytes(header), *rest, ticket, marks]
 
     def take_back(self, frames: Sequence[Buffer]) -> None:
-        """Free the memory of a message that `stow` has made, and that was not sent."""
+        """Free the memory of a message of `to_shared_memory` that was not sent."""
         if frames[0][_FLAGS_AT] & TICKETS:
             self._segments.take_back(frames[-2])
 
@@ -446,7 +447,7 @@ class Sharing:
         if message[0][_FLAGS_AT] & TICKETS and len(message) >= _HEADER_TICKET_AND_MARKS:
             self._mappings.discard(message[-2])
 
-    def unstow(self, frames: Sequence[memoryview]) -> list[memoryview]:
+    def from_shared_memory(self, frames: Sequence[memoryview]) -> list[memoryview]:
         """Return the original frames. Every message with `TICKETS` is passed here or to `discard`, to free its memory.
 
         Raises:

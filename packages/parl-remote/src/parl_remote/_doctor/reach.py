@@ -70,7 +70,7 @@ def probe(address: Address, timeout_s: float) -> Probe:
     try:
         with socket.create_connection((address.host, address.port), timeout_s) as connection:
             took_s = time.monotonic() - began
-            return _by_its_words(_first_bytes(connection), took_s)
+            return _classify_greeting(_first_bytes(connection), took_s)
     except TimeoutError:
         return Probe(ProbeResult.NO_ANSWER, f"no answer within {timeout_s:g} s")
     except OSError as error:
@@ -99,7 +99,7 @@ def _answer(connection: socket.socket) -> bytes:
         return b""
 
 
-def _by_its_words(data: bytes, took_s: float) -> Probe:
+def _classify_greeting(data: bytes, took_s: float) -> Probe:
     if data[:1] == b"\xff" and data[_GREETING - 1 : _GREETING] == b"\x7f":
         return Probe(ProbeResult.NODE, "", took_s)
     if data:

@@ -229,7 +229,7 @@ class ProgramFiles:
         Raises:
             RemoteError: Files cannot be sent, or the worker cannot store them.
         """
-        if self._sees_us(granted, worker):
+        if self._shares_directories(granted, worker):
             if self._only_selected is None or self._inherited is not None:
                 return here()
             folder = self._folder(granted, worker, self._only_selected)
@@ -242,7 +242,7 @@ class ProgramFiles:
 
     # -- inner steps ---------------------------------------------------------------------------------------------
 
-    def _sees_us(self, granted: LeaseGranted, worker: Worker) -> bool:
+    def _shares_directories(self, granted: LeaseGranted, worker: Worker) -> bool:
         """Return whether the worker sees the program's own directories."""
         if not granted.node_addresses:
             return True  # a private cluster's worker is this program's child

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from parl_remote._config import Limits
-from parl_remote._links.identity import host_id, new_id, python_misfit, versions
+from parl_remote._links.identity import host_id, new_id, python_mismatch, versions
 from parl_remote._links.loop import Loop
 from parl_remote._messages import (
     PROTOCOL_MAX,
@@ -273,8 +273,8 @@ class PeerAcceptor:
             mine = versions()["parl_remote"]
             self._refuse(key, RefusalCode.VERSION, f"The peer is parl-remote {mine}.")
             return
-        if misfit := python_misfit(hello.versions.get("python", "")):
-            self._refuse(key, RefusalCode.PYTHON, misfit)
+        if mismatch := python_mismatch(hello.versions.get("python", "")):
+            self._refuse(key, RefusalCode.PYTHON, mismatch)
             return
         service = self._services.get(hello.to)
         if service is None:

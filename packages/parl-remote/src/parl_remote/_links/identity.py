@@ -14,7 +14,7 @@ from pathlib import Path
 from parl_remote._system.shortage import is_shortage
 from parl_remote._version import __version__
 
-__all__ = ["host_id", "host_name", "new_id", "python_misfit", "versions"]
+__all__ = ["host_id", "host_name", "new_id", "python_mismatch", "versions"]
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MACHINE_ID = Path("/etc/machine-id")
@@ -50,7 +50,7 @@ def versions() -> dict[str, str]:
     return {"parl_remote": __version__, "python": sys.version.partition(" ")[0]}
 
 
-def python_misfit(theirs: str) -> str:
+def python_mismatch(theirs: str) -> str:
     """Return why a peer with this version of Python cannot exchange objects with this process; empty if it can.
 
     Classes and functions travel as byte code, which another minor version reads as something else.

@@ -41,7 +41,7 @@ from parl_remote._node.launch import report_on
 from parl_remote._program.rendezvous import ClusterAddress
 from parl_remote._run_files import MonitorRecord, ProcessRecord, RunFiles, forget_monitor, write_record
 from parl_remote._system import processes
-from parl_remote._system.facilities import crowded_out, is_portable
+from parl_remote._system.facilities import is_portable, oldest_of_largest_owner
 from parl_remote._transport.addresses import EVERY_INTERFACE, Address
 from parl_remote.errors import RemoteError
 
@@ -248,7 +248,7 @@ def share_fairly(servers: Iterable[Any], peers: Peers, most: int) -> None:
             self.visitor = f"host {addr[0]}" if uid is None else f"user {uid}"
             open_now = server.active_channels
             if len(open_now) > most:
-                open_now[crowded_out({key: one.visitor for key, one in open_now.items()})].handle_close()
+                open_now[oldest_of_largest_owner({key: one.visitor for key, one in open_now.items()})].handle_close()
 
     for server in servers:
         server.channel_class = FairChannel

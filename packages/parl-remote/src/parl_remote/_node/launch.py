@@ -137,7 +137,7 @@ class _ReportPipe:
         self._reading = -1
         self.number = _STDOUT
         if not is_portable():
-            self._reading, self.number = map(processes.beyond_standard, os.pipe())
+            self._reading, self.number = map(processes.above_stderr, os.pipe())
 
     def options(self, log: int) -> dict[str, Any]:
         """Return options of `subprocess.Popen`: streams, inherited descriptors, and a session of its own.

@@ -33,7 +33,7 @@ from threading import Thread
 from typing import Any
 
 from parl_core.atomic_write import atomic_write
-from parl_remote._system.facilities import NO_FOLLOW, Waker, most_unproved
+from parl_remote._system.facilities import NO_FOLLOW, Waker, max_unauthenticated
 
 __all__ = [
     "DONT_WAIT",
@@ -92,7 +92,7 @@ class LoopbackSocket(socket.socket):
         deadline = time.monotonic() + timeout_s
         while True:
             with contextlib.suppress(BlockingIOError):
-                if self._is_proved():
+                if self._is_authenticated():
                     return
             if not self._wait(deadline, write=False):
                 raise TimeoutError(f"it has not authenticated itself within {timeout_s:g} s")
@@ -120,7 +120,7 @@ class LoopbackSocket(socket.socket):
         while True:
             is_down = self._down  # before reading: what arrived before the end is returned before the end
             try:
-                if self._is_proved():
+                if self._is_authenticated():
                     return super().recv_into(buffer, nbytes, flags & ~(DONT_WAIT | NO_SIGNAL))
             except OSError as error:
                 if is_down:
@@ -142,7 +142,7 @@ class LoopbackSocket(socket.socket):
         self._down = True
         super().shutdown(how)
 
-    def _is_proved(self) -> bool:
+    def _is_authenticated(self) -> bool:
         """Return True once the other end is authenticated.
 
         Raises:
@@ -236,7 +236,7 @@ class LoopbackListener:
         self._secret = os.urandom(32)
         self._waker = Waker()
         self._leave = Waker()
-        self._proved: deque[LoopbackSocket] = deque()
+        self._authenticated: deque[LoopbackSocket] = deque()
         self._closed = False
         self._listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -269,10 +269,10 @@ class LoopbackListener:
         Raises:
             BlockingIOError: No connection is waiting.
         """
-        if not self._proved:
+        if not self._authenticated:
             self._waker.clear()
         try:
-            return self._proved.popleft(), ""
+            return self._authenticated.popleft(), ""
         except IndexError:
             raise BlockingIOError("no connection is waiting") from None
 
@@ -283,35 +283,35 @@ class LoopbackListener:
         self._closed = True
         self._leave.wake()
         self._thread.join()
-        for connection in self._proved:
+        for connection in self._authenticated:
             connection.close()
         with contextlib.suppress(OSError):
             os.unlink(self._path)
 
     def _let_in(self) -> None:
         """Accept and authenticate callers until the listener is closed."""
-        unproved: dict[int, _Caller] = {}
-        most = most_unproved()
+        unauthenticated: dict[int, _Caller] = {}
+        most = max_unauthenticated()
         with selectors.DefaultSelector() as selector, self._listening:
             selector.register(self._listening, selectors.EVENT_READ)
             selector.register(self._leave.fileno(), selectors.EVENT_READ)
             while not self._closed:
-                first = min((one.deadline for one in unproved.values()), default=None)
+                first = min((one.deadline for one in unauthenticated.values()), default=None)
                 ready = selector.select(None if first is None else max(0.0, first - time.monotonic()))
                 for key, _ in ready:
                     if key.fileobj is self._listening:
-                        self._greet(selector, unproved)
-                    elif key.fd in unproved:
-                        self._check(key.fd, selector, unproved)
+                        self._greet(selector, unauthenticated)
+                    elif key.fd in unauthenticated:
+                        self._check(key.fd, selector, unauthenticated)
                 now = time.monotonic()
-                late = [fd for fd, one in unproved.items() if one.deadline <= now]
-                for fd in (late + list(unproved))[: max(len(late), len(unproved) - most)]:
+                late = [fd for fd, one in unauthenticated.items() if one.deadline <= now]
+                for fd in (late + list(unauthenticated))[: max(len(late), len(unauthenticated) - most)]:
                     selector.unregister(fd)
-                    unproved.pop(fd).connection.close()
-            for one in unproved.values():
+                    unauthenticated.pop(fd).connection.close()
+            for one in unauthenticated.values():
                 one.connection.close()
 
-    def _greet(self, selector: selectors.BaseSelector, unproved: dict[int, _Caller]) -> None:
+    def _greet(self, selector: selectors.BaseSelector, unauthenticated: dict[int, _Caller]) -> None:
         try:
             connection, _ = self._listening.accept()
         except (BlockingIOError, ConnectionError):
@@ -320,11 +320,11 @@ class LoopbackListener:
             time.sleep(_FULL_REST_S)
             return
         connection.setblocking(False)
-        unproved[connection.fileno()] = _Caller(connection)
+        unauthenticated[connection.fileno()] = _Caller(connection)
         selector.register(connection.fileno(), selectors.EVENT_READ)
 
-    def _check(self, fd: int, selector: selectors.BaseSelector, unproved: dict[int, _Caller]) -> None:
-        caller = unproved[fd]
+    def _check(self, fd: int, selector: selectors.BaseSelector, unauthenticated: dict[int, _Caller]) -> None:
+        caller = unauthenticated[fd]
         try:
             if not caller.read():
                 return
@@ -337,10 +337,10 @@ class LoopbackListener:
         except OSError:
             caller.connection.close()
         else:
-            self._proved.append(LoopbackSocket(caller.connection))
+            self._authenticated.append(LoopbackSocket(caller.connection))
             self._waker.wake()
         selector.unregister(fd)
-        del unproved[fd]
+        del unauthenticated[fd]
 
 
 class _Caller:

@@ -220,7 +220,7 @@ class ActorRef:
     def begin(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RemoteFuture[Any]:
         """Send a call whose answer is read even if no thread waits for it; raise what `submit` raises."""
         future = self.submit(name, args, kwargs)
-        self.outbox.tend()
+        self.outbox.read_unawaited()
         return future
 
     def begin_frozen(self, name: str, arguments: FrozenArguments) -> RemoteFuture[Any]:
@@ -233,7 +233,7 @@ class ActorRef:
                 payload = serialize.dumps((name, args))
             call = Call(_CALL, _KEYWORDS if has_keywords else 0, index, payload, name, (self, *referents), True)
             future = self.outbox.submit(call, futures)
-            self.outbox.tend()
+            self.outbox.read_unawaited()
         return future
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

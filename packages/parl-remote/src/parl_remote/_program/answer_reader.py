@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 __all__ = ["UNSENT", "AnswerReader"]
 
 _TURN_S = 0.005  # how long an event loop reads, all connections together, before its tasks have their turn
-_TEND_S = 0.05  # a look takes the interpreter from the thread that makes calls, which mostly reads the answers itself
-_TEND_AGAIN_S = 0.01  # after a look that found something
-_TEND_SOON_S = 0.001  # after one that found many bytes
+_POLL_S = 0.05  # a poll takes the interpreter from the thread that makes calls, which mostly reads the answers itself
+_POLL_AGAIN_S = 0.01  # after a poll that found something
+_POLL_SOON_S = 0.001  # after one that found many bytes
 _MANY_BYTES = 2**15  # an eighth of what a socket takes before its actor has to wait
-_LONGEST_TEND_S = 1.0
+_LONGEST_POLL_S = 1.0
 UNSENT = "what the channel did not take"  # among what is watched: it reads while it cannot write
 
 
@@ -71,8 +71,8 @@ class AnswerReader(ABC):
         self._loop: Loop | None = None  # the background loop, while it watches the channel
         self._event_loop: EventLoopReader | None = None
         self._awaited: set[RemoteFuture[Any]] = set()  # in the event loop
-        self._tended_s = 0.0  # the time between looks at answers that no thread waits for; 0 without such looks
-        self._was_read = False  # by a thread, since the last look
+        self._poll_interval_s = 0.0  # between polls for answers that no thread waits for; 0 without polls
+        self._was_read = False  # by a thread, since the last poll
         self._is_lost = False
         self._is_full = False  # the channel has the rest of a message; the background writes it
 
@@ -376,24 +376,24 @@ class AnswerReader(ABC):
         """Fail all calls in the background, because the cause may have to be waited for."""
         self._background().call_soon(self.lose)
 
-    def tend(self) -> None:
+    def read_unawaited(self) -> None:
         """Read answers from time to time although no thread waits for them, or the actor would wait to write them."""
-        if not self._tended_s:
-            self._tended_s = _TEND_S
+        if not self._poll_interval_s:
+            self._poll_interval_s = _POLL_S
             loop = self._background()
-            loop.call_soon(partial(loop.call_later, _TEND_S, self._look_after))
+            loop.call_soon(partial(loop.call_later, _POLL_S, self._poll_unawaited))
 
-    def _look_after(self) -> None:
+    def _poll_unawaited(self) -> None:
         if self._is_lost or not self._pending:
-            self._tended_s = 0.0
-            if not self._pending or self._is_lost:  # looked at again: `tend` may not have seen it
+            self._poll_interval_s = 0.0
+            if not self._pending or self._is_lost:  # checked again: `read_unawaited` may not have seen the 0
                 return
-            self._tended_s = _TEND_S
-        self._tended_s = _TEND_S if self._reader or self._was_read else self._until_next_look()
+            self._poll_interval_s = _POLL_S
+        self._poll_interval_s = _POLL_S if self._reader or self._was_read else self._read_and_reschedule()
         self._was_read = False
-        self._background().call_later(self._tended_s, self._look_after)
+        self._background().call_later(self._poll_interval_s, self._poll_unawaited)
 
-    def _until_next_look(self) -> float:
+    def _read_and_reschedule(self) -> float:
         """Read the answers that have arrived; return when to do so again, sooner the more there were."""
         try:
             descriptor = self._channel.fileno()
@@ -403,5 +403,5 @@ class AnswerReader(ABC):
             has_input = has_many = True
         if has_input:
             self.look()
-            return _TEND_SOON_S if has_many else _TEND_AGAIN_S
-        return min(2 * self._tended_s, _LONGEST_TEND_S)
+            return _POLL_SOON_S if has_many else _POLL_AGAIN_S
+        return min(2 * self._poll_interval_s, _LONGEST_POLL_S)

@@ -485,10 +485,10 @@ class Client(ConnectionDisplay):
                 connection.look()
                 if outbox.unsent != unsent:
                     last[record] = outbox.unsent, time.monotonic()
-                patience_s = _LAST_CALLS_S if record.outlives_us else _SHUTDOWN_S
-                if time.monotonic() > (since if record.outlives_us else now) + patience_s:
+                patience_s = _LAST_CALLS_S if record.may_outlive_program else _SHUTDOWN_S
+                if time.monotonic() > (since if record.may_outlive_program else now) + patience_s:
                     del last[record]
-                    if record.outlives_us:
+                    if record.may_outlive_program:
                         _log.warning(
                             "%d calls of %s were not sent: the actor accepted none for %g s, and this program ends",
                             outbox.unsent,

@@ -67,7 +67,7 @@ class Connection(AnswerReader):
             it.
         ended: Returns whether the actor has ended; called when its node does not answer, and may wait for the report.
         refused: Called with the reason why the actor does not take this connection.
-        closed: Called when a call met the loss of the actor; must not wait. See `outbox.CallPath.met_loss`.
+        closed: Called when a call met the loss of the actor; must not wait. See `outbox.CallPath.report_loss`.
         shares_memory: Whether the actor and this process can share memory, for large frames.
 
     Attributes:
@@ -142,7 +142,7 @@ class Connection(AnswerReader):
         if self._shares_memory:
             frames = pack(kind, flags | _SHARES if kind == _CREATE else flags, index, call_id, payload)
             if len(frames) > 1:
-                frames = self._shared().stow(frames)
+                frames = self._shared().to_shared_memory(frames)
         elif type(owner) is tuple and self._objects is not None and not self._delivery_there().is_done(owner, future):
             return False
         else:
@@ -251,7 +251,7 @@ class Connection(AnswerReader):
         """Return whether the channel cannot take a call now."""
         return self._is_full or (self._delivery is not None and self._delivery.is_under_way)
 
-    def met_loss(self) -> None:
+    def report_loss(self) -> None:
         """Report the loss of the connection, and read the actor's last answers in the background."""
         self._on_closed()
         with contextlib.suppress(RuntimeError):  # no thread can be started any more
@@ -418,7 +418,7 @@ class Connection(AnswerReader):
         if pending is None or future is None:
             self._pending.pop(call_id, None)
             try:
-                frames, flags = self._unstowed(frames, flags)
+                frames, flags = self._from_shared_memory(frames, flags)
             except (OSError, MemoryError) as error:  # which concerns no call
                 if not is_shortage(error):
                     raise
@@ -464,16 +464,16 @@ class Connection(AnswerReader):
         if future is not None:
             self._settle(future, None, unreadable(message.shortage, future.method))
 
-    def _unstowed(self, frames: list[memoryview], flags: int) -> tuple[list[memoryview], int]:
+    def _from_shared_memory(self, frames: list[memoryview], flags: int) -> tuple[list[memoryview], int]:
         """Return a message and its flags as they were before large frames went into shared memory."""
         if flags & TICKETS and self._shares_memory:
-            return self._shared().unstow(frames), flags & ~TICKETS
+            return self._shared().from_shared_memory(frames), flags & ~TICKETS
         return frames, flags
 
     def _take_answer(self, future: RemoteFuture[Any], flags: int, call_id: int, frames: list[memoryview]) -> None:
         """Settle a future with an answer that `take_message` does not read itself."""
         if flags & TICKETS:
-            frames, flags = self._unstowed(frames, flags)
+            frames, flags = self._from_shared_memory(frames, flags)
         try:
             if flags & _HANDLES:
                 with reading_from(None if self._shares_memory or self._objects is None else self._objects()):

@@ -145,7 +145,7 @@ class ActorRecord:
         return self.cause is not None
 
     @property
-    def outlives_us(self) -> bool:
+    def may_outlive_program(self) -> bool:
         """Return whether the actor may live longer than this program."""
         return self.is_borrowed or self.is_detached
 
@@ -602,10 +602,10 @@ class Releaser:
             record, connection = self._dropped.popleft()
             if record.connection is connection:
                 record.channel = record.connection = None
-            if connection is None or (record.has_ended and record.outlives_us):
+            if connection is None or (record.has_ended and record.may_outlive_program):
                 if connection is not None:
                     connection.hang_up()
-                (self._forget if record.outlives_us or record.place is not None else self._give_back)(record)
+                (self._forget if record.may_outlive_program or record.place is not None else self._give_back)(record)
             elif record.has_ended:  # or shall, because this program ends and found no way to it any more
                 with contextlib.suppress(ChannelClosed):
                     send_close(connection.channel, with_owner=True)
@@ -621,7 +621,7 @@ class Releaser:
             self._done(record, connection)
             return
         if said:
-            if record.outlives_us:
+            if record.may_outlive_program:
                 self._forget(record)
             # Nothing else will; and an actor that could not answer any more would not read what it was sent before.
             self._loop.add(connection.channel, lambda: self._read_on(record, connection))
@@ -646,5 +646,5 @@ class Releaser:
         self._loop.remove(connection.channel)
         self._closing.discard(connection)
         connection.hang_up()
-        if record.outlives_us:
+        if record.may_outlive_program:
             self._forget(record)

@@ -64,10 +64,10 @@ class CallPath(Protocol):
     def is_sending_here(self) -> bool:
         """Return whether this thread is within `send`: a signal handler or a finalizer has interrupted it."""
 
-    def met_loss(self) -> None:
+    def report_loss(self) -> None:
         """Ensure, without waiting, that the outbox gets the actor's end or restart: a call has met its loss."""
 
-    def tend(self) -> None:
+    def read_unawaited(self) -> None:
         """Read answers that no thread waits for, if they would block the actor."""
 
 
@@ -84,10 +84,10 @@ class OpenPath:
         """Return False: no call waits for a send."""
         return False
 
-    def met_loss(self) -> None:
+    def report_loss(self) -> None:
         """Do nothing: no call meets it, `send` waits or fails."""
 
-    def tend(self) -> None:
+    def read_unawaited(self) -> None:
         """Do nothing: no answer has to be read."""
 
 
@@ -193,11 +193,11 @@ class Outbox:
         self._tell_moved(future)
         self._advance()
 
-    def tend(self) -> None:
+    def read_unawaited(self) -> None:
         """Read answers that no thread waits for, if they would block the actor."""
         live = self._live
         if live is not None:
-            live.tend()
+            live.read_unawaited()
 
     # -- what becomes of the actor -----------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class Outbox:
                 return
             self._path = self._live = None
             self._machine.on(OutboxEvent.LOST)
-        path.met_loss()
+        path.report_loss()
 
     # -- future.Carrier ----------------------------------------------------------------------------------------------
 

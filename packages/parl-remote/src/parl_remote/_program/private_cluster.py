@@ -182,7 +182,7 @@ class ParentCluster:
 
 def _listen_at(path: Path) -> socket.socket:
     """Return a listening socket that can be passed to the node."""
-    return socket.socket(fileno=processes.beyond_standard(listening_socket(str(path)).detach()))
+    return socket.socket(fileno=processes.above_stderr(listening_socket(str(path)).detach()))
 
 
 def _socket_directory(parent: Path) -> Path:

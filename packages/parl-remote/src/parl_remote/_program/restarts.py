@@ -138,8 +138,8 @@ class Restarts:
             number = self._restarts + 1
             if not cause.kind.is_loss or cause.kind is DeathKind.KILLED_BY_USER:
                 return functools.partial(self._finish, record)
-            if self._is_enough(number):
-                return self._finishing(record, self._said_enough())
+            if self._is_above_limit(number):
+                return self._finishing(record, self._limit_reached_text())
             record.tell_of_restart(self._what_happens(number))
         making = threading.Thread(target=self._make, args=(record, number), name="parl-restart", daemon=True)
         return making.start
@@ -212,8 +212,8 @@ class Restarts:
                 failed = f"{type(error).__name__}: {error}"
                 if self._limit is not None:  # else it is looked for again
                     _log.warning("%s could not be made again: %s", lost.class_name, failed)
-                if self._is_enough(number + 1):
-                    note = f"{self._said_enough()}, and that failed: {failed}"
+                if self._is_above_limit(number + 1):
+                    note = f"{self._limit_reached_text()}, and that failed: {failed}"
                     break
                 number += 1
                 shortages = 0
@@ -258,7 +258,7 @@ class Restarts:
         """Make every call that was not sent raise the cause of the actor's end."""
         self._outbox.end(record.unsent)
 
-    def _is_enough(self, number: int) -> bool:
+    def _is_above_limit(self, number: int) -> bool:
         return self._limit is not None and 0 <= self._limit < number
 
     def _what_happens(self, number: int) -> str:
@@ -267,7 +267,7 @@ class Restarts:
         count = f"restart {number}" if self._limit < 0 else f"restart {number} of {self._limit}"
         return f"it is being made again ({count}); later calls wait for that"
 
-    def _said_enough(self) -> str:
+    def _limit_reached_text(self) -> str:
         times = {1: "once", 2: "twice"}.get(self._limit or 0, f"{self._limit} times")
         return f"it has been made again {times}, as often as max_restarts allows"
 

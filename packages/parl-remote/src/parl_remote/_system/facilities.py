@@ -51,12 +51,12 @@ __all__ = [
     "PortablePoller",
     "Waker",
     "cpu_count",
-    "crowded_out",
     "is_portable",
     "is_raised_by_handler",
+    "max_unauthenticated",
     "missing",
-    "most_unproved",
     "new_poller",
+    "oldest_of_largest_owner",
     "own_user",
     "wait_for_input",
     "wait_once",
@@ -111,12 +111,13 @@ def own_user() -> int | None:
     return os.geteuid() if hasattr(os, "geteuid") else None
 
 
-_MOST_UNPROVED = 1024  # a thousand workers may come back at the same moment
-_SHARE_UNPROVED = 8
+_MAX_UNAUTHENTICATED = 1024  # a thousand workers may come back at the same moment
+_MIN_UNAUTHENTICATED = 8
+_DESCRIPTORS_EACH = 8  # of this process, for each unauthenticated connection
 
 
-def most_unproved() -> int:
-    """Return how many connections may be open that have not authenticated themselves, before the oldest is closed.
+def max_unauthenticated() -> int:
+    """Return how many unauthenticated connections may be open before the oldest is closed.
 
     It is a small part of the descriptors that this process may have, so that outsiders cannot use these up.
     """
@@ -125,14 +126,16 @@ def most_unproved() -> int:
 
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     except (ImportError, OSError):  # Windows limits descriptors otherwise
-        return _MOST_UNPROVED
-    return max(_SHARE_UNPROVED, min(_MOST_UNPROVED, limit // _SHARE_UNPROVED)) if limit > 0 else _MOST_UNPROVED
+        return _MAX_UNAUTHENTICATED
+    if limit <= 0:
+        return _MAX_UNAUTHENTICATED
+    return max(_MIN_UNAUTHENTICATED, min(_MAX_UNAUTHENTICATED, limit // _DESCRIPTORS_EACH))
 
 
-def crowded_out(owners: Mapping[_Key, Hashable]) -> _Key:
-    """Return the oldest entry of the owner who has most of them, so that a crowd gets into its own way only."""
-    crowd = Counter(owners.values()).most_common(1)[0][0]
-    return next(key for key, owner in owners.items() if owner == crowd)
+def oldest_of_largest_owner(owners: Mapping[_Key, Hashable]) -> _Key:
+    """Return the oldest entry of the owner with most entries, so that an owner with many displaces its own first."""
+    largest = Counter(owners.values()).most_common(1)[0][0]
+    return next(key for key, owner in owners.items() if owner == largest)
 
 
 def cpu_count() -> int:

@@ -41,7 +41,7 @@ from parl_remote.errors import DeathCause, DeathKind
 
 __all__ = [
     "VARIABLES",
-    "beyond_standard",
+    "above_stderr",
     "chosen_by_user",
     "chosen_number",
     "chosen_variables",
@@ -210,7 +210,7 @@ def ignore_hang_up() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def beyond_standard(descriptor: int) -> int:
+def above_stderr(descriptor: int) -> int:
     """Return a duplicate of a descriptor with a number of at least 3, and close the original.
 
     In a program started without stdin or stdout, the first files opened get their numbers, and a child that is to

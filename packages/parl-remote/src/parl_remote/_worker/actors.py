@@ -42,7 +42,7 @@ _log = logging.getLogger("parl.remote")
 
 _SPARES = 1  # one hides the fork from programs that make actors one after the other, and costs some MB
 _REST_S = 1.0  # after a refusal no spare is started for this long, or the refusals would keep the node busy
-_MAX_STILLBORN = 3
+_MAX_FAILED_SPARES = 3
 _MAX_ZYGOTE_DEATHS = 3  # a zygote that repeatedly dies at once has a wrong configuration
 
 
@@ -111,7 +111,7 @@ class ActorProcesses:
         self._last_number = 0
         self._zygote_deaths = 0
         self._ever_forked = False
-        self._stillborn = 0
+        self._failed_spares = 0
         self._has_zygote = True
         self._spares_wanted = _SPARES
         self._closed = False
@@ -129,7 +129,7 @@ class ActorProcesses:
         """Return a process for an actor, None if none is ready."""
         if not self._spares:
             return None
-        self._stillborn = 0
+        self._failed_spares = 0
         return self._spares.popleft()
 
     def kill(self, actor: ActorProcess, cause: DeathCause) -> None:
@@ -201,7 +201,7 @@ class ActorProcesses:
         del self._actors[actor.number]
         if actor in self._spares:
             self._spares.remove(actor)
-            self._note_stillborn()
+            self._record_failed_spare()
         else:
             known = actor.cause or cause  # the reason for a kill says more than its signal
             lines = processes.tail(actor.log, self._log_tail_lines)
@@ -209,11 +209,11 @@ class ActorProcesses:
             with contextlib.suppress(OSError):
                 os.unlink(actor.stats)
 
-    def _note_stillborn(self) -> None:
-        """Count a spare process that ended by itself; several in a row mean that its host lacks resources for one."""
-        self._stillborn += 1
-        if self._stillborn % _MAX_STILLBORN == 0:
-            self._refused("a process for it ends at once; the node's log tells why")
+    def _record_failed_spare(self) -> None:
+        """Count a spare process that ended by itself; several in a row mean that the host lacks resources for one."""
+        self._failed_spares += 1
+        if self._failed_spares % _MAX_FAILED_SPARES == 0:
+            self._refused("a process for it ended during its start; see the node's log")
 
     def _zygote_died(self) -> None:
         """Replace a dead zygote; all its actors have died with it."""

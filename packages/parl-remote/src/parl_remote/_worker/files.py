@@ -243,7 +243,7 @@ def _make_directory(top: Path, path: str, made: set[str]) -> None:
         try:
             (top / path).mkdir(mode=0o700)
         except FileExistsError:
-            raise _two_names(path) from None
+            raise _same_file_error(path) from None
         made.add(path)
 
 
@@ -270,11 +270,13 @@ def _new(path: Path, name: str, mode: int) -> io.FileIO:
     try:
         return io.FileIO(os.open(path, flags, mode), "wb")
     except FileExistsError:
-        raise _two_names(name) from None
+        raise _same_file_error(name) from None
 
 
-def _two_names(path: str) -> RemoteError:
-    return RemoteError(f"this host takes {path!r} and another name for the same, perhaps by upper and lower case")
+def _same_file_error(path: str) -> RemoteError:
+    return RemoteError(
+        f"this host's file system treats {path!r} and another name as the same file; do they differ only in case?"
+    )
 
 
 _log = logging.getLogger("parl.remote")

@@ -238,7 +238,7 @@ class Line:
     async def _serve(self, near: socket.socket) -> None:
         """Serve one connection until it ends."""
         with near:
-            await self._ways[Direction.IN].gate.wait()  # who dials over a cut cable gets no answer
+            await self._ways[Direction.IN].gate.wait()  # a connection over a cut line gets no answer
             await self._ways[Direction.OUT].gate.wait()
             try:
                 far = await self._loop.run_in_executor(None, self._dial)

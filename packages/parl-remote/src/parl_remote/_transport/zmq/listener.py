@@ -20,7 +20,7 @@ from zmq.utils import z85
 
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
-from parl_remote._system.facilities import IN, crowded_out, most_unproved, new_poller
+from parl_remote._system.facilities import IN, max_unauthenticated, new_poller, oldest_of_largest_owner
 from parl_remote._transport import Buffer, Closed, Event, Opened, Received, abandoned_in_children
 from parl_remote._transport.zmq.sockets import (
     MORE_NOW,
@@ -100,7 +100,7 @@ class ZmqListener:
         limits: Heartbeats, linger and the time a handshake may take.
 
     Attributes:
-        turned_away: The number of connections ended because too many others had not proved to hold the key either.
+        dropped_unauthenticated: The number of connections that were closed because too many were unauthenticated.
 
     Raises:
         OSError: The port is in use, or the interface is not this host's.
@@ -124,16 +124,15 @@ class ZmqListener:
         self._monitor = monitored(self._socket, zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._poller = new_poller()
         self._closed = False
-        self.turned_away = 0
+        self.dropped_unauthenticated = 0
         self._numbers = itertools.count(1)
         self._peers: dict[bytes, int] = {}
         self._routes: dict[int, bytes] = {}
         self._listening: set[int] = set()  # descriptors
         self._connected: set[int] = set()  # descriptors of connections
-        self._unproved: dict[
-            int, TcpEnds | None
-        ] = {}  # descriptor -> both ends, of connections without OPEN; oldest first
-        self._most_unproved = most_unproved()
+        # Descriptor -> both ends, of connections without OPEN; oldest first.
+        self._unauthenticated: dict[int, TcpEnds | None] = {}
+        self._max_unauthenticated = max_unauthenticated()
         self._peer_on: dict[int, int] = {}  # descriptor -> peer
         self._lost: list[int] = []
         self._more = False
@@ -177,8 +176,9 @@ class ZmqListener:
             events += [Closed(peer, "the connection was lost") for peer in self._lost if self._forget(peer)]
             self._lost.clear()
         self._more = not drained
-        while len(self._unproved) > self._most_unproved * (1 if drained else 2):  # some may have proved it just now
-            self._turn_oldest_away()
+        most = self._max_unauthenticated * (1 if drained else 2)  # the messages that authenticate some may be unread
+        while len(self._unauthenticated) > most:
+            self._drop_oldest_unauthenticated()
         return events
 
     def send(self, peer: int, frames: Sequence[Buffer]) -> None:
@@ -232,23 +232,23 @@ class ZmqListener:
                 self._listening.add(fileno)
             elif event == zmq.EVENT_ACCEPTED:
                 self._connected.add(fileno)
-                self._unproved.pop(fileno, None)
-                self._unproved[fileno] = peer_of(fileno)
+                self._unauthenticated.pop(fileno, None)
+                self._unauthenticated[fileno] = peer_of(fileno)
             else:
                 self._connected.discard(fileno)
-                self._unproved.pop(fileno, None)
+                self._unauthenticated.pop(fileno, None)
                 self._lose(self._peer_on.pop(fileno, None))
 
-    def _turn_oldest_away(self) -> None:
-        """End a connection that has not proved to hold the key, the oldest from the host that has most of these.
+    def _drop_oldest_unauthenticated(self) -> None:
+        """Close an unauthenticated connection: the oldest of the host that has most of them.
 
-        zmq itself ends each after some seconds. An outsider's connections displace only each other at first.
+        zmq itself closes each after some seconds. An outsider's connections displace only each other at first.
         """
-        fileno = crowded_out({fileno: _host_of(ends) for fileno, ends in self._unproved.items()})
-        ends = self._unproved.pop(fileno)
+        fileno = oldest_of_largest_owner({fileno: _host_of(ends) for fileno, ends in self._unauthenticated.items()})
+        ends = self._unauthenticated.pop(fileno)
         if ends is not None and peer_of(fileno) == ends:  # else it has gone by itself
             shut_down(fileno)
-        self.turned_away += 1
+        self.dropped_unauthenticated += 1
 
     def _lose(self, peer: int | None) -> None:
         if peer is not None:
@@ -291,7 +291,7 @@ class ZmqListener:
         self._routes[peer] = route
         if fileno not in self._connected:
             self._note_connections()  # that it was accepted is told before its first message
-        self._unproved.pop(fileno, None)
+        self._unauthenticated.pop(fileno, None)
         self._lose(self._peer_on.pop(fileno, None))
         if fileno in self._connected:
             self._peer_on[fileno] = peer
