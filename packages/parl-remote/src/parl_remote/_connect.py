@@ -139,7 +139,7 @@ def open_in_actor(reach: Sequence[object], lease_id: str, class_name: str) -> Cl
     register_fork_handler()
     if lease_id:
         join = functools.partial(open_in_actor, reach, "", class_name)
-        _current.tell_children(functools.partial(_connect_child, join))
+        _current.set_child_connector(functools.partial(_connect_child, join))
     return _new_client(
         cluster.address,
         ActorCluster(cluster, found),

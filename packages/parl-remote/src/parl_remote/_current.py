@@ -54,7 +54,7 @@ __all__ = [
     "peek",
     "reach",
     "refuse_at_import",
-    "tell_children",
+    "set_child_connector",
     "unreached",
     "when_ending",
     "when_full",
@@ -177,12 +177,12 @@ def client() -> ActorMaker:
 def client_if_any() -> ActorMaker | None:
     """Return the connection, as `client` does; None if there is none."""
     if _state.client is None:
-        told = _told()
-        if _state.make is None and told is None:
+        connector = _child_connector()
+        if _state.make is None and connector is None:
             return None
         with _state.making:
             if _state.client is None:
-                make = _state.make or pickle.loads(told or b"")
+                make = _state.make or pickle.loads(connector or b"")
                 _state.client = make()
     return _state.client
 
@@ -190,7 +190,7 @@ def client_if_any() -> ActorMaker | None:
 _OURS = "parl_remote"
 
 
-def tell_children(make: Callable[[], ActorMaker] | None) -> None:
+def set_child_connector(make: Callable[[], ActorMaker] | None) -> None:
     """Set the function, which is pickled, by which children of `multiprocessing` connect; None removes it."""
     if make is not None:
         _settings()[_OURS] = pickle.dumps(make)
@@ -198,8 +198,8 @@ def tell_children(make: Callable[[], ActorMaker] | None) -> None:
         _settings().pop(_OURS, None)
 
 
-def _told() -> bytes | None:
-    """Return the pickled function given to `tell_children` in this process or in the one that started it."""
+def _child_connector() -> bytes | None:
+    """Return the pickled function given to `set_child_connector` in this process or in the one that started it."""
     return _settings().get(_OURS)
 
 
@@ -265,7 +265,7 @@ def install(
     _state.client = new
     _state.options = options
     _state.in_children = in_children
-    tell_children(in_children)
+    set_child_connector(in_children)
 
 
 def options() -> Mapping[str, object]:
@@ -277,7 +277,7 @@ def clear() -> ActorMaker | None:
     """Forget the connection and return it, so that the caller can close it."""
     old, _state.client = _state.client, None
     _state.in_children = None
-    tell_children(None)
+    set_child_connector(None)
     if not _state.inside_actor:
         _state.make = None
     return old

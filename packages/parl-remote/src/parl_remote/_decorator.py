@@ -191,7 +191,7 @@ class ConfiguredClass:
         self.__signature__ = hook.__signature__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        maker = _current.maker_of(type(self))  # which is never being constructed
+        maker = _current.maker_of(type(self))  # `construct_here` makes no object of this class
         if maker == _current.HERE:
             return self._hook.cls(*args, **kwargs)
         return self._hook.remote(maker, self._options, args, kwargs)

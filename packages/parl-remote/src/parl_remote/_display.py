@@ -107,7 +107,7 @@ def future_html(method: str, state: str, value: object, error: BaseException | N
 class ConnectionDisplay:
     """The representation of a connection to a cluster."""
 
-    if not TYPE_CHECKING:  # which would let every name pass
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
             return found_or_successor(self, name, REMOVED_CLIENT_ATTRIBUTES)

@@ -168,7 +168,7 @@ def _read(carriers: Sequence[ReadableCarrier], futures: Sequence[RemoteFuture[An
         try:
             by_descriptor = {carrier.fileno(): carrier for carrier in carriers}
             ready = [by_descriptor[found] for found in wait_for_input(list(by_descriptor), 1000 * left)]
-        except ValueError:  # another thread has closed one of them, which is told when it is read
+        except ValueError:  # another thread has closed one of them; reading it reports that
             ready = []
         if not ready:
             ready = list(carriers)
@@ -365,7 +365,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
             __tracebackhide__ = True  # pytest shows the caller's line, not this function
             # What is raised belongs to its catcher: its traceback holds the frames of all callers, with their
             # proxies, and a future that held it too would keep them, and so the actors, until the garbage collector
-            # comes by. The future keeps one of the same kind for the next one who asks.
+            # comes by. The future keeps one of the same kind for the next caller.
             error = self._exception
             self._exception = unraised(error)
             try:

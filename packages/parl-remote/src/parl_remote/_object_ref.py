@@ -236,7 +236,7 @@ class ObjectRef(serialize.Reference, Generic[T]):
         within = tuple(one for one in self._companions if isinstance(one, ObjectRef))
         if self._frames:
             return self.id, self.nbytes, self._frames, "", None, within
-        if getattr(_current.peek(), "values_travel", False):  # to hosts without a worker of this cluster
+        if getattr(_current.peek(), "values_travel", False):  # for hosts without a worker of this cluster
             frames, kinds = read(self._here(None).place())
             return self.id, self.nbytes, tuple(zip(map(bytes, frames), kinds, strict=True)), "", None, within
         return self.id, self.nbytes, (), _host(), tuple(self._here(None).place()), within
@@ -292,7 +292,7 @@ def put(value: T) -> ObjectRef[T]:
         `weights = parl.put(model.get_weights()); [actor.set_weights(weights) for actor in actors]`
     """
     if _current.peek() is None and not environment().inside_actor:
-        _current.client()  # which raises
+        _current.client()  # it raises NotConnected
     if isinstance(value, ObjectRef):
         raise TypeError(f"{value!r} is stored already")
     if isinstance(value, RemoteFuture):

@@ -86,7 +86,7 @@ def _constructor(cls: type[Any]) -> Callable[..., None]:
         lines.append(f"_set(self, {name!r}, {value})")
     body = "".join(f"    {line}\n" for line in lines)
     source = f"def __init__({', '.join(['self', *parameters])}):\n{body}"  # names of fields only
-    # As code, not as text: after Ctrl-C, Python forgets at the next text that it runs that SIGINT ends the program.
+    # Compiled, because running source text makes Python forget an earlier Ctrl-C, by which it would end with SIGINT.
     exec(compile(source, __file__, "exec"), names)
     constructor: Callable[..., None] = names["__init__"]
     constructor.__qualname__ = f"{cls.__qualname__}.__init__"

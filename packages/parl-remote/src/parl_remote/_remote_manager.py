@@ -114,13 +114,13 @@ def read_hello(frames: Sequence[memoryview]) -> Hello:
         RemoteProtocolError: The message is not a Hello.
     """
     try:
-        told = json.loads(bytes(frames[0]))
-        if told["protocol"] != _PROTOCOL:
-            raise RemoteProtocolError(f"this manager speaks version {_PROTOCOL}, not {told['protocol']!r}")
-        if mismatch := python_mismatch(str(told.get("versions", {}).get("python", ""))):
+        message = json.loads(bytes(frames[0]))
+        if message["protocol"] != _PROTOCOL:
+            raise RemoteProtocolError(f"this manager speaks version {_PROTOCOL}, not {message['protocol']!r}")
+        if mismatch := python_mismatch(str(message.get("versions", {}).get("python", ""))):
             raise RemoteProtocolError(mismatch)
         shipped, names = serialize.loads(frames[1], frames[2:])
-        return Hello(str(told["object"]), str(told["host"]), ShippedSpec(*shipped), tuple(names))
+        return Hello(str(message["object"]), str(message["host"]), ShippedSpec(*shipped), tuple(names))
     except RemoteProtocolError:
         raise
     except Exception as error:
@@ -189,7 +189,7 @@ class ServedObject:
     def reference(self, options: ActorOptions) -> ActorRef:
         """Return a reference for handles of the object."""
         self._given = given = self._given + 1
-        self._outbox.limit(None, waits=True)  # a handle that was given back may have had one
+        self._outbox.limit(None, waits=True)  # an earlier handle may have set a limit
         return ActorRef(
             ClassSpec.of_shipped(self.shipped),
             self._outbox,
@@ -428,7 +428,7 @@ class RemoteManager:
                         served.connection_lost(channel, reason)
 
     def _receive(self, channel: PeerChannel, served: ServedObject, frames: list[memoryview]) -> None:
-        if len(frames[0]) and frames[0][0] == _JSON:  # all that it can say beside answers
+        if len(frames[0]) and frames[0][0] == _JSON:  # the only message that is no answer
             served.ended("it is served no longer")
             self._objects.pop(served.object_id, None)
         else:

@@ -199,7 +199,7 @@ class Serving:
                 channel = ZmqChannel.connect(str(self._address), key, limits=found.limits)
                 return channel, _greet(channel, self._hello, found.limits.connect_timeout_s)
             except RemoteError as error:
-                # A manager that is not there yet has not written its key down either.
+                # A manager that is not started yet has not written its key either.
                 if time.monotonic() >= deadline or self._closing or _is_final(error, self._key_file, found):
                     raise
             time.sleep(_BETWEEN_ATTEMPTS_S)
@@ -282,8 +282,8 @@ class Serving:
 
 
 def _hello(object_id: str, class_name: str) -> bytes:
-    told = {"object": object_id, "protocol": _PROTOCOL, "class": class_name, "host": host_id(), "pid": os.getpid()}
-    return json.dumps({**told, "versions": versions()}).encode()
+    message = {"object": object_id, "protocol": _PROTOCOL, "class": class_name, "host": host_id(), "pid": os.getpid()}
+    return json.dumps({**message, "versions": versions()}).encode()
 
 
 def _greet(channel: Channel, hello: list[Buffer], timeout_s: float) -> dict[str, Any]:

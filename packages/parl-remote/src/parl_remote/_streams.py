@@ -150,7 +150,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
             try:
                 part = await _arrival(coming)
             except Exception:
-                if self._coming is not coming:  # another task has met it
+                if self._coming is not coming:  # another task has handled the failure
                     continue
                 self._end_if_failed(coming)
                 raise
@@ -331,7 +331,7 @@ class _Source:
         self.turn = threading.Lock()
         self.next_part: list[Any] = []  # a value that was yielded, and is a part by itself
         self.error: BaseException | None = None
-        self.task: Any = None  # in which an asynchronous one runs
+        self.task: Any = None  # the task in which an asynchronous generator runs
 
 
 class _Recorded:

@@ -225,7 +225,7 @@ def _signal_name(number: int) -> str:
 class RemoteError(ParlError):
     """Base class of all errors of parl-remote."""
 
-    @functools.cached_property  # which an attribute of this name of the user's own exception stands before
+    @functools.cached_property  # not a property: an attribute of this name of the user's own exception is preferred
     def error_info(self) -> str:
         """The whole message; the attribute has this name in PARL 2.x."""
         return str(self)

@@ -458,7 +458,7 @@ class ActorHost:
             if value is self._instance and _may_give_itself(name):
                 return None, _STAYS
             return value, 0
-        if not flags and index != BY_NAME:  # a few small arguments, as in most other calls
+        if not flags and index != BY_NAME:  # the usual case: a few small arguments
             self.running = name = self._methods[index]
             self.meter.runs(name)
             try:

@@ -181,15 +181,15 @@ class _Writer:
         self._write_end(number, replace(outcome, streams=tuple(streams), part=self._here.part))
 
     def _write_end(self, number: int, outcome: Outcome) -> None:
-        told: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "ended": number,
             "error": outcome.error,
             "digest": outcome.digest,
             "took": outcome.took_s,
         }
         if outcome.streams or outcome.part is not None:
-            told |= {"streams": outcome.streams, "part": outcome.part}
-        self._write(told, [])
+            entry |= {"streams": outcome.streams, "part": outcome.part}
+        self._write(entry, [])
 
     def _write(self, entry: dict[str, Any], frames: Sequence[Any]) -> None:
         line = json.dumps({**entry, "frames": [memoryview(frame).nbytes for frame in frames]}).encode()

@@ -261,7 +261,7 @@ class _Caller:
         self.channel = channel
         self._sent = sent
         self.outbox = Outbox(channel, on_caught_up)
-        self.aside: deque[list[memoryview]] = deque()  # what it sent and is not done before it takes its answers
+        self.aside: deque[list[memoryview]] = deque()  # requests that wait until it takes its answers
         self.sharing: Sharing | None = None
         self.supervises = False
         self.has_joined = False
@@ -404,7 +404,7 @@ class ActorProcess:
         for connection in self._acceptor.waiting():
             channel = UnixChannel(connection, allocate=allocate)
             if self._worker is None and hasattr(socket, "SCM_RIGHTS"):
-                channel.descriptors = deque()  # it may be the worker's
+                channel.descriptors = deque()  # if it is the worker's, descriptors arrive with its messages
             self._add(channel)
 
     def _add(self, channel: UnixChannel) -> None:
@@ -426,7 +426,7 @@ class ActorProcess:
                 if len(frames[0]) < HEADER_BYTES:
                     raise RemoteProtocolError(f"a frame of {len(frames[0])} bytes is too short for a call")
                 kind = frames[0][0]
-                if kind == _CALL and not frames[0][1] & TICKETS:  # as most are
+                if kind == _CALL and not frames[0][1] & TICKETS:  # the usual case: a plain call
                     self._queue.append((caller, frames))
                     continue
                 if kind in _OF_WORKER:

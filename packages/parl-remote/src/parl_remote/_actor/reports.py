@@ -115,7 +115,7 @@ class CallMeter:
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | CLOSE_ON_EXEC | NO_FOLLOW | BINARY, 0o600)
         try:
-            _reserve_space(descriptor)  # or a disk that fills up later would end the process
+            _reserve_space(descriptor)  # else a disk that fills up later would end the process
             page = mmap.mmap(descriptor, PAGE_BYTES)
         finally:
             os.close(descriptor)
@@ -478,7 +478,7 @@ class RecordingMeter(CallMeter):
 
     def end(self) -> None:
         """End the recording; called with the lock."""
-        if self._host.meter is self:  # calls that run now end with this one, which is then no more than the usual one
+        if self._host.meter is self:  # calls that run now end on this meter, which then only counts
             self._host.meter = self._before
             self._left = -1
             os.close(self._file)

@@ -78,7 +78,7 @@ def describe(error: BaseException, method: str, references: list[object] | None 
         references: Filled as by `serialize.dumps`.
     """
     try:
-        if isinstance(error, ValueError) and text_of(error).endswith("is read-only"):  # numpy's words
+        if isinstance(error, ValueError) and text_of(error).endswith("is read-only"):  # numpy's message
             error.add_note(_READ_ONLY)
         return Failure(
             method=method,
@@ -87,7 +87,7 @@ def describe(error: BaseException, method: str, references: list[object] | None 
             traceback=traceback_of(error),
             pickled=_pickled(error, references),
         )
-    except BaseException as failure:  # whatever the code of its class raises, SystemExit too
+    except BaseException as failure:  # the code of its class may raise anything, even SystemExit
         text = f"(it could not be described: {class_name_of(type(failure))})"
         return Failure(method, "an exception", text, "", ())
 
@@ -206,7 +206,7 @@ def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
         made = _from_parts(cls, args, {**state, **error.__dict__})
         _assign(made, "args", error.args)
         kept = _outside_dict(error, kind)
-        # Beside it is a third argument of BlockingIOError that was taken for a file's name, or the like.
+        # The constructor may have set more, such as a third argument of BlockingIOError taken for a file's name.
         for name in _outside_dict(made, kind).keys() - kept:
             object.__delattr__(made, name)
         for name, value in kept.items():

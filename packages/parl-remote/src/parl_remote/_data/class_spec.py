@@ -135,7 +135,7 @@ def _can_be_sent(value: object) -> bool:
     return True
 
 
-# Looked up by Python on an object's type, so that the proxy's own class has to have them.
+# Python looks these up on an object's type, so the proxy's class must have them.
 FORWARDED = [
     "__call__",
     "__len__",
@@ -173,7 +173,7 @@ FORWARDED = [
     "__format__",
 ]
 
-# Found on the class, these give something that is called, although they cannot be called themselves.
+# Descriptors that are not callable themselves, but whose values are.
 _METHODS = staticmethod, classmethod, functools.partialmethod, functools.singledispatchmethod
 
 

@@ -66,8 +66,8 @@ with contextlib.suppress(ImportError):  # not on Windows, where values travel in
 
 _NAME = "parl-object"  # what /proc shows; no name in any directory
 _ALIGNMENT = 64  # a cache line, and more than any element type asks for
-_SERIAL = struct.Struct("<Q")  # which of the values that the file has held
-_HEAD = struct.Struct("<QQ")  # that, and the number of frames
+_SERIAL = struct.Struct("<Q")  # the number of the value among those that the file has held
+_HEAD = struct.Struct("<QQ")  # that number, and the number of frames
 _ENTRY = struct.Struct("<QQ")  # length, kind
 _KEPT_S = 1.0  # longer than the time between two broadcasts of a training loop
 _MOST_KEPT = 2**28  # bytes that may idle
@@ -266,7 +266,7 @@ class MemoryPool:
         self._lock = threading.RLock()
         self._lent: dict[int, tuple[Memory, tuple[weakref.ref[object], ...]]] = {}  # by the identity of the first
         # Both are filled when a holder ends, at any point, even within their own methods: they are re-entrant. The
-        # second only wakes who waits: from Python 3.14 on it hands over before that thread has its turn.
+        # second only wakes the waiting thread: from Python 3.14 on it hands over before that thread has its turn.
         self._ended: deque[weakref.ref[object]] = deque()
         self._wakes: queue.SimpleQueue[weakref.ref[object]] = queue.SimpleQueue()
         self._idle: list[tuple[float, Memory]] = []
@@ -306,7 +306,7 @@ class MemoryPool:
 
     def lend(self, memory: Memory, holder: object) -> None:
         """Return memory at the end of its holder."""
-        # Called in C, the last one first: no handler of a signal can come before the end is noted.
+        # Python calls both in C, the last one first, so no signal handler runs before the end is noted.
         wakes = weakref.ref(holder, self._wakes.put)
         use = weakref.ref(holder, self._ended.append)
         self._lent[id(use)] = memory, (use, wakes)

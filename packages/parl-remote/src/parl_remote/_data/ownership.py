@@ -88,7 +88,7 @@ def _is_unshared(name: str, module: ModuleType, places: set[str]) -> bool:
         if "__builtins__" not in vars(module):
             return False  # no Python code has run in it: it is built in, or of an extension module
     elif file.endswith(_EXTENSIONS) or _place_of(name, file) in places or not is_own(file):
-        return False  # as nearly all are
+        return False  # true of nearly all modules
     if name == "__main__" or module.__name__ != name:
         return False
     return not importable_elsewhere(module)
@@ -103,7 +103,7 @@ def _file_of(module: ModuleType) -> str | None:
     if not isinstance(file, str):
         return None
     if os.path.isabs(file):
-        return file  # as it is: a finder says it in the same way
+        return file  # unchanged: finders report the same path
     path = absolute(file)  # of a script that `runpy.run_path` runs
     return path if os.path.exists(path) else None
 
@@ -121,7 +121,7 @@ def importable_elsewhere(module: ModuleType) -> bool:
     if file is None:  # built in, a namespace package, or made by a program, or by the package that it is a part of
         package, _, last = name.rpartition(".")
         if getattr(sys.modules.get(package), "__dict__", {}).get(last) is module:
-            name = name.partition(".")[0]  # whose import makes it there as well
+            name = name.partition(".")[0]  # importing the package makes this module as well
     return _is_found(name, file, tuple(map(str, sys.path)))
 
 
@@ -137,7 +137,7 @@ def _is_found(module: str, file: str | None, sys_path: tuple[str, ...]) -> bool:
         spec = _find(name, path)
         if spec is None:
             return False
-        path = spec.submodule_search_locations or []  # below a plain module is nothing
+        path = spec.submodule_search_locations or []  # a plain module has no submodules
     return spec is not None and (file is None or spec.origin == file)
 
 

@@ -68,8 +68,8 @@ __all__ = [
 
 
 _by_value: list[bytes] = []
-_MAIN = b"__main__"  # whose names never do
-_CONNECTIONS = b"multiprocessing.connection"  # is looked for in the same way, because its objects mean nothing there
+_MAIN = b"__main__"  # its names mean nothing in another process
+_CONNECTIONS = b"multiprocessing.connection"  # nor do its objects
 
 # In every pickle of a reference: it is read by a function of this package.
 _PACKAGE = __package__.partition(".")[0].encode()
@@ -152,7 +152,7 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
         else:
             by_value = _MAIN in data or _CONNECTIONS in data or bool(_by_value and _names_shipped(data))
             if not by_value and (references is None or _PACKAGE not in data):
-                return [data]  # as most values are
+                return [data]  # the usual case
     return _dumps_with_buffers(value, references, by_value=by_value)
 
 
@@ -345,7 +345,7 @@ def dumps_arguments(
         SerializationError: An argument cannot be sent; the message names it.
         FuturePickled: The arguments are or contain a future.
     """
-    if len(_modules) != _counted[0]:  # looked at here: every call comes this way
+    if len(_modules) != _counted[0]:  # checked here because every call passes this point
         look_at_new_modules()
     if _stand_ins:
         args, kwargs = with_stand_ins(args, kwargs)
@@ -530,7 +530,7 @@ def _with_slots(slots: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     if not isinstance(slots, str | tuple | list | dict) or not isinstance(arguments[_NAMESPACE], dict):
         return arguments  # an iterator that was used up when the class was made; or an enumeration
     if typing.NamedTuple in arguments[_BASES]:
-        return arguments  # which makes the slots itself, and takes none
+        return arguments  # NamedTuple makes the slots itself, and takes none
     namespace = {**arguments[_NAMESPACE], "__slots__": slots}
     return *arguments[:_NAMESPACE], namespace, *arguments[_NAMESPACE + 1 :]
 
@@ -542,7 +542,7 @@ def _with_bases(kind: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return *arguments[:_BASES], (typed, *generic), *arguments[_NAMESPACE:]
 
 
-_Cached = type(functools.cache(repr))  # what `functools.lru_cache` makes; pickle knows it by its name only
+_Cached = type(functools.cache(repr))  # the type that `functools.lru_cache` returns; pickle sends it by name only
 
 
 def _partialmethod(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> functools.partialmethod[Any]:

@@ -21,9 +21,8 @@ __all__ = ["ProbeResult", "check_reach", "explained", "explained_here", "probe",
 
 
 _SILENCE_S = 1.0  # a PARL node speaks first and at once; a line that takes longer takes longer for everything
-_QUESTION = (
-    b"GET / HTTP/1.0\r\n\r\n"  # to who waits for us to speak: the monitor's port is easily taken for the cluster's
-)
+# For a server that waits for a request, such as the monitor, whose port users may give by mistake.
+_QUESTION = b"GET / HTTP/1.0\r\n\r\n"
 _ANSWER_S = 0.5
 _GREETING = 10  # bytes of ZMTP's signature, which zmq sends to a peer that connects
 

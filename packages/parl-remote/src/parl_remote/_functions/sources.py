@@ -195,7 +195,7 @@ _Read = tuple[list[Any], dict[int, BaseException]]
 def read(outcome: Outcome, chunk: Chunk) -> _Read:
     """Return the values of a chunk, and the errors of its items without a value, by their positions."""
     if outcome.failures:
-        failures = {place: rebuild(Failure(*told), "worker") for place, told in outcome.failures.items()}
+        failures = {place: rebuild(Failure(*fields), "worker") for place, fields in outcome.failures.items()}
         if (first := min(failures)) < 0:  # `NO_CODE` or `NO_ITEMS`
             return [None] * chunk.size, dict.fromkeys(range(chunk.size), failures[first])
     else:
@@ -546,7 +546,7 @@ class Items:
             if self._cost:
                 work_s = left * self._cost
                 idle = self._workers_seen - self.running
-                idle = min(idle, int((work_s / _SEND_S) ** 0.5))  # which has the least of n * _SEND_S + work_s / n
+                idle = min(idle, int((work_s / _SEND_S) ** 0.5))  # the n for which n * _SEND_S + work_s / n is least
                 parts = max(1, min(parts, max(idle, work_s / _LEAST_S)))
             size = min(size, ceil(left / parts))
         size = min(size, waiting)
@@ -691,7 +691,7 @@ class _Reader:
         self._bar.update(1)
         if not self._goes_on:
             self.end()
-        if isinstance(raised, StopIteration):  # which would look like the end
+        if isinstance(raised, StopIteration):  # it would look like the end of the iteration
             replaced = RuntimeError("an item raised StopIteration")
             replaced.__cause__ = raised
             return replaced

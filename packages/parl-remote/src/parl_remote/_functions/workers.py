@@ -73,7 +73,7 @@ __all__ = [
 _log = logging.getLogger("parl.remote")
 _executors_log = logging.getLogger("concurrent.futures")  # where the standard library reports failed initializers
 _IDLE_S = 15.0  # less than others wait for resources by default
-_SHARED_S = 5.0  # without more workers, after one was given back: time for the one who waits to get it
+_SHARED_S = 5.0  # after a worker was given back none is made for this long, so that a waiting program gets the slot
 _FULL_S = 1.0  # between attempts to make more workers than there were slots for
 _FEWEST_TO_SHARE = 2  # workers: the last one is kept
 _PIECES = 16  # of a chunk with an item that fails it
@@ -346,7 +346,7 @@ class Workers:
     def release_idle(self) -> int:
         """End the idle workers, because their resources are needed; return their number."""
         with self.lock:
-            self._yields = True  # those that are busy, or being made, come too late for the one who asks now
+            self._yields = True  # busy workers, and those being made, end too late for this request
             ended = len(self._idle)
             for worker in self._idle:
                 del self._workers[worker]
@@ -515,8 +515,8 @@ class Workers:
             broken = ExecutorBroken(f"{text}: {error}")
             broken.__cause__ = error
             if is_user and self.broken is None:  # other workers that were being made fail in the same way
-                told = type(error), error, None  # the remote traceback is its cause; the frames here say nothing
-                _executors_log.critical("Exception in initializer:", exc_info=told)
+                exc_info = type(error), error, None  # the remote traceback is its cause; the frames here say nothing
+                _executors_log.critical("Exception in initializer:", exc_info=exc_info)
                 self.broken = broken
             self._failed_starts = 0
             failed = [(source, self._rest_of(source)) for source in list(self._ready)]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EventLoopReader", "Loop", "SuspensionDetector", "Timer", "WritableSource"]
 
-Action = Callable[[], object]  # whose result is ignored
+Action = Callable[[], object]  # the result is ignored
 
 _log = logging.getLogger("parl.remote")
 _REST_S = 0.02  # a source that stays readable would keep the loop, and the log, busy

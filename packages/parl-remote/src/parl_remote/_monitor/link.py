@@ -294,7 +294,7 @@ class ClusterSource:
         self._node_of: OrderedDict[str, str] = OrderedDict()  # by actor: its node, also of those that have ended
         self._version = ""
         self._deaths_known = -1
-        self._events_known = (0.0, 0)  # of which master's log, and its latest number
+        self._events_known = (0.0, 0)  # the beginning of the master's count, and the latest number
         self._lock = threading.Lock()
 
     def snapshot(self) -> Snapshot:

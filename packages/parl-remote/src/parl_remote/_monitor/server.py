@@ -174,7 +174,7 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
 
     def stop(number: int, _: FrameType | None) -> None:
         _log.info("the monitor ends because of %s", signal.Signals(number).name)
-        raise SystemExit  # which makes the server stop
+        raise SystemExit  # this stops the server
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)

@@ -100,7 +100,7 @@ class AnswerReader(ABC):
         if self._is_full:
             self.write()
         try:
-            # Else it is settled, or was given back and leaves by another connection. A slot has no carrier.
+            # Any other future is settled, or was given back and leaves by another connection. A slot has no carrier.
             while future._carrier is self or (future._carrier is None and not future._settled):
                 if leads or self._reading.acquire(blocking=False):
                     self._reader = me
@@ -250,7 +250,7 @@ class AnswerReader(ABC):
         if event_loop is None or not event_loop.is_reading or event_loop.loop is not loop or self._reader:
             self._begin_in(loop, future)
             return
-        self._awaited.add(future)  # the loop reads already, as for most of many
+        self._awaited.add(future)  # the loop reads already, the usual case when many are awaited
         if future._settled:
             self._awaited.discard(future)
         if self.has_read_ahead():
@@ -287,7 +287,7 @@ class AnswerReader(ABC):
         if self._is_lost:
             self._lose_in_background()
         elif not self._reader:
-            if event_loop.is_closed:  # because the connection is: what is read of it is the end
+            if event_loop.is_closed:  # the connection is closed; reading it returns its end
                 self._background().call_soon(self.look)
                 return
             event_loop.resume()

@@ -283,7 +283,7 @@ class Connection(AnswerReader):
                 while self._notices and not is_full:
                     is_full = not self._channel.post(self._notices.popleft())
             except ChannelClosed:
-                return  # who reads notices it as well
+                return  # the thread that reads notices this as well
             if is_full:
                 return
             self._is_full = False
@@ -340,7 +340,7 @@ class Connection(AnswerReader):
     def _delivery_there(self) -> Delivery:
         """Return the transfers of values to the actor's node, with which no memory is shared."""
         if self._delivery is None:
-            assert self._objects is not None  # looked at by the callers
+            assert self._objects is not None  # the callers have checked this
             delivery = self._objects().delivery(
                 has_ended=self._has_ended, lost=self._make_lost, on_ready=self._on_delivered
             )
@@ -355,7 +355,7 @@ class Connection(AnswerReader):
     def keep_states(self, on_state: Callable[[Sequence[memoryview]], None]) -> None:
         """Pass the states that the actor saves to `on_state` as soon as they arrive, also while no call is waiting."""
         self._on_state = on_state
-        self.watch(RemoteFuture(self))  # which is never settled
+        self.watch(RemoteFuture(self))  # this future is never settled, so the connection stays watched
 
     def read_out(self, timeout_s: float) -> None:
         """Read the messages that the actor sent before it ended; a restart begins with the last state it saved.
@@ -419,15 +419,15 @@ class Connection(AnswerReader):
             self._pending.pop(call_id, None)
             try:
                 frames, flags = self._from_shared_memory(frames, flags)
-            except (OSError, MemoryError) as error:  # which concerns no call
+            except (OSError, MemoryError) as error:  # no call needs this message
                 if not is_shortage(error):
                     raise
             self._take_unasked(kind, flags, call_id, frames)
             return
         try:
-            if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
+            if kind == _RESULT and flags == _EMPTY:  # the usual result of a call for its effect: None
                 future._settle(None)
-            elif kind == _RESULT and not flags:  # a value and nothing else to know, as most others
+            elif kind == _RESULT and not flags:  # the usual result of other calls: a value alone
                 try:
                     value = loads(frames[0][HEADER_BYTES:], frames[1:])
                 except BaseException as error:
@@ -549,14 +549,14 @@ class Connection(AnswerReader):
         self.look()  # if another thread reads, it meets the end itself
         self._channel.close()
         self.look()
-        if event_loop is not None:  # from here on, so that its tasks learn of an end that both looks have missed
+        if event_loop is not None:  # closed last, so that its tasks learn of an end that both looks have missed
             event_loop.close(then=lambda: self._resume(event_loop))
-        if loop is not None:  # a thread that read during both looks left it to the loop, which stops to watch
+        if loop is not None:  # a thread that read during both looks leaves the end to this loop, which stops watching
             loop.call_soon(self.look)
         if self._is_writing and self._end_writing is not None:
             self._background().call_soon(self._end_writing)
         if self._shares_memory:
-            self._shared().close()  # if there was none, one that a call is just making would stay with this connection
+            self._shared().close()  # made if missing: one that a call is just making would stay with this connection
 
 
 class OwnConnection(Connection):

@@ -219,8 +219,8 @@ class ActorRecord:
                 "again here"
             )
         cause = self.cause or self.refusal or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)
-        told = dataclasses.replace(cause, last_call=running or cause.last_call)
-        return ActorLost(told, class_name=self.class_name, note=self._note, is_restarting=self._is_restarting)
+        cause = dataclasses.replace(cause, last_call=running or cause.last_call)
+        return ActorLost(cause, class_name=self.class_name, note=self._note, is_restarting=self._is_restarting)
 
     def unsent(self) -> ActorLost | NotConnected:
         """Return the error for a call that did not reach the actor; does not wait for the cause."""
@@ -340,9 +340,9 @@ class Unreached(OpenPath):
             if connection is not None and record.refusal is None and outbox.path is self:
                 outbox.lost()
                 outbox.made(connection)
-                self._borrowing.reconnect_if_refused(record)  # it may have been meanwhile, see there
+                self._borrowing.reconnect_if_refused(record)  # the actor may have refused the connection meanwhile
             elif record.cause is not None and outbox.path is self:
-                record.lose(record.cause)  # it may be made again, or have been
+                record.lose(record.cause)  # the actor may be restarted, or was already
             if connection is not None and (record.is_let_go or outbox.path is not connection):
                 connection.hang_up()  # nothing needs it any more
         finally:
@@ -350,7 +350,7 @@ class Unreached(OpenPath):
                 self._failed, self._first = self._first, None
                 self._is_failing = True
             try:
-                if outbox.path is self:  # it lives, and is still unreached
+                if outbox.path is self:  # the actor lives, and is still unreached
                     outbox.on_writable()
             finally:
                 self._is_failing = False
@@ -415,15 +415,15 @@ class Borrowing:
             record.channel = self._workers.connect_actor(granted, answer.address)
             record.connection = connection = self._connect(record, record.channel)
             connection.join(holds=place.lease_id != self._own_lease)
-            if isinstance(record.channel, UnixChannel):  # else its worker sees it
+            if isinstance(record.channel, UnixChannel):  # the worker relays other connections, and so knows of them
                 self._workers.tell(place.node_id, ActorReached(place.lease_id))
         except (RemoteError, OSError, MemoryError) as error:
             if is_shortage(error):
                 record.refuse(shortage_of(error))
             if (opened := record.connection) is not None:
-                opened.look()  # the actor may have told why, or
+                opened.look()  # the actor may have sent the reason, or
             if record.refusal is former and is_watched:
-                record.await_end()  # its worker may be telling this moment
+                record.await_end()  # its worker may be about to report it
             if record.refusal is former:
                 detail = f"it cannot be reached from here: {error}"
                 record.end(DeathCause(DeathKind.NODE_LOST, detail=detail))
@@ -436,7 +436,7 @@ class Borrowing:
     def reconnect_if_refused(self, record: ActorRecord) -> None:
         """Have the next call connect again if the connection was refused; called once the record has its outbox."""
         outbox = record.outbox
-        if outbox is None or isinstance(outbox.path, Unreached):  # which connects again in any case
+        if outbox is None or isinstance(outbox.path, Unreached):  # an unreached path connects again in any case
             return
         if record.refusal is not None and not record.has_ended:
             outbox.lost()

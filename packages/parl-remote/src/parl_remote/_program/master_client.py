@@ -264,7 +264,7 @@ class MasterClient:
         if self._away_since is not None:
             self._unsaid.append(message)
             return
-        with contextlib.suppress(RemoteError):  # who is gone has no leases any more
+        with contextlib.suppress(RemoteError):  # the master has ended the leases of a client that is gone
             self._tell(message)
 
     def close(self) -> None:
@@ -380,7 +380,7 @@ class MasterClient:
         self._loop.remove(channel)
         channel.close()
         returns = self._cluster.may_return and not (for_good or self._closed)
-        self._away_since = self._loop.now() if returns else None  # before `_lost`: who sees that one looks here next
+        self._away_since = self._loop.now() if returns else None  # first: a thread that sees `_lost` reads this next
         self._lost = reason
         self._requests.lost(_MASTER, self._gone_error(reason))
         if returns:
@@ -448,7 +448,7 @@ class MasterClient:
 
 
 def _warn_of_draining(message: Message) -> None:
-    if type(message).__name__ == "NodeDraining":  # its module is imported where the first one comes
+    if type(message).__name__ == "NodeDraining":  # by name, because only the first such message imports its module
         assert isinstance(message, NodeDraining)
         _log.warning(
             "node %s is being drained%s: this program's actors there with max_restarts are restarted on other nodes; "

@@ -373,8 +373,8 @@ class Outbox:
                         machine.on(OutboxEvent.REFUSED)
                 self._stays(future)
                 if is_replaced:
-                    continue  # no event follows to say that the lost actor's path takes calls again
-                if not live.is_full():  # it was, and the thread that emptied it found the call still leaving
+                    continue  # no event will report that the lost actor's path takes calls again
+                if not live.is_full():  # it was full, and the thread that emptied it found this call still leaving
                     self.on_writable()
                 return
 
@@ -442,7 +442,7 @@ class Outbox:
             self.wait_for(oldest, _LONG_S)
         else:
             slot.beside = oldest, carrier
-            carrier.wait_for(slot, None)  # type: ignore[arg-type]  # all that is asked of a future there, it answers
+            carrier.wait_for(slot, None)  # type: ignore[arg-type]  # a slot has what this needs of a future
 
     def _leave(self, slot: _Slot) -> None:
         """Free a slot; a second call does nothing."""

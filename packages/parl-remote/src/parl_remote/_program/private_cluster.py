@@ -31,8 +31,8 @@ __all__ = ["ParentCluster", "PrivateCluster"]
 _LOOK_AGAIN_S = 0.005  # importing takes a hundred times as long
 _SHUTDOWN_S = 2.0  # the node gives actors a moment to end; after this time the node is killed
 
-# The node finds what the driver finds: also where parl_remote came from a path that only the driver has. A user's
-# contextvars.py beside the program is not what the standard library's modules want.
+# The node has the driver's import path, because parl_remote may come from a path that only the driver has, but not the
+# program's own folder (`-P`): the standard library would import a user's contextvars.py from there.
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from parl_remote._node.private_process import main; main(sys.argv[1])"
 
 

@@ -245,8 +245,8 @@ def _leave(self: RemoteObject, kind: type[BaseException] | None, error: BaseExce
     try:
         return self._parl_ref.call("__exit__", (kind, error, None), {})
     except SerializationError:
-        told = RemoteError(f"{type(error).__name__}: {error}")
-        return self._parl_ref.call("__exit__", (RemoteError, told, None), {})
+        substitute = RemoteError(f"{type(error).__name__}: {error}")
+        return self._parl_ref.call("__exit__", (RemoteError, substitute, None), {})
 
 
 def make_proxy(cls: type[RemoteObject], ref: ActorRef, *, wait: bool) -> RemoteObject:

@@ -185,11 +185,11 @@ class Restarts:
     def _make(self, lost: ActorRecord, number: int) -> None:
         delay_s = _FIRST_DELAY_S
         note = ""
-        told = shortages = 0
+        announced = shortages = 0
         while not self._over:
-            if self._limit is not None and told != number:
+            if self._limit is not None and announced != number:
                 _log.warning("%s was lost; %s", lost.class_name, self._what_happens(number))
-                told = number
+                announced = number
             try:
                 made = self._again(lost, number)
             except NoRestart as error:
@@ -283,7 +283,7 @@ def _is_shortage_outside(error: BaseException) -> bool:
     """Return whether a system was short of something on the way to a new actor, rather than in its constructor."""
     if isinstance(error.__cause__, RemoteCallError):
         return False
-    if isinstance(error, ActorLost):  # its host may have been, see `Worker`
+    if isinstance(error, ActorLost):  # its host may have been short of something, see `Worker`
         cause = error.cause
         return cause.kind is DeathKind.UNREACHABLE or (cause.kind is DeathKind.EXIT and names_shortage(cause.detail))
     return is_shortage(error)
@@ -359,8 +359,8 @@ class SupervisorLink:
         """Make a detached actor by the supervisor, which restarts it; raise what `Client.create` raises."""
         args, kwargs = settled(args, kwargs)
         timeout_s = lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
-        told = dataclasses.replace(options, lease_timeout_s=timeout_s)
-        request = (dumps_class(spec.cls), told, args, dict(kwargs))
+        options = dataclasses.replace(options, lease_timeout_s=timeout_s)
+        request = (dumps_class(spec.cls), options, args, dict(kwargs))
         try:
             handle = self._reference().call("supervise", request, {})
         except ActorLost as error:

@@ -116,7 +116,7 @@ class WorkerClients:
         waiting: PendingAnswer[ActorStarted] = PendingAnswer()
         with self._starting:
             cause = self._ended.get(start.lease_id)
-            if cause is not None:  # between the grant and now
+            if cause is not None:  # the lease has ended since its grant
                 raise ChannelClosed(cause.describe())
             self._starts[start.lease_id] = waiting
         try:
@@ -245,7 +245,7 @@ class WorkerClients:
         Raises:
             RemoteError: The actor has ended, or its worker cannot be reached.
         """
-        if isinstance(self._link_to(granted), UnixChannel):  # who sees the worker's socket sees those of its actors
+        if isinstance(self._link_to(granted), UnixChannel):  # its actors' sockets are in the same place
             return UnixChannel.connect(address, allocate=allocate)
         request = encode(AttachActor(granted.lease_id))
         sealed = self._connect_sealed(granted)
@@ -268,7 +268,7 @@ class WorkerClients:
     def _connect_sealed(self, at: LeaseGranted) -> SealedChannel | None:
         """Return a sealed link to a worker on another host; None where this end, that one or the way has none."""
         link = self._link_to(at)
-        if at.node_id in self._unsealed or not hasattr(link, "found") or not can_seal():  # which zmq's channels have
+        if at.node_id in self._unsealed or not hasattr(link, "found") or not can_seal():  # only zmq's channels have it
             return None
         host, port = link.found
         timeout_s = min(_SEALED_TIMEOUT_S, self._limits.connect_timeout_s)

@@ -150,7 +150,7 @@ class _Hosted:
         folder = setup.folder
         sys.path[:0] = [os.path.abspath(path) for path in folder.first]
         if folder.working_dir:
-            with contextlib.suppress(OSError):  # what lies there is missed, and said, when it is asked for
+            with contextlib.suppress(OSError):  # a missing folder is reported when something in it is used
                 os.chdir(folder.working_dir)
         passed_on = folder if folder.is_unpacked else None
         self._client = setup.client(setup.address, lease_timeout_s=setup.lease_timeout_s, folder=passed_on)

@@ -246,7 +246,7 @@ class RayPath(OpenPath):
             return True
         with self._lock:
             self._results[future] = result
-        future._carrier = self  # one that was held back had another one so far
+        future._carrier = self  # a call that was held back had another carrier so far
         if future._made_condition is not None:
             self.watch(future)
         return True
@@ -349,7 +349,7 @@ class RayPath(OpenPath):
         if cause is None:
             return RemoteError(f"{self._class_name}.{method}() failed on Ray: {type(error).__name__}: {error}")
         if isinstance(error, ray().exceptions.ActorUnavailableError):
-            self._restarting = True  # later calls wait for what becomes of that
+            self._restarting = True  # later calls wait for the outcome
         else:
             self.close(cause)
         return self._lost(method, cause)

@@ -172,7 +172,7 @@ def take_items(into: list[Any], source: Iterator[Any], number: int | None) -> Ba
         except BaseException as error:
             trace = None if error.__traceback__ is None else error.__traceback__.tb_next
             if trace is not None and trace.tb_frame.f_code is _put_off.__code__:
-                raise  # by a handler, between two steps of this function
+                raise  # raised by a handler between two steps of this function
             return error
     return None
 
@@ -195,7 +195,7 @@ def run_finalizers(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Non
         while _left:
             try:
                 action = _left.popleft()
-            except IndexError:  # another thread did it
+            except IndexError:  # another thread took it
                 return
             action()
 

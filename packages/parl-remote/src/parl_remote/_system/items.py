@@ -17,12 +17,12 @@ from parl_remote._system.interrupts import take_items
 
 __all__ = ["FILL_S", "ItemReader"]
 
-FILL_S = 0.005  # for which a result that is there waits for items, and items wait for others of their chunk
+FILL_S = 0.005  # how long an available result waits for more items, and an item for others of its chunk
 _LATE_S = 0.05  # an item that takes longer is late; less may be a pause of this process on a busy machine
 _STEP_S = 50e-6  # of reading between two looks, which take some microseconds
 _FIRST_STEP = 2.0**-16  # so many items are read one by one: those of a step are not seen until it has ended
-_EXPECTED = 3  # times of a late item, for which others are expected to be late
-_PATIENCE = 0.1  # of that time, for which a result is awaited first
+_EXPECTED = 3  # others are expected to be late for this many times the time of a late item
+_PATIENCE = 0.1  # the part of that time for which a result is awaited first
 
 
 class ItemReader:

@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 
-listener_at = portable.listener_at  # on Linux, too: only an error asks
+listener_at = portable.listener_at  # psutil's on Linux, too: only error messages use it
 
 _MARK = struct.Struct("<QI")
 _AT_ONCE = 1000 * _MARK.size
@@ -143,7 +143,7 @@ def _first_after(file: io.BufferedReader, position: int) -> int:
     return max(0, low - 1)
 
 
-with contextlib.suppress(ImportError):  # neither is there on Windows
+with contextlib.suppress(ImportError):  # Windows has neither
     import fcntl
     import resource
 
@@ -432,14 +432,14 @@ def state_of(pid: int) -> str:
     return f"process {pid} is {state}{f', in the kernel at {where}' if where else ''}"
 
 
-_SETTERS = {  # by what the library's file is called: functions that take the number as a C int
+_SETTERS = {  # by the name of the library's file; the functions take the number as a C int
     "openblas": ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"),
     "mkl_rt": ("MKL_Set_Num_Threads",),
     "gomp": ("omp_set_num_threads",),
     "iomp": ("omp_set_num_threads",),
     "libomp": ("omp_set_num_threads",),
 }
-_MODULES = ("torch", "numexpr")  # whose own function, too, is called set_num_threads
+_MODULES = ("torch", "numexpr")  # each has a function set_num_threads
 
 
 def chosen_number(environment: Mapping[str, str]) -> int | None:

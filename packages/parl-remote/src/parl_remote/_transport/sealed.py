@@ -138,7 +138,7 @@ class Sealer(_RecordStream):
 
     def _first(self, parts: Sequence[Buffer], most: int) -> tuple[list[Buffer], int]:
         held = count = 0
-        if len(parts) == 1 and len(parts[0]) <= most:  # as most messages are
+        if len(parts) == 1 and len(parts[0]) <= most:  # the usual case
             return [self.seal(parts[0])], len(parts[0])
         for part in parts:
             if held + len(part) > most:
@@ -390,7 +390,7 @@ class SealedChannel(UnixChannel):
                     raise
                 raise self._broken(error) from error
             finally:
-                if not complete:  # its number is taken, so nothing can follow it
+                if not complete:  # its record number is used, so no message can follow
                     self._hang_up()
 
     def post(self, frames: Sequence[Buffer], more: Sequence[Sequence[Buffer]] = ()) -> bool:

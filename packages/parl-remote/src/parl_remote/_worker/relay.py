@@ -52,7 +52,7 @@ class Relay:
         self._actors = UnixPeers()
         self._by_link: dict[Link, _Pair] = {}
         self._by_actor: dict[int, _Pair] = {}
-        self._behind: set[_Pair] = set()  # whose callers are to get credit once their actors have taken enough
+        self._behind: set[_Pair] = set()  # pairs whose callers get credit once their actors have taken enough
         loop.add(self._actors, self._poll)
 
     def attach(self, link: Link, address: str) -> None:

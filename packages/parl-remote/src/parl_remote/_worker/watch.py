@@ -95,7 +95,7 @@ class ActorWatch:
         self._looking = True
         delay_s = _LIMITED_SAMPLE_S if limited else _SAMPLE_S
         for one in self._watched.values():
-            if one.stopped_since is not None:  # not a moment later than it has to be
+            if one.stopped_since is not None:  # looked at again as soon as its time is up
                 delay_s = min(delay_s, max(0.01, one.stopped_since + self._patience_s - self._loop.now()))
         self._loop.call_later(delay_s, self._look)
 
@@ -177,7 +177,7 @@ class WorkerNumbers:
         self._leases = leases
         self._watch = watch
         self._tell = tell
-        self._told: dict[str, ActorNumbers] = {}
+        self._reported: dict[str, ActorNumbers] = {}
         self._paces: dict[str, _CallRates] = {}
         self._due: float | None = None
 
@@ -187,7 +187,7 @@ class WorkerNumbers:
 
     def tell_all_again(self) -> None:
         """Schedule a report of all actors, for a master that has to learn everything again."""
-        self._told.clear()
+        self._reported.clear()
         self.soon()
 
     def of(self, lease: WorkerLease) -> ActorNumbers:
@@ -241,13 +241,13 @@ class WorkerNumbers:
         for lease in self._leases:
             if lease.start is None:
                 continue
-            before = self._told.get(lease.lease_id)
+            before = self._reported.get(lease.lease_id)
             now = self._paced(self.of(lease))
             if before is None or _differ(before, now):
                 changed.append(now)
                 before = now
             here[lease.lease_id] = before
-        self._told = here
+        self._reported = here
         self._paces = {lease_id: pace for lease_id, pace in self._paces.items() if lease_id in here}
         if changed:
             self._tell(NodeNumbers(tuple(changed)))

@@ -91,7 +91,7 @@ class ActorEquipment:
             OSError: There is no descriptor for another connection.
         """
         start, assigned = lease.start, lease.assigned
-        assert start is not None  # it waits because it was asked for
+        assert start is not None  # only requested leases wait
         settings: dict[str, object] = {
             "class_name": start.class_name or "actor",
             "log": str(actor.log),

@@ -162,7 +162,7 @@ def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # in case it had no time to make its group
+        os.kill(pid, signal.SIGKILL)  # it may not have made its group yet
 
 
 def _become_actor(listening: socket.socket, parent: int) -> NoReturn:

@@ -57,7 +57,7 @@ class MonitorPlan:
             given_token=_given(self.token_file),
         )
         try:
-            token_of(settings.token_file)  # to be there when people are told of it, whenever the monitor is up
+            token_of(settings.token_file)  # made now, because the file is announced before the monitor is up
             start_monitor(settings, self.found, wait=False)
         except (RemoteError, OSError) as error:
             return f"not now: {error}"
@@ -202,6 +202,6 @@ def monitor_command(
         needed = "to change anything" if is_loopback(host) else "to look and to change anything"
         click.echo(f"  Token, {needed}: {settings.token_file}")
 
-    from parl_remote._monitor.server import run_monitor  # what it needs is there, as was checked
+    from parl_remote._monitor.server import run_monitor  # its dependencies were checked above
 
     sys.exit(run_monitor(settings, report))

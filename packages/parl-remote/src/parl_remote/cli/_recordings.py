@@ -368,7 +368,7 @@ def trace_of(
 
 def _lanes(calls: Sequence[CallSpan]) -> Iterator[tuple[int, CallSpan]]:
     """Yield calls with the first lane that is free, since those of one lane must not overlap."""
-    busy: list[tuple[float, int]] = []  # until when, and which lane
+    busy: list[tuple[float, int]] = []  # when the lane is free again, and the lane
     free: list[int] = []
     for call in sorted(calls, key=lambda one: one.began):
         while busy and busy[0][0] <= call.began:

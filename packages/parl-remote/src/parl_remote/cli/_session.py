@@ -311,7 +311,7 @@ def _rule(text: str) -> str:
 
 
 def _meant(actors: list[_Actor], text: str) -> _Actor | None:
-    if not text:  # which is the name of all that have none
+    if not text:  # unnamed actors have the empty name
         return None
     for actor in actors:
         if text in {actor.lease_id, actor.name}:

@@ -249,7 +249,7 @@ def start_command(
     resources = NodeResources.of(cpu_num, "" if cpu_num == 0 and gpu is None else gpu, memory, label)
     with contextlib.ExitStack() as start:
         try:
-            # Who starts it as well finds the cluster that this one starts.
+            # A second `xparl start` waits here, and then finds the cluster of the first.
             start.enter_context(locked(run_files.lock_file(str(port))))
             directory = run_files.cluster_directory(port)
             start.callback(_remove_if_empty, directory)  # if nothing is started
@@ -441,7 +441,7 @@ def connect_command(
         try:
             master = Address.parse(address)
             if once:
-                # Who starts it as well finds the one of this start.
+                # A second command waits here, and then finds the worker of the first.
                 start.enter_context(locked(run_files.lock_file("once")))
                 for where, record in run_files.workers():
                     if (record.once, record.master) == (once, str(master)) and record.process.alive():

@@ -80,8 +80,8 @@ def stop_all(run_files: RunFiles, nodes: Sequence[tuple[Path, _Record]], limits:
             with contextlib.suppress(OSError):  # not empty, or a read-only disk: records that stay name no process
                 (forget_monitor if isinstance(node, MonitorRecord) else forget)(where)
                 where.rmdir()
-    told = [node for where, node in nodes if not (isinstance(node, MonitorRecord) and where in clusters)]
-    return [_line(node, killed, gone) for node in told]
+    listed = [node for where, node in nodes if not (isinstance(node, MonitorRecord) and where in clusters)]
+    return [_line(node, killed, gone) for node in listed]
 
 
 def on_record(

@@ -135,7 +135,7 @@ class UnixChannel:
 
     def post(self, frames: Sequence[Buffer], more: Sequence[Sequence[Buffer]] = ()) -> bool:
         """Take one message, or several with as few system calls, without waiting; see `Channel.post`."""
-        if not more and len(frames) == 1 and len(frames[0]) < JOIN_BELOW:  # as most are
+        if not more and len(frames) == 1 and len(frames[0]) < JOIN_BELOW:  # the usual case
             parts: list[Buffer] = [PACK_ONE(1, len(frames[0])) + frames[0]]
         else:
             parts = stream(frames, *more)

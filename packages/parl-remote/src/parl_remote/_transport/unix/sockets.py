@@ -190,7 +190,7 @@ class FrameReader:
                 try:
                     frame = memoryview(self._allocate(length))
                 except MemoryError as error:
-                    with contextlib.suppress(MemoryError):  # for which there is a little, most often
+                    with contextlib.suppress(MemoryError):  # there is mostly enough for this
                         if self.cuts:
                             return self._cut_short(body, lengths)
                     raise RemoteProtocolError(f"there is no memory for a frame of {length} bytes") from error
@@ -262,8 +262,8 @@ class FrameReader:
             self._counts.append(_receive_with_descriptor(source, into, flags, self.descriptors))
         self._note()
         if self._end == len(self._buffer) < _READ_AHEAD:
-            with contextlib.suppress(MemoryError):  # it would only be faster
-                self._reserve(_READ_AHEAD)  # there is more than this at a time
+            with contextlib.suppress(MemoryError):  # a larger buffer is only faster
+                self._reserve(_READ_AHEAD)  # more arrives at a time than this one holds
 
     def _fill_missing(self, source: socket.socket, flags: int) -> None:
         missing = self._missing
@@ -335,7 +335,7 @@ def send_with_descriptor(connection: socket.socket, data: Buffer, descriptor: in
     connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))], NOW)
 
 
-with contextlib.suppress(ImportError):  # neither is there on Windows
+with contextlib.suppress(ImportError):  # Windows has neither
     import fcntl
     import termios
 

@@ -290,7 +290,7 @@ class ZmqListener:
         self._peers[route] = peer
         self._routes[peer] = route
         if fileno not in self._connected:
-            self._note_connections()  # that it was accepted is told before its first message
+            self._note_connections()  # zmq announces a connection before its first message
         self._unauthenticated.pop(fileno, None)
         self._lose(self._peer_on.pop(fileno, None))
         if fileno in self._connected:

@@ -71,7 +71,7 @@ _ALIGNMENT = 8
 _INLINE_BELOW = 2**14  # copying so little costs less than another encrypted part
 _CUT = 2**20
 _MAX_FRAMES = 2**20  # as in `unix.sockets`
-_PADDING = [bytes(-rest % _ALIGNMENT) for rest in range(_ALIGNMENT)]  # by what is over of a frame's length
+_PADDING = [bytes(-rest % _ALIGNMENT) for rest in range(_ALIGNMENT)]  # by the remainder of a frame's length
 MAX_PART = 2 * _CUT
 
 
@@ -251,7 +251,7 @@ def peer_of(connection: int) -> TcpEnds | None:
 def port_of(descriptor: int) -> int | None:
     """Return the local port of the TCP socket with this descriptor; None if that is no such socket."""
     own = _ask_socket(descriptor, lambda known: known.getsockname())
-    return int(own[1]) if isinstance(own, tuple) else None  # that of a unix socket is a path
+    return int(own[1]) if isinstance(own, tuple) else None  # a unix socket's name is a path
 
 
 def shut_down(connection: int) -> None:
