@@ -301,10 +301,10 @@ def test_a_rollout_of_a_given_size_is_completed(given: dict[str, Any], num_envs:
 
 def test_shorter_rollouts_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     asked = RecipeRun("MAPPO", "climbing", "torch", steps=500)
-    _train._tell_of_a_short_run(asked)
+    _train._warn_of_a_short_run(asked)
     assert "n_steps is 16, not 25, and training ends after 512 steps" in capsys.readouterr().err
     for other in (replace(asked, steps=900), replace(asked, given={"n_steps": 30}), replace(asked, steps=None)):
-        _train._tell_of_a_short_run(other)
+        _train._warn_of_a_short_run(other)
     assert not capsys.readouterr().err
 
 
@@ -312,10 +312,10 @@ def test_shorter_rollouts_are_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_short_run_says_when_updates_begin(algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = RecipeRun(algorithm, "CartPole-v1", "torch", steps=100)
     usual = replace(asked, steps=None).recipe.loop.learning_starts
-    _train._tell_of_a_short_run(asked)
+    _train._warn_of_a_short_run(asked)
     assert f"learning_starts is 50, not {usual}" in capsys.readouterr().err
     for other in (replace(asked, given={"learning_starts": "20"}), replace(asked, steps=2 * usual)):
-        _train._tell_of_a_short_run(other)
+        _train._warn_of_a_short_run(other)
     assert capsys.readouterr().err == ""
 
 

@@ -176,7 +176,7 @@ def of_old_package(package: str, name: str) -> Any:
         raise AttributeError(missing if str(error).startswith("No module named") else str(error)) from None
 
 
-def _gone(name: str, path: str, instead: str) -> ImportError:
+def _removed_name_error(name: str, path: str, instead: str) -> ImportError:
     return ImportError(f"no {name!r} in {path!r}, which PARL 2.x had: {instead}", name=path)
 
 
@@ -218,7 +218,7 @@ class _OldPaths(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         if fullname not in _PATHS and not _OF_A_BACKEND.fullmatch(fullname):
             if fullname.startswith("parl."):
-                _tell_what_took_its_place(fullname)
+                _refuse_removed_path(fullname)
             return None
         is_package = fullname in OLD_PACKAGES or _OF_A_BACKEND.fullmatch(fullname) is not None
         return ModuleSpec(fullname, self, is_package=is_package)
@@ -229,42 +229,44 @@ class _OldPaths(MetaPathFinder, Loader):
         if found := _OF_A_BACKEND.fullmatch(path):
             _alias_backend(module, *found.groups())
             return
-        gone = _names_gone(path)
-        if len(homes) == 1 and path not in OLD_PACKAGES and not gone:
+        removed = _removed_names(path)
+        if len(homes) == 1 and path not in OLD_PACKAGES and not removed:
             sys.modules[path] = homes[0]
             return
         for home in homes:
             vars(module).update({name: getattr(home, name) for name in home.__all__})
         if path in OLD_PACKAGES:
             vars(module)["__getattr__"] = partial(of_old_package, path)
-        if gone:
-            vars(module)["__getattr__"] = partial(_tell_of, path, gone)
+        if removed:
+            vars(module)["__getattr__"] = partial(_refuse_removed, path, removed)
 
 
-def _names_gone(path: str) -> dict[str, str]:
+def _removed_names(path: str) -> dict[str, str]:
     """Return the names that PARL 2.x had in a module and this project has not, with their replacements."""
     removed = import_module("parl_core._migration").REMOVED_NAMES
-    return {name.rpartition(".")[2]: told for name, told in removed.items() if name.rpartition(".")[0] == path}
+    return {
+        name.rpartition(".")[2]: replacement for name, replacement in removed.items() if name.rpartition(".")[0] == path
+    }
 
 
-def _tell_of(path: str, gone: dict[str, str], name: str) -> Any:
-    if name in gone:
-        raise _gone(name, path, gone[name])
+def _refuse_removed(path: str, removed: dict[str, str], name: str) -> Any:
+    if name in removed:
+        raise _removed_name_error(name, path, removed[name])
     raise AttributeError(f"module {path!r} has no attribute {name!r}")
 
 
-def _tell_what_took_its_place(path: str) -> None:
+def _refuse_removed_path(path: str) -> None:
     """Raise `ImportError` for a module, or a name of a package, that PARL 2.x had and this project does not.
 
     It is not `ModuleNotFoundError`, whose message `from package import module` replaces by one of its own.
     """
     migration = import_module("parl_core._migration")
-    for gone, instead in migration.REMOVED_MODULES.items():
-        if path == gone or path.startswith(f"{gone}."):
+    for removed, instead in migration.REMOVED_MODULES.items():
+        if path == removed or path.startswith(f"{removed}."):
             raise ImportError(f"no module {path!r}, which PARL 2.x had: {instead}", name=path)
     if instead := migration.replacement_of(path):
         package, _, name = path.rpartition(".")
-        raise _gone(name, package, instead)
+        raise _removed_name_error(name, package, instead)
 
 
 def offer_to_joblib() -> None:

@@ -138,8 +138,8 @@ def _of_torch(archive: zipfile.ZipFile) -> dict[str, NDArray[Any]]:
     if f"{folder}byteorder" in archive.namelist() and _member(archive, f"{folder}byteorder", 16) != b"little":
         raise ValueError("its numbers are big-endian")
 
-    def storage(told: Any) -> NDArray[Any]:
-        kind, (typed, key, _, count) = told[0], told[1:5]
+    def storage(pid: Any) -> NDArray[Any]:
+        kind, (typed, key, _, count) = pid[0], pid[1:5]
         if kind != "storage":
             raise ValueError(f"it refers to a {kind!r}")
         dtype = np.dtype("<u2" if typed.name == "BFloat16Storage" else _DTYPES[typed.name])

@@ -395,9 +395,9 @@ def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, l
     for program in programs:
         wraps = program in wrapping
         if wraps and program.has_wrapper:
-            told = f"{_WRAPPER} around this environment, too, keeps gym's old API"
+            message = f"{_WRAPPER} around this environment, too, keeps gym's old API"
             found[program.path] += [
-                Finding(edit.line, told, mechanical=True) for edit in program.makes if edit.text != ")"
+                Finding(edit.line, message, mechanical=True) for edit in program.makes if edit.text != ")"
             ]
         for line, is_wrapped in program.seeds:
             hint = (
@@ -405,12 +405,12 @@ def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, l
                 if wraps and is_wrapped
                 else f"use reset(seed=...), or call it behind {_WRAPPER}"
             )
-            told = f"environments of Gymnasium have no seed(): {hint}"
-            found[program.path].append(Finding(line, told, mechanical=wraps and is_wrapped))
+            message = f"environments of Gymnasium have no seed(): {hint}"
+            found[program.path].append(Finding(line, message, mechanical=wraps and is_wrapped))
         for line, algorithm in program.built:
-            mark, told = _OF_TEAMS[algorithm]
+            mark, message = _OF_TEAMS[algorithm]
             if any(mark.search(each.source) for each in programs):
-                found[program.path].append(Finding(line, told))
+                found[program.path].append(Finding(line, message))
     if written:
         for path, edits in _edits(programs).items():
             found[path] = [replace(one, line=_line_after(edits, one.line)) for one in found[path]]
@@ -546,8 +546,8 @@ class _Reader(ast.NodeVisitor):
         if node.attr in _IDS_OF_MODELS and self._is_learner(node.value):
             self.findings.append(Finding(node.lineno, f"{node.attr} is gone: {REMOVED_ATTRIBUTES[node.attr]}"))
         if node.attr in REMOVED_CLIENT_ATTRIBUTES and _last(self._origin_of(node.value)) == "get_global_client":
-            told = f"get_global_client().{node.attr} is gone: {REMOVED_CLIENT_ATTRIBUTES[node.attr]}"
-            self.findings.append(Finding(node.lineno, told))
+            message = f"get_global_client().{node.attr} is gone: {REMOVED_CLIENT_ATTRIBUTES[node.attr]}"
+            self.findings.append(Finding(node.lineno, message))
         made = self._made.get(ast.unparse(node.value))
         if made is not None and node.attr in ("reset", "seed", "step"):
             self._plain.add(made)
@@ -569,12 +569,12 @@ class _Reader(ast.NodeVisitor):
         for port, other in ((node.left, node.right), (node.right, node.left)):
             if isinstance(node.op, ast.Add) and self._is_port(port) and _has_text(other):
                 line, start, end = port.lineno, port.col_offset, port.end_col_offset or 0
-                told = f"{_PORT}: str(...) makes text of it"
+                message = f"{_PORT}: str(...) makes text of it"
                 if port.end_lineno == line:
                     old = self._bytes(line)[start:end].decode()
-                    self._change_part(line, start, end, told, f"str({old})")
+                    self._change_part(line, start, end, message, f"str({old})")
                 else:
-                    self.findings.append(Finding(line, told))
+                    self.findings.append(Finding(line, message))
         self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
@@ -633,7 +633,7 @@ class _Reader(ast.NodeVisitor):
         self.has_new_steps |= _is_call_of(node.value, "step") and len(names) == _NEW_STEP
         if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
             origin = self._origin_of_owner(node.value)
-            self.findings += [Finding(node.lineno, told) for told in _of_paddle(node.value, names, origin)]
+            self.findings += [Finding(node.lineno, message) for message in _of_paddle(node.value, names, origin)]
             if len(names) == len(("value", "action", "logp", "entropy")) and _samples(node.value, origin, "PPO"):
                 self._has_axis.add(names[1])
         self.generic_visit(node)
@@ -733,14 +733,14 @@ class _Reader(ast.NodeVisitor):
         if package in ("parl.layers", "parl.core.fluid.layers"):
             dropped: ast.keyword | None = None
             for word in call.keywords:
-                told = f"{function} of parl.layers has no {word.arg}"
+                message = f"{function} of parl.layers has no {word.arg}"
                 if word.arg in _WITHOUT_EFFECT or (word.arg == "name" and function not in _NAMED_LAYERS):
-                    self._drop(word, f"{told}: drop the argument", behind=dropped)
+                    self._drop(word, f"{message}: drop the argument", behind=dropped)
                     dropped = word
                 elif word.arg == "act" and function.startswith("elementwise_"):
-                    self.findings.append(Finding(word.lineno, f"{told}: pass the result to the activation"))
+                    self.findings.append(Finding(word.lineno, f"{message}: pass the result to the activation"))
                 elif (instead := _GONE_OF_LAYERS.get(word.arg or "")) and not _is_none(word.value):
-                    self.findings.append(Finding(word.lineno, f"{told}: {instead}"))
+                    self.findings.append(Finding(word.lineno, f"{message}: {instead}"))
         of_a_parameter = _last(self._origins.get(ast.unparse(call.func))) == "create_parameter"
         if of_a_parameter and not call.args and call.func.end_lineno == call.end_lineno:
             start, end = call.func.end_col_offset or 0, call.end_col_offset or 0
@@ -760,8 +760,8 @@ class _Reader(ast.NodeVisitor):
         """Drop the argument that `sync_params_to` had and `sync_weights_to` has not, and rename the first one."""
         for word in call.keywords:
             if word.arg == "target_net":
-                end, told = word.col_offset + len(word.arg), "sync_weights_to calls its argument target_model"
-                self._change_part(word.lineno, word.col_offset, end, told, "target_model")
+                end, message = word.col_offset + len(word.arg), "sync_weights_to calls its argument target_model"
+                self._change_part(word.lineno, word.col_offset, end, message, "target_model")
         second = () if any(isinstance(one, ast.Starred) for one in call.args[:2]) else call.args[1:2]
         for argument in (*second, *(word for word in call.keywords if word.arg == "gpu_id")):
             self._drop(argument, "sync_weights_to has no gpu_id: drop the argument")
@@ -788,17 +788,17 @@ class _Reader(ast.NodeVisitor):
 
     def _not_passed_on(self, node: ast.Attribute) -> None:
         line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-        told = "Gymnasium's wrappers pass no attributes on"
+        message = "Gymnasium's wrappers pass no attributes on"
         if isinstance(node.ctx, ast.Load):
             new = f'get_wrapper_attr("{node.attr}")'
-            told = f"{told}: {new} is that of what they wrap"
+            message = f"{message}: {new} is that of what they wrap"
             if self._in_fstring:  # whose quotes end it before Python 3.12
-                self.findings.append(Finding(line, told))
+                self.findings.append(Finding(line, message))
             else:
-                self._change_part(line, end - len(node.attr), end, told, new)
+                self._change_part(line, end - len(node.attr), end, message, new)
         else:
             new = f'{ast.unparse(node.value)}.set_wrapper_attr("{node.attr}", ...)'
-            self.findings.append(Finding(line, f"{told}: {new} sets that of what they wrap"))
+            self.findings.append(Finding(line, f"{message}: {new} sets that of what they wrap"))
 
     def _wrap(self, node: ast.Call | ast.Attribute) -> None:
         """Put `CompatWrapper` around an environment that an expression makes, outside of Gymnasium's own wrappers."""
@@ -818,8 +818,8 @@ class _Reader(ast.NodeVisitor):
                 self.findings.append(Finding(node.lineno, _ORDER))
             elif {made_by, self._origin_of(inner)} & self.old_envs:
                 name, inside = ast.unparse(node.func), ast.unparse(inner)
-                told = f"{_WRAPPER}({name}(as_gymnasium({inside}))), with parl.env.as_gymnasium"
-                self.findings.append(Finding(node.lineno, f"{name} unpacks five values from step(): write {told}"))
+                message = f"{_WRAPPER}({name}(as_gymnasium({inside}))), with parl.env.as_gymnasium"
+                self.findings.append(Finding(node.lineno, f"{name} unpacks five values from step(): write {message}"))
             else:
                 self.inside.append(node.lineno)
 

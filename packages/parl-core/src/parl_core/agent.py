@@ -85,7 +85,7 @@ class Agent:
 
     _has_learned: bool = False
     _has_settled: bool = False
-    _told_of_nan: bool = False
+    _has_warned_of_nan: bool = False
     _columns: Columns | None = None
     """The positional form of the algorithm's `learn`; None if its arguments are not a batch."""
     _acted_on: dict[str, tuple[int, ...]] | None = None
@@ -299,8 +299,8 @@ class Agent:
         """
         columns = self._columns
         if columns is None:
-            if self.alg.LOSSES_HIDE_NAN and not self._told_of_nan:
-                self._tell_of_nan((*args, *kwargs.values()))
+            if self.alg.LOSSES_HIDE_NAN and not self._has_warned_of_nan:
+                self._warn_of_nan((*args, *kwargs.values()))
             return self.run(self.alg.learn, *args, **kwargs)
         try:
             batch, settings = columns.batch(args, kwargs)
@@ -381,10 +381,10 @@ class Agent:
             algorithm._settle_threads()
         return result
 
-    def _tell_of_nan(self, given: Iterable[Any]) -> None:
+    def _warn_of_nan(self, given: Iterable[Any]) -> None:
         arrays = (array for value in given for array in leaves("", value).values() if isinstance(array, np.ndarray))
-        self._told_of_nan = any(array.dtype.kind == "f" and np.isnan(array).any() for array in arrays)
-        if self._told_of_nan:
+        self._has_warned_of_nan = any(array.dtype.kind == "f" and np.isnan(array).any() for array in arrays)
+        if self._has_warned_of_nan:
             logger.warning(
                 "%s.learn was given NaN; on %s losses may stay finite all the same while weights become NaN",
                 type(self.alg).__name__,
@@ -598,8 +598,8 @@ class Agent:
             return options
         checked = check_mask(mask, getattr(getattr(self.alg, "actions", None), "nvec", None))
         # Networks find a mask among their observations; a choice on the host has to be told of it.
-        told = "action_mask" in options or type(self.alg).choose is not Algorithm.choose
-        return {**options, "action_mask": checked} if told else options
+        takes_mask = "action_mask" in options or type(self.alg).choose is not Algorithm.choose
+        return {**options, "action_mask": checked} if takes_mask else options
 
     def _with_state(self, options: Mapping[str, Any], batch: Any, single: bool) -> dict[str, Any]:
         """Return options with the state of a batch, all zeros where none was given.

@@ -145,8 +145,8 @@ def check_all_known(algorithm: str, given: Mapping[str, Any], known: Sequence[st
     if unknown:
         near = difflib.get_close_matches(unknown[0], known, 1)
         hint = f"did you mean {near[0]}? It" if near else "it"
-        told = ", ".join(unknown)
-        raise HyperparameterError(f"{algorithm} has no hyper-parameter {told}; {hint} has {', '.join(known)}")
+        names = ", ".join(unknown)
+        raise HyperparameterError(f"{algorithm} has no hyper-parameter {names}; {hint} has {', '.join(known)}")
 
 
 def check_model_method(model: _Implements, method: str, algo: str) -> None:

@@ -275,13 +275,13 @@ def _normalizing(trained: Trained, file: Path) -> Any:
     Raises:
         CheckpointError: It normalises nothing, or in a way that runs here do not.
     """
-    told = read_statistics(file)
-    rms = told.get("obs_rms")
-    if not told.get("norm_obs", True) or not isinstance(rms, Mapping) or "mean" not in rms:
+    saved = read_statistics(file)
+    rms = saved.get("obs_rms")
+    if not saved.get("norm_obs", True) or not isinstance(rms, Mapping) or "mean" not in rms:
         raise CheckpointError(f"{file} does not normalise observations that are one array")
-    if (told["clip_obs"], told["epsilon"]) != (10.0, 1e-8):
+    if (saved["clip_obs"], saved["epsilon"]) != (10.0, 1e-8):
         raise CheckpointError(
-            f"{file} clips observations at {told['clip_obs']} and has an epsilon of {told['epsilon']}; here both are "
+            f"{file} clips observations at {saved['clip_obs']} and has an epsilon of {saved['epsilon']}; here both are "
             "10 and 1e-8"
         )
     env = wrap_rms(trained.make_env(), None, test=True)
@@ -372,12 +372,12 @@ def _activation(settings: Mapping[str, Any], default: str) -> str:
         CheckpointError: There is none.
     """
     options = settings.get("policy_kwargs")
-    told = options.get("activation_fn") if isinstance(options, Mapping) else None
-    if told is None:
+    given = options.get("activation_fn") if isinstance(options, Mapping) else None
+    if given is None:
         return default
-    name = re.sub(r"^<class '.*\.(\w+)'>$", r"\1", str(told))
+    name = re.sub(r"^<class '.*\.(\w+)'>$", r"\1", str(given))
     if name not in _ACTIVATIONS:
-        raise CheckpointError(f"its activation is {told}; known are {', '.join(_ACTIVATIONS)}")
+        raise CheckpointError(f"its activation is {given}; known are {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 
 

@@ -46,8 +46,8 @@ class _Group(click.Group):
         except BrokenPipeError:
             raise  # who reads the output has enough, which click takes for no error
         except KeyboardInterrupt as interruption:
-            told = " ".join(("Interrupted.", *getattr(interruption, "__notes__", ())))
-            click.echo(f"\n{told}", err=True)
+            message = " ".join(("Interrupted.", *getattr(interruption, "__notes__", ())))
+            click.echo(f"\n{message}", err=True)
             raise SystemExit(INTERRUPTED_EXIT_CODE) from None
         except (ParlError, ImportError, OSError, gymnasium.error.Error) as error:
             raise click.ClickException(str(error)) from error
@@ -257,8 +257,8 @@ def list_parts(runs: Path | None, *, as_json: bool) -> None:
     presets: list[dict[str, Any]] = []
     for (algorithm, env), recipe in RECIPES.items():
         if env == "*" or env in gymnasium.registry or any(mark in env for mark in "/-"):
-            told = {"steps": recipe.steps, "goal": recipe.goal, "source": recipe.source}
-            presets.append({"algorithm": algorithm.lower(), "env": env, **told, "score": scores.get((algorithm, env))})
+            facts = {"steps": recipe.steps, "goal": recipe.goal, "source": recipe.source}
+            presets.append({"algorithm": algorithm.lower(), "env": env, **facts, "score": scores.get((algorithm, env))})
     if as_json:
         click.echo(json.dumps({"backends": installed, "presets": presets}))
         return
@@ -296,10 +296,10 @@ def verify_result(result: Path) -> None:
     is 1 if the repetition lies outside.
     """
 
-    def told(run: str, share: float) -> None:
+    def show_progress(run: str, share: float) -> None:
         click.echo(f"{run}: {share:.0%}", err=True)
 
-    found = verify(result, progress=told)
+    found = verify(result, progress=show_progress)
     click.echo(str(found))
     if not found.inside:
         raise SystemExit(1)

@@ -321,7 +321,7 @@ def train(
             f"{LAST_SEED}: give a smaller one."
         )
     if not as_json:
-        _tell_of_a_short_run(asked)
+        _warn_of_a_short_run(asked)
     how = {"actors": what["actors"], "max_steps": stop_after, "videos": videos}
     name = f"{asked.algorithm.lower()}-{asked.env.replace('/', '-').replace(':', '-')}"
     if seeds is not None:
@@ -334,7 +334,7 @@ def train(
         _train_in(folder, asked, track=track, as_json=as_json, cluster=cluster, **how)
 
 
-def _tell_of_a_short_run(asked: RecipeRun) -> None:
+def _warn_of_a_short_run(asked: RecipeRun) -> None:
     loop, usual = asked.recipe.loop, replace(asked, steps=None).recipe.loop
     if isinstance(loop, OnPolicySettings) and loop.n_steps < usual.n_steps:
         click.echo(
@@ -431,8 +431,8 @@ def settings(
     recipe = preset(name, env, module, env_options)
     found = settings_of(name, recipe).values()
     if as_json:
-        told = {one.name: {"value": as_text(one.effective), "type": one.type, "text": one.text} for one in found}
-        click.echo(json.dumps({"algorithm": name, "env": env, "steps": recipe.steps, "settings": told}, indent=2))
+        listed = {one.name: {"value": as_text(one.effective), "type": one.type, "text": one.text} for one in found}
+        click.echo(json.dumps({"algorithm": name, "env": env, "steps": recipe.steps, "settings": listed}, indent=2))
     elif toml:
         lines = [f"algorithm = {json.dumps(name)}", f"env = {json.dumps(env)}", f"steps = {recipe.steps}"]
         values = {one.name: one.value for one in found if one.value is not None}
@@ -496,11 +496,11 @@ def tune_settings(
     ranges = {name: read_range(text) for name, text in search.items()} or default_ranges(asked.algorithm, asked)
     folder = study or Path("runs") / f"tune-{asked.algorithm.lower()}-{asked.env.replace('/', '-').replace(':', '-')}"
 
-    def told(line: str) -> None:
+    def show(line: str) -> None:
         if not as_json:
             click.echo(line)
 
-    found = tune(asked, folder, ranges, trials, workers=workers, cluster=cluster, prune=not no_prune, told=told)
+    found = tune(asked, folder, ranges, trials, workers=workers, cluster=cluster, prune=not no_prune, report=show)
     if as_json:
         counts = {"trials": found.trials, "pruned": found.pruned, "failed": found.failed}
         click.echo(json.dumps({**counts, "best": dict(found.best), "score": found.value, "file": str(found.file)}))

@@ -66,9 +66,9 @@ def telling_options(name: str, given: Mapping[str, Any], made_by: Callable[[], A
                 found = getattr(import_module(module), attribute)
             parameters = inspect.signature(found).parameters.values()
             known = [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        told = ", ".join(f"{option}={value!r}" for option, value in given.items())
+        arguments = ", ".join(f"{option}={value!r}" for option, value in given.items())
         there = f"; its options are {', '.join(known)}" if known else ""
-        raise HyperparameterError(f"{name} cannot be made with {told} ({error}){there}") from error
+        raise HyperparameterError(f"{name} cannot be made with {arguments} ({error}){there}") from error
 
 
 def as_beginning(env: Any, answer: Any) -> tuple[Any, dict[str, Any]]:

@@ -321,10 +321,10 @@ class EnvGroup:
             else:
                 last = deepcopy(observation)
         length = self._now - self._begun[index]
-        told = info.get("episode")
-        if isinstance(told, Mapping) and told.get("l") == length and "r" in told:
+        episode = info.get("episode")
+        if isinstance(episode, Mapping) and episode.get("l") == length and "r" in episode:
             # A wrapper that saw the same steps from further inside, where rewards were not scaled yet.
-            return Ending(index, last, info, float(told["r"]), length)
+            return Ending(index, last, info, float(episode["r"]), length)
         return Ending(index, last, info, float(self._returns[index]) + reward, length)
 
     def _stack(self, observations: list[Any], out: Any = None) -> Any:

@@ -206,7 +206,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         for row, name in enumerate(self.agents):
             if name in taken:
                 if name not in rewards or (name in present and not (name in terminated and name in truncated)):
-                    raise self._untold(name, rewards=rewards, terminations=terminated, truncations=truncated)
+                    raise self._missing_entry(name, rewards=rewards, terminations=terminated, truncations=truncated)
                 ended, cut = bool(terminated.get(name, False)), bool(truncated.get(name, False))
                 gone = ended or cut or name not in present
                 self._alive[row] = not gone
@@ -266,11 +266,11 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             )
         return present
 
-    def _untold(self, name: str, **told: Mapping[str, Any]) -> EnvironmentContractError:
-        missing = next(kind for kind, values in told.items() if name not in values)
+    def _missing_entry(self, name: str, **given: Mapping[str, Any]) -> EnvironmentContractError:
+        missing = next(kind for kind, values in given.items() if name not in values)
         return EnvironmentContractError(
             f"step of {type(self.parallel_env).__name__} has no entry for {name} in its {missing}, though the agent "
-            f"acted: return one for each agent that was given an action, got {dict(told[missing])}"
+            f"acted: return one for each agent that was given an action, got {dict(given[missing])}"
         )
 
     def _own_action(self, row: int, action: Any) -> Any:
@@ -583,9 +583,9 @@ def _size(space: Any) -> int:
 
 def _infos(infos: Mapping[str, Any]) -> dict[str, Any]:
     """Return the infos besides masks by agent, without agents that have none."""
-    told = {
+    without_masks = {
         name: {key: value for key, value in info.items() if key != "action_mask"}
         for name, info in infos.items()
         if isinstance(info, Mapping)
     }
-    return {name: info for name, info in told.items() if info}
+    return {name: info for name, info in without_masks.items() if info}

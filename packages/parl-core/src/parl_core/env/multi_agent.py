@@ -326,10 +326,10 @@ class SMACGame:
         rows = self.env.get_obs()
         return {name: np.asarray(row, np.float32) for name, row in zip(self.possible_agents, rows, strict=True)}
 
-    def _infos(self, told: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    def _infos(self, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         masks = self.env.get_avail_actions()
         return {
-            name: {**told, "action_mask": np.asarray(mask, np.int8)}
+            name: {**info, "action_mask": np.asarray(mask, np.int8)}
             for name, mask in zip(self.possible_agents, masks, strict=True)
         }
 
@@ -380,8 +380,8 @@ class TupleGame:
         """Take one step of all agents that are in the episode."""
         names, took = self.possible_agents, self.agents
         taken = tuple(actions[name] if name in took else self._idle[name] for name in names)
-        found, *told, info = self.env.step(taken)
-        rewards, terminated, truncated = (self._named(np.broadcast_to(each, len(names))) for each in told)
+        found, *outcome, info = self.env.step(taken)
+        rewards, terminated, truncated = (self._named(np.broadcast_to(each, len(names))) for each in outcome)
         self.agents = [name for name in took if not (terminated[name] or truncated[name])]
         return (
             self._named(found),

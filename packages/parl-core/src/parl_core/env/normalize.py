@@ -382,9 +382,9 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         self._lengths += 1
         if not ended.any():
             return infos
-        told = {"r": np.where(ended, self._returns, 0.0), "l": np.where(ended, self._lengths, 0)}
+        episode = {"r": np.where(ended, self._returns, 0.0), "l": np.where(ended, self._lengths, 0)}
         self._returns[ended], self._lengths[ended] = 0.0, 0
-        return {"episode": told, "_episode": ended, **infos}
+        return {"episode": episode, "_episode": ended, **infos}
 
     def _counted(self, observations: Any) -> Any:
         if self.ob_rms is not None and self.training and np.isfinite(observations).all():

@@ -532,8 +532,10 @@ class DeterministicCollector:
         """
         changed = {name: was for name, was in state["shape"].items() if self._shape[name] != was}
         if changed:
-            told = ", ".join(f"{name} was {was!r} and is {self._shape[name]!r}" for name, was in changed.items())
-            raise CheckpointError(f"fragments of the saved run are of another form: {told}; resume it with the same")
+            differences = ", ".join(f"{name} was {was!r} and is {self._shape[name]!r}" for name, was in changed.items())
+            raise CheckpointError(
+                f"fragments of the saved run are of another form: {differences}; resume it with the same"
+            )
         self._workers.go_on(state["lives"])
         _go_on_counting(self._workers, state)
         self._source.set_state(state["source"])

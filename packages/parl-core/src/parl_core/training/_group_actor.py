@@ -375,7 +375,7 @@ class GroupActor:
         self._spaces: GroupSpaces
         self._begun = dict.fromkeys(lives, 0)
         self._lives = dict(lives)
-        self._has_told = False
+        self._has_warned = False
 
     def spaces(self) -> GroupSpaces:
         """Return the spaces of observations and actions; makes the environments of the first group."""
@@ -395,8 +395,8 @@ class GroupActor:
         except Exception:
             self._give_up(group)
             raise
-        if group == 0 and not self._has_told:  # of all actors, the one that has this group
-            self._has_told = True
+        if group == 0 and not self._has_warned:  # of all actors, the one that has this group
+            self._has_warned = True
             warn_of_unseen_masks(self._spaces.observation, self._spaces.metadata, dict(infos).get(0, {}))
         return observations
 

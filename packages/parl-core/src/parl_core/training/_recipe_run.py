@@ -428,9 +428,9 @@ class RecipeRun:
         before = {**_defaults(found.recipe), **values["settings"]}
         changed = sorted(name for name in {*now, *before} - _WORDS if now.get(name) != before.get(name))
         if changed:
-            told = ", ".join(f"{name} was {before.get(name)} and is {now.get(name)}" for name in changed)
+            differences = ", ".join(f"{name} was {before.get(name)} and is {now.get(name)}" for name in changed)
             raise CheckpointError(
-                f"the recipe of this run has changed since {values['written_by']}: {told}. Resume it with that "
+                f"the recipe of this run has changed since {values['written_by']}: {differences}. Resume it with that "
                 "version, or train anew"
             )
         return found

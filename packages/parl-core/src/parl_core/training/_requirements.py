@@ -488,7 +488,7 @@ class UpdateWatch:
     """
 
     def __init__(self, memory: Any, settings: Any) -> None:
-        self._memory, self._total, self._told = memory, settings.total_steps, False
+        self._memory, self._total, self._has_warned = memory, settings.total_steps, False
         if self._total < max(settings.learning_starts, settings.train_every):
             logger.warning(
                 "nothing will be learned in total_steps=%d: updates begin after learning_starts=%d steps, one phase "
@@ -502,8 +502,8 @@ class UpdateWatch:
         """Return whether the memory has something to draw after this many steps."""
         if getattr(self._memory, "is_ready", True):
             return True
-        if not self._told and (self._memory.size() == self._memory.max_size or step >= self._total):
-            self._told = True
+        if not self._has_warned and (self._memory.size() == self._memory.max_size or step >= self._total):
+            self._has_warned = True
             logger.warning(
                 "nothing was learned in %d steps: the memory holds %d transitions, and no whole episode or sequence. "
                 "Make memory_size larger, or let episodes end earlier",

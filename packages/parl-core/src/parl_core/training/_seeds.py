@@ -215,8 +215,8 @@ def train_seeds(
     following.end(f"{len(seeds) - len(failed)} of {len(seeds)} runs have ended")
     done = [folder for seed, folder in folders.items() if seed not in failed]
     if failed:
-        told = "; ".join(f"seed {seed}: {type(error).__name__}: {error}" for seed, error in failed.items())
-        raise ParlError(f"{len(failed)} of {len(seeds)} runs failed: {told}\nThe others are in {run.path}")
+        failures = "; ".join(f"seed {seed}: {type(error).__name__}: {error}" for seed, error in failed.items())
+        raise ParlError(f"{len(failed)} of {len(seeds)} runs failed: {failures}\nThe others are in {run.path}")
     found = Comparison((RunGroup(run.path.name, tuple(read_run(folder) for folder in done)),))
     picture = run.path / "curves.png"
     draw_comparison(found, picture, f"{asked.algorithm} on {asked.env}", asked.recipe.goal)

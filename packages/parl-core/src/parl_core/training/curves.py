@@ -251,8 +251,8 @@ class Comparison:
             for run in group.runs:
                 best, last = (f"{one:.2f}" if len(run.returns) else "-" for one in (run.best, run.last))
                 cells = f"{run.asked.get('seed', '')!s:>6}  {run.taken:>10}  {best:>10}  {last:>10}"
-                told = f"{run.returns_of or '-':<11}  {run.seconds:>8.1f}  {run.ended or 'not yet'}"
-                lines.append(f"{names[run.path]:<{width}}  {cells}  {told}")
+                ending = f"{run.returns_of or '-':<11}  {run.seconds:>8.1f}  {run.ended or 'not yet'}"
+                lines.append(f"{names[run.path]:<{width}}  {cells}  {ending}")
             interval = group.interval
             if len(group.runs) > 1 and interval is None:
                 lines.append(f"{group.name}: no run was evaluated, and none has ended an episode")
@@ -306,8 +306,8 @@ def _described(run: RunCurve) -> str:
     name = " ".join(str(asked.pop(part)) for part in ("program", "algorithm", "env") if part in asked)
     asked.pop("settings", None)  # all of them: too long for a name
     tables = [asked.pop(part, {}) for part in ("given", "env_options")]
-    told = [pair for part in (asked, *tables) for pair in sorted(part.items())]
-    given = ", ".join(f"{name}={value}" for name, value in told)
+    pairs = [pair for part in (asked, *tables) for pair in sorted(part.items())]
+    given = ", ".join(f"{name}={value}" for name, value in pairs)
     return name + (f" ({given})" if given else "")
 
 
@@ -376,12 +376,12 @@ def write_page(comparison: Comparison, path: Path, title: str = "", goal: float 
                 thin = {**common, "line": {"color": colour, "width": 0.7}, "opacity": 0.5, "showlegend": False}
                 points = {"x": run.steps.tolist(), "y": run.returns.tolist(), "name": run.path.name}
                 figure.add_trace(graph_objects.Scatter(mode="lines", **points, **thin))
-        told = [f"[{low:.2f}, {high:.2f}]" for low, high in zip(band.low, band.high, strict=True)]
+        labels = [f"[{low:.2f}, {high:.2f}]" for low, high in zip(band.low, band.high, strict=True)]
         figure.add_trace(
             graph_objects.Scatter(
                 x=band.steps.tolist(),
                 y=band.middle.tolist(),
-                text=told if len(group.runs) > 1 else None,
+                text=labels if len(group.runs) > 1 else None,
                 name=_label(group),
                 mode="lines+markers",
                 marker={"size": 4},

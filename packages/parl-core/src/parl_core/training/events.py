@@ -382,8 +382,8 @@ class RunningEpisodes:
         episodes = []
         for i in ended.tolist():
             counted = Episode(float(self._returns[i]), int(self._lengths[i]))
-            told = (_told(where, i) for where in (infos, infos.get("final_info", {})))
-            episodes.append(next((one for one in told if one and one.length == counted.length), counted))
+            reported = (_reported_episode(where, i) for where in (infos, infos.get("final_info", {})))
+            episodes.append(next((one for one in reported if one and one.length == counted.length), counted))
             self._returns[i], self._lengths[i] = 0.0, 0
         return episodes
 
@@ -400,11 +400,11 @@ class RunningEpisodes:
         self._returns, self._lengths = state["returns"], state["lengths"]
 
 
-def _told(infos: Mapping[str, Any], index: int) -> Episode | None:
-    told, which = infos.get("episode"), infos.get("_episode")
-    if not isinstance(told, Mapping) or which is None or not which[index]:
+def _reported_episode(infos: Mapping[str, Any], index: int) -> Episode | None:
+    episode, which = infos.get("episode"), infos.get("_episode")
+    if not isinstance(episode, Mapping) or which is None or not which[index]:
         return None
-    return Episode(float(told["r"][index]), int(told["l"][index]))
+    return Episode(float(episode["r"][index]), int(episode["l"][index]))
 
 
 def __getattr__(name: str) -> type:

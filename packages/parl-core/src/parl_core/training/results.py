@@ -298,10 +298,10 @@ def verify(path: Path, *, progress: Callable[[str, float], None] = lambda _, __:
     again = []
     for result in chosen:
         recipe = Recipe.from_json(result["recipe"])
-        told = partial(progress, f"{result['algorithm']} on {result['env']}, {backend}, seed {result['seed']}")
-        told(0.0)
+        report = partial(progress, f"{result['algorithm']} on {result['env']}, {backend}, seed {result['seed']}")
+        report(0.0)
         count = len(result["returns"])
-        done = measure(result["algorithm"], result["env"], recipe, result["seed"], episodes=count, progress=told)
+        done = measure(result["algorithm"], result["env"], recipe, result["seed"], episodes=count, progress=report)
         again.append(done.returns)
     repeated = [float(np.mean(returns)) for returns in again]
     of_row = [float(np.mean(result["returns"])) for result in row]

@@ -196,7 +196,7 @@ class Run:
         self._exact = False
         self._out = out
         self._saved: dict[Path, str] = {}
-        self._told = False
+        self._is_announced = False
         self._interruption = Interruption()
         self._lock = RunLock()
         self.resumed = False
@@ -280,9 +280,9 @@ class Run:
     def tell_interrupted(self) -> None:
         """Print once what was saved, without delay, because a second signal may follow soon."""
         self._interruption.noticed()
-        if self._told:
+        if self._is_announced:
             return
-        self._told = True
+        self._is_announced = True
         print(f"\nInterrupted. {self.inventory()}", file=self._stream, flush=True)
 
     @property

@@ -170,7 +170,7 @@ def tune(
     workers: int | None = None,
     cluster: str = "",
     prune: bool = True,
-    told: Any = print,
+    report: Any = print,
 ) -> Tuned:
     """Search for settings, or continue a search.
 
@@ -182,7 +182,7 @@ def tune(
         workers: Trials at the same time; default: the cores of this machine, on a cluster the number of trials.
         cluster: Address of a running cluster for the trials; all its hosts must have access to `folder`.
         prune: Whether trials that are worse than the median of the others are stopped.
-        told: The function that is called with a line for each trial.
+        report: The function that is called with a line for each trial.
 
     Raises:
         ImportError: optuna is not installed.
@@ -243,10 +243,10 @@ def tune(
                         last_error = error
                         actor.kill()
                         _fail(study, trial, optuna)
-                        told(f"trial {trial.number}: {type(error).__name__}: {error}")
+                        report(f"trial {trial.number}: {type(error).__name__}: {error}")
                         continue
                     idle.append(actor)
-                    _end(study, trial, running.path, optuna, told)
+                    _end(study, trial, running.path, optuna, report)
                 for running in working.values():
                     _report(running)
     except KeyboardInterrupt as interruption:
@@ -329,18 +329,18 @@ def _fail(study: Any, trial: Any, optuna: Any) -> None:
     study.tell(trial, state=optuna.trial.TrialState.FAIL)
 
 
-def _end(study: Any, trial: Any, path: Path, optuna: Any, told: Any) -> None:
+def _end(study: Any, trial: Any, path: Path, optuna: Any, report: Any) -> None:
     curve = read_run(path)
     settings = ", ".join(f"{name}={as_text(value)}" for name, value in trial.params.items())
     if (path / STOP_FILE).exists() and curve.ended == "the trial was pruned":
         study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-        told(f"trial {trial.number}: pruned after {int(curve.steps[-1])} steps at {curve.last:.2f}  ({settings})")
+        report(f"trial {trial.number}: pruned after {int(curve.steps[-1])} steps at {curve.last:.2f}  ({settings})")
     elif not math.isfinite(value := _score(curve)):
         _fail(study, trial, optuna)
-        told(f"trial {trial.number}: no evaluation within its steps  ({settings})")
+        report(f"trial {trial.number}: no evaluation within its steps  ({settings})")
     else:
         study.tell(trial, value)
-        told(f"trial {trial.number}: {value:.2f}  ({settings})")
+        report(f"trial {trial.number}: {value:.2f}  ({settings})")
 
 
 def toml_of(asked: RecipeRun, found: Mapping[str, Any], remark: str) -> str:
