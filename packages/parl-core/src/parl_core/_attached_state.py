@@ -160,7 +160,7 @@ def _same_value(one: Any, other: Any) -> bool:
         return isinstance(one, np.ndarray) and Digest.of(one) == other
     if other is None or np.shape(one) != np.shape(other):
         return False
-    if np.array_equal(one, other):  # which takes a part of the time
+    if np.array_equal(one, other):  # faster than with `equal_nan`
         return True
     return np.asarray(one).dtype.kind in "fc" and bool(np.array_equal(one, other, equal_nan=True))
 

@@ -28,7 +28,7 @@ def require_core(package: str, bounds: str) -> None:
         IncompatiblePackages: It is not; the message names the package to install.
     """
     facade = Path(__file__).parents[1] / "parl"
-    if (facade / "core" / "__init__.py").exists():  # which ours has not
+    if (facade / "core" / "__init__.py").exists():  # parl-core has no such module
         raise IncompatiblePackages(
             f"the original PARL was installed over parl-core and replaced {facade}; put it back:\n"
             "    pip uninstall parl\n"

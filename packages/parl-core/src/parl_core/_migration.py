@@ -788,17 +788,17 @@ class _Reader(ast.NodeVisitor):
 
     def _not_passed_on(self, node: ast.Attribute) -> None:
         line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-        message = "Gymnasium's wrappers pass no attributes on"
+        message = "Gymnasium's wrappers forward no attributes"
         if isinstance(node.ctx, ast.Load):
             new = f'get_wrapper_attr("{node.attr}")'
-            message = f"{message}: {new} is that of what they wrap"
-            if self._in_fstring:  # whose quotes end it before Python 3.12
+            message = f"{message}: {new} reads the wrapped environment's"
+            if self._in_fstring:  # its quotes would end the f-string before Python 3.12
                 self.findings.append(Finding(line, message))
             else:
                 self._change_part(line, end - len(node.attr), end, message, new)
         else:
             new = f'{ast.unparse(node.value)}.set_wrapper_attr("{node.attr}", ...)'
-            self.findings.append(Finding(line, f"{message}: {new} sets that of what they wrap"))
+            self.findings.append(Finding(line, f"{message}: {new} sets the wrapped environment's"))
 
     def _wrap(self, node: ast.Call | ast.Attribute) -> None:
         """Put `CompatWrapper` around an environment that an expression makes, outside of Gymnasium's own wrappers."""
@@ -961,7 +961,7 @@ class _Reader(ast.NodeVisitor):
             value = value.args[0]
         origin = self._origin_of(value)
         if origin is None and isinstance(value, ast.Name):
-            self._origins.pop(target, None)  # that of a parameter, or of another file
+            self._origins.pop(target, None)  # a parameter, or a name of another file
         else:
             self._origins[target] = origin
 

@@ -216,7 +216,7 @@ class Parts:
         places += [(vars(layer), name) for layer in layers for name in _doing(framework, layer)]
         self._owners, self._names = [part for part, _ in places], [name for _, name in places]
         self._found = list(map(dict.get, self._owners, self._names))
-        self._holders += map(vars, layers)  # whose size shows a method of one layer alone
+        self._holders += map(vars, layers)  # their sizes show a method that was set on one layer
         self._sizes = list(map(len, self._holders))
         found = [value for value in self._found if isinstance(value, framework.tensor)]
         self._tensors = [tensor for tensor in found if not framework.is_waiting(tensor)]
@@ -485,14 +485,14 @@ class HostActing:
             return None
         if any(self._parts.hooks) or not (mask is None or self._way.takes_mask):
             return None
-        with np.errstate(all="ignore"):  # of infinite numbers, as frameworks take them
+        with np.errstate(all="ignore"):  # infinite numbers pass, as in the frameworks
             if obs.dtype != self._dtype:
                 obs = obs.astype(self._dtype)
             common = _run(self._trunk, False, obs)
             outputs = [np.exp(part) if isinstance(part, np.ndarray) else _run(*part, common) for part in self._outputs]
             for output in outputs:
                 if not math.isfinite(np.add.reduce(output, None)):
-                    return None  # what becomes of NaN in activations and choices, and how it is explained, differs
+                    return None  # frameworks treat NaN differently in activations and choices, and explain it
             return self._way.finish(self._framework, outputs, mask)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:

@@ -125,7 +125,7 @@ class Agent:
 
     def _find_learn(self) -> None:
         learn = type(self.alg).learn
-        self._learn = getattr(learn, "__wrapped__", learn)  # of batches alone
+        self._learn = getattr(learn, "__wrapped__", learn)  # the undecorated method, which takes batches only
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_learn"}  # a function without a name
@@ -135,7 +135,7 @@ class Agent:
         if "alg" in state:
             self._find_learn()
 
-    if not TYPE_CHECKING:  # which would let every name pass
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
             return found_or_successor(self, name, REMOVED_ATTRIBUTES)
@@ -597,7 +597,7 @@ class Agent:
         if mask is None:
             return options
         checked = check_mask(mask, getattr(getattr(self.alg, "actions", None), "nvec", None))
-        # Networks find a mask among their observations; a choice on the host has to be told of it.
+        # Networks find a mask among their observations; a choice on the host needs it as an option.
         takes_mask = "action_mask" in options or type(self.alg).choose is not Algorithm.choose
         return {**options, "action_mask": checked} if takes_mask else options
 
@@ -736,7 +736,7 @@ class Agent:
 
     def _unknown_options(self, method: Callable[..., Any], options: Iterable[str]) -> list[str]:
         """Return the options of acting that a method of the algorithm does not take."""
-        if getattr(method, "__func__", None) is Algorithm.sample_actions:  # which passes all of them on
+        if getattr(method, "__func__", None) is Algorithm.sample_actions:  # it passes all options on
             method = self.alg.sample
         parameters = inspect.signature(method).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):

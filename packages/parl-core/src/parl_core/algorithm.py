@@ -101,7 +101,7 @@ class LearningRate:
         return {"rates": np.asarray([np.nan if rate is None else rate for rate in rates])}
 
     def _restore_rate(self, state: Mapping[str, Any]) -> None:
-        rates = np.asarray(state.get("rates", state.get("set_lr", ())))  # as checkpoints of older versions have it
+        rates = np.asarray(state.get("rates", state.get("set_lr", ())))  # checkpoints of older versions have "set_lr"
         for name, rate in itertools.zip_longest(self._RATES, rates.tolist()):
             setattr(self, name, None if rate is None or np.isnan(rate) else float(rate))
 
@@ -235,7 +235,7 @@ class Optimizer(LearningRate):
         named = self._named()
         known = {name: tuple(named[name].shape) for name in slots["step"] if name in named}
         for slot in ("moment1", "moment2"):
-            converted = self._model._from_portable(slots[slot])  # which adds what no optimizer has, such as counters
+            converted = self._model._from_portable(slots[slot])  # it adds what no optimizer has, such as counters
             slots[slot] = {name: array for name, array in converted.items() if name in slots[slot]}
             check_weights(f"{slot} of the optimizer", known, slots[slot])
         check_weights("step of the optimizer", dict.fromkeys(known, ()), slots["step"])
@@ -427,7 +427,7 @@ class Algorithm:
                 model.require_found_layers()
                 self.remembers = self._learns_with_memory(model)
 
-    if not TYPE_CHECKING:  # which would let every name pass
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
             return found_or_successor(self, name, REMOVED_ATTRIBUTES)
@@ -586,7 +586,7 @@ class Algorithm:
         before = None if any(model._waiting() for model in models.values()) else self.get_state()
         try:
             self._load_values(state)
-            self._load(parts)  # after values, of which one may share the memory of a weight
+            self._load(parts)  # after the values, because one may share the memory of a weight
             self._load_others(state)
         except Exception:
             if before is not None:
@@ -684,7 +684,7 @@ class Algorithm:
         """
         if isinstance(result, tuple):
             parts = [self._read(part) for part in result]
-            return result._make(parts) if hasattr(result, "_make") else tuple(parts)  # which named tuples have
+            return result._make(parts) if hasattr(result, "_make") else tuple(parts)  # a named tuple
         if isinstance(result, dict):
             return {name: self._read(part) for name, part in result.items()}
         return result
@@ -1140,7 +1140,7 @@ class Algorithm:
         for owner, model in models.items():
             if owner in parts:
                 model.set_weights(parts[owner], portable=True)
-            elif id(model) not in restored:  # which no other attribute has, too
+            elif id(model) not in restored:  # else another attribute, with the same model, had weights
                 logger.warning("%s.%s keeps its weights: the restored state has none", type(self).__name__, owner)
         for owner, optimizer in self._optimizers().items():
             optimizer.set_state(parts.get(owner, {}))

@@ -61,7 +61,7 @@ def atomic_write(
         if replace:
             os.replace(temporary, final)
         elif os.name == "nt":
-            os.rename(temporary, final)  # which replaces nothing there
+            os.rename(temporary, final)  # on Windows it replaces nothing
         else:
             os.link(temporary, final)
             temporary.unlink()

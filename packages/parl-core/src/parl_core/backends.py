@@ -156,7 +156,7 @@ def load(name: str) -> Backend:
         _require(name)
         (point, *_) = metadata.entry_points(group=_GROUP, name=name)
         backend = _choice.loaded[name] = point.load()()
-        seeding.seed_on_load(name, lambda: backend.Model)  # whose first use imports the framework
+        seeding.seed_on_load(name, lambda: backend.Model)  # the first use of `Model` imports the framework
     return _choice.loaded[name]
 
 

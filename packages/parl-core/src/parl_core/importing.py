@@ -318,7 +318,7 @@ def _of_sb3(weights: ForeignWeights) -> _Network:
         chain = [*left.images("q_net.features_extractor."), *left.chain("q_net.q_net.")]
         found = _Network("DQN", {("trunk.", "head."): chain}, _activation(settings, "relu"), arguments=arguments)
     elif "action_net.weight" in weights.arrays:
-        found = _actor_critic_of_sb3(settings, left)  # whose discount is the rollout's
+        found = _actor_critic_of_sb3(settings, left)  # here the discount belongs to the rollout
     elif "actor.mu.weight" in weights.arrays:
         mean, log_std = left.layer("actor.mu"), left.layer("actor.log_std")
         both = _Dense(np.concatenate([mean.weight, log_std.weight]), np.concatenate([mean.bias, log_std.bias]))

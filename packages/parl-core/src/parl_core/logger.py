@@ -82,7 +82,7 @@ class _Console(logging.Handler):
         chosen = any(getattr(handler.formatter, "_fmt", None) != _OF_PADDLE for handler in handlers)
         if self._keeps != (bool(handlers) and not chosen):
             self._keeps = not self._keeps
-            _run.logger.propagate = not self._keeps  # which is read after this handler
+            _run.logger.propagate = not self._keeps  # read after this handler has returned
         if chosen or stream is None:
             return
         try:

@@ -291,7 +291,7 @@ def pack(description: Mapping[str, Any], arrays: _Arrays) -> bytes:
         }
         pieces.append(piece)
         end += len(piece)
-    version = VERSION if "memory" in description else 1  # of which older readers know all
+    version = VERSION if "memory" in description else 1  # older readers know all the rest
     text = json.dumps({"format": FORMAT, "version": version, **description})
     data = b"".join(pieces)
     metadata = {"parl": text, "crc32": str(_checksum(table, text, data))}

@@ -44,7 +44,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # who reads the output has enough, which click takes for no error
+            raise  # the reader of the output has closed it, which is no error for click
         except KeyboardInterrupt as interruption:
             message = " ".join(("Interrupted.", *getattr(interruption, "__notes__", ())))
             click.echo(f"\n{message}", err=True)
@@ -134,7 +134,7 @@ def play_run(
 def _record(target: Path, agent: Any, trained: Trained, make_env: Any, seed: int, how: Any) -> Any:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as new:  # the recorder chooses its files' names
-        folder = str(Path(new) / "video")  # which it makes; of one that exists it says that it overwrites videos
+        folder = str(Path(new) / "video")  # the recorder makes it, and would warn of one that exists
 
         def recorded() -> Any:
             return gymnasium.wrappers.RecordVideo(make_env(), folder, episode_trigger=lambda _: True)
@@ -374,7 +374,7 @@ def _is_of_others(folder: Path) -> bool:
 
 def _read(path: Path) -> tuple[Program, str]:
     """Return a program, and the encoding of its file."""
-    if path.suffix == ".ipynb":  # whose JSON is valid Python, with nothing in it to change
+    if path.suffix == ".ipynb":  # its JSON is valid Python, in which no finding would be made
         raise click.ClickException(
             f"{path} is a notebook: make a script of it by `jupyter nbconvert --to script {path}`"
         )

@@ -326,7 +326,7 @@ def train(
     name = f"{asked.algorithm.lower()}-{asked.env.replace('/', '-').replace(':', '-')}"
     if seeds is not None:
         with exact or Run(name, runs) as folder:
-            asked.made()  # what is wrong is said before there is a folder
+            asked.made()  # errors are reported before there is a folder
             every = range(asked.seed, asked.seed + seeds)
             _train_seeds(folder, asked, every, jobs=jobs, cluster=cluster, track=track, as_json=as_json, **how)
         return

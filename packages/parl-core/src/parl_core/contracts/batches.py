@@ -78,7 +78,7 @@ def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArra
         )
     array = _column(name, given)
     if array.dtype.kind == "f":
-        with np.errstate(invalid="ignore"):  # of NaN and infinity, which are no whole numbers
+        with np.errstate(invalid="ignore"):  # NaN and infinity are no whole numbers, and found below
             floats, array = array, array.astype(np.int64)
         if (strange := np.flatnonzero(array != floats)).size:
             row = strange[0]
@@ -239,7 +239,7 @@ class Batch:
         """Describe the position of the first number that would spoil a loss; None if there is none."""
         for name, column in self.named().items():
             for leaf, array in leaves(name, column, _host).items():
-                # -inf is of an action never taken. As a number of Python, it would become one of float16: infinite.
+                # -inf belongs to an action that is never taken. A Python float as the limit would be inf in float16.
                 largest = np.float32(np.inf if name == "behaviour_logits" else _LARGEST)
                 strange = ~(np.abs(array) <= largest) if array.dtype.kind == "f" else np.zeros(1, np.bool_)
                 if strange.any():
@@ -309,7 +309,7 @@ def _as_floats(tensor: Any) -> Any:
 
 def _check_range(name: str, column: NDArray[Any], given: NDArray[Any], limit: tuple[float, str]) -> None:
     largest, remedy = limit
-    beyond = np.flatnonzero(~((column >= 0.0) & (column <= np.float64(largest))))  # which float16 does not reach
+    beyond = np.flatnonzero(~((column >= 0.0) & (column <= np.float64(largest))))  # float16 does not reach the limit
     if beyond.size:
         row = int(beyond[0])
         raise ValueError(f"{name} must be {remedy.format(np.ravel(given)[row])} in row {row}{_PASS.get(name, '')}")
@@ -636,8 +636,8 @@ def learns_from(
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         positional = columns.signature
-        learn_any.__signature__ = positional.replace(parameters=[own, *positional.parameters.values()])  # type: ignore[attr-defined]  # which inspect looks for
-        learn_any.columns = columns  # type: ignore[attr-defined]  # which agents look for
+        learn_any.__signature__ = positional.replace(parameters=[own, *positional.parameters.values()])  # type: ignore[attr-defined]  # `inspect` reads it
+        learn_any.columns = columns  # type: ignore[attr-defined]  # agents read it
         return learn_any
 
     return decorate

@@ -200,7 +200,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
         return int(found[1])
 
     def _run_model(self, obs: Any, action: Any) -> None:
-        del action  # which is of one head
+        del action  # an action of one head
         self.model.value(obs, self.model.policy(obs))
 
     def _misshapen(self, method: str, wanted: str, found: Any, expected: Any) -> ModelContractError:

@@ -54,7 +54,7 @@ def _rescaled(values: Any, slope: float) -> Any:
 def _restored(values: Any, slope: float) -> Any:
     """Return the argument of `_rescaled` from its result."""
     beyond = values.abs() + (1.0 + slope)
-    root = 2.0 * beyond / ((beyond * (4.0 * slope) + 1.0).sqrt() + 1.0)  # (sqrt(1 + 4 e x) - 1) / 2 e, which cancels
+    root = 2.0 * beyond / ((beyond * (4.0 * slope) + 1.0).sqrt() + 1.0)  # (sqrt(1 + 4 e x) - 1) / 2 e, not cancelling
     return values.sign() * (root.square() - 1.0)
 
 
@@ -306,7 +306,7 @@ class DQN(CountingUpdates):
         if isinstance(batch, Sequences) is not self.remembers:
             wanted = "Sequences, because its model has a memory" if self.remembers else "Transitions"
             raise ValueError(f"{type(self).__name__} learns from {wanted}, got {type(batch).__name__}")
-        if self._outputs is None:  # as many as the model has values, which is looked at once
+        if self._outputs is None:  # the number of the model's values, found once
             shape = self._shape_returned(self._value, self._value_shape, batch.obs)
             outputs = None if shape is None else shape[-1]
             if outputs is not None and self.act_dim not in (None, outputs):

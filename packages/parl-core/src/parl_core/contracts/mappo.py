@@ -296,7 +296,7 @@ class MAPPO(PPO):
 
     def check_policy(self, obs: Any) -> None:
         """Refuse a policy for continuous actions that does not return valid Gaussians, as `PPO` does."""
-        whole = self._one_pass or self.remembers  # a memory is of the critics, too
+        whole = self._one_pass or self.remembers  # the critics use the memory, too
         super().check_policy(self._seen_by_critics(obs) if whole else self._seen_by_actors(obs))
 
     def _fitted(self, batch: Rollout) -> TeamRollout:

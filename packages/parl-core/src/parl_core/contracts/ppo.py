@@ -390,7 +390,7 @@ class PPO(_SeparateMethods, OnPolicy):
             )
         steps: list[tuple[Any, ...]] = []
         for _ in range(epochs):
-            # The order within a minibatch is none of the loss's: of a single one, all rows would be copied for nothing.
+            # The loss does not depend on the order within a minibatch, so a single minibatch is not shuffled.
             shuffled = taken(tensors, self._tensor(rng.permutation(count))) if size < count else tensors
             first = len(steps)
             for start in range(0, count, size):

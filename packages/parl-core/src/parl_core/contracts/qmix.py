@@ -42,7 +42,7 @@ class TeamEpisodes(Batch):
 
     ELSEWHERE = frozenset({"extra"})
 
-    def sequences(self, gamma: float) -> Sequences:  # type: ignore[override]  # of this kind there are no rows to pick
+    def sequences(self, gamma: float) -> Sequences:  # type: ignore[override]  # this kind has no rows to pick
         """Return the episodes as `Sequences` of joint observations.
 
         The last row of an episode is learned from if it terminates the episode; otherwise it only serves to bootstrap
@@ -356,14 +356,14 @@ class QMIX(DQN):
         given = batch.sequences(self.gamma) if isinstance(batch, TeamEpisodes) else batch
         found: Sequences = self._fitted(given)
         if self.remembers and not found.state:
-            # The last row of a sequence is the first from which nothing is ahead.
+            # A sequence ends with its first row that has no rows ahead.
             steps = int(np.argmax(found.ahead <= np.arange(len(found.ahead)))) + 1
             return found.made(**{**found.__dict__, "state": self.model.initial_state(len(found.action) // steps)})
         return found
 
     def _fitted(self, batch: Any) -> Any:
         if isinstance(batch, TeamEpisodes):
-            return batch  # of which `learn` makes sequences
+            return batch  # `learn` makes sequences of it
         if not isinstance(batch, Sequences):
             raise ValueError(f"{type(self).__name__} learns from Sequences or episodes, got {type(batch).__name__}")
         obs = batch.obs

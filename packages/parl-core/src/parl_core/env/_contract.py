@@ -59,7 +59,7 @@ def telling_options(name: str, given: Mapping[str, Any], made_by: Callable[[], A
         if not given:
             raise
         known: list[str] = []
-        with contextlib.suppress(Exception):  # any: what cannot be looked at does not say its options
+        with contextlib.suppress(Exception):  # any: the options of what cannot be inspected stay unknown
             found = made_by()
             if isinstance(found, str):
                 module, _, attribute = found.partition(":")
@@ -164,7 +164,7 @@ def _holds(space: Any, found: NDArray[Any]) -> bool:
         return True
     if found.dtype.kind not in "iuf":
         return False
-    with np.errstate(invalid="ignore"):  # which numbers do not fit is what is asked here
+    with np.errstate(invalid="ignore"):  # numbers that do not fit are what is looked for
         return np.array_equal(found.astype(space.dtype), found)
 
 

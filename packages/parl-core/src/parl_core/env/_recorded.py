@@ -104,7 +104,7 @@ class RecordedEnv(AnyWrapper):
             return self._obs
         options = None if state["options"] is None else json.loads(state["options"])
         _restore(self.env, state["carried"])
-        self._begin(state["seed"], options)  # whatever a layer that was reset before says: here the record begins
+        self._begin(state["seed"], options)  # the record begins here, even for a layer that was reset before
         self._reset(state["seed"], options)
         resets = list(state["resets"])
         actions = self._loaded_actions(state["actions"])
@@ -313,7 +313,7 @@ def _continued(attributes: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[
     found = {name: attributes[name] for name in _RUNNING if name in saved}
     for name, statistics in found.items():
         for part, value in saved[name].items():
-            is_plain = type(getattr(statistics, part)) is float  # one of numpy's would raise the others' precision
+            is_plain = type(getattr(statistics, part)) is float  # numpy's would raise the others' precision
             setattr(statistics, part, value.item() if is_plain else value[()])
     if _SUM in saved:
         found[_SUM] = saved[_SUM].copy()

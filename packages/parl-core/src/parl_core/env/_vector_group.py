@@ -130,7 +130,7 @@ class EnvGroup:
                 if chosen is not None and not chosen[index]:
                     continue
                 self._at = index
-                passed = {} if options is None else {"options": options}  # which some environments do not take
+                passed = {} if options is None else {"options": options}  # some environments take no options
                 observations[index], info = as_beginning(env, env.reset(seed=seed, **passed))
                 self._begin([index])
                 if info:
@@ -362,7 +362,7 @@ class EnvGroup:
                 if rows.shape[1:] == shape[1:]:
                     return rows.reshape(count, *shape)
             except (TypeError, ValueError):
-                pass  # one does not fit, which the slower way mends or names
+                pass  # one does not fit: the slower way converts or names it
         stacked = np.empty((count, *shape), space.dtype) if out is None else out
         is_choice = isinstance(space, gymnasium.spaces.Discrete)
         for index, observation in enumerate(observations):

@@ -262,7 +262,7 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         space = self._envs.single_observation_space
         if obs and not isinstance(space, gymnasium.spaces.Box):
             todo = "wrap each environment in gymnasium.wrappers.FlattenObservation"
-            if has_agents(space):  # flattened, they would be no team's any more
+            if has_agents(space):  # flattened, they would no longer be a team's
                 todo = "normalise each agent's observations inside the environment that JointEnv is given"
             raise HyperparameterError(
                 f"NormalizeVector normalises Box observations, got {space}: {todo}, or pass obs=False"

@@ -152,7 +152,7 @@ class _SharedLink(_CallLink):
         try:
             self._called = self._memory.call(actions)
         except OSError:
-            self._called = True  # the actor is gone or closed, which its call says better
+            self._called = True  # the actor is gone or closed; its call reports that better
         if not self._called:
             super().begin_step(actions)
         elif self._serving is None:
@@ -162,7 +162,7 @@ class _SharedLink(_CallLink):
         """Wait for the step that was begun and return its results."""
         if not self._called:
             return super().finish_step()
-        while (answer := self._next_byte()) == Answer.PARKED:  # it had gone before the call came, and must come back
+        while (answer := self._next_byte()) == Answer.PARKED:  # serving ended before the call, and starts again
             self._end_of_serving()
             self._serving = self._group.submit("serve")
         self._called = False
@@ -568,7 +568,7 @@ def _joined(space: Any, parts: Sequence[Any]) -> Any:
         return {key: _joined(one, [part[key] for part in parts]) for key, one in space.items()}
     if isinstance(space, gymnasium.spaces.Tuple):
         return tuple(_joined(one, [part[i] for part in parts]) for i, one in enumerate(space.spaces))
-    return tuple(itertools.chain.from_iterable(parts))  # of other spaces Gymnasium makes no arrays
+    return tuple(itertools.chain.from_iterable(parts))  # Gymnasium makes no arrays for other spaces
 
 
 def _end(groups: Sequence[_CallLink]) -> None:

@@ -210,7 +210,7 @@ class VectorEnv:
     def _step(env: Any, action: Any) -> Step:
         obs, reward, terminated, truncated, info = env.step(action)
         if terminated or truncated:
-            final = deepcopy(obs)  # which the reset may change
+            final = deepcopy(obs)  # the reset may change it
             obs, first_info = env.reset()
             info = {**first_info, "final_obs": final, "final_info": info}
         return obs, float(reward), terminated, truncated, info

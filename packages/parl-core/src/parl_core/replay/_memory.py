@@ -132,8 +132,8 @@ class ReplayMemory(SampledRing):
         end = self._end
         slot = end % self.max_size
         try:
-            # len() takes a fifth of the time of .shape. What makes up less than two rows numpy would repeat to fill
-            # them; what has other axes it refuses by itself.
+            # len() takes a fifth of the time of .shape. numpy would repeat fewer numbers to fill two rows, and refuses
+            # other numbers of axes by itself.
             if (
                 not self._flat
                 or len(obs) + len(next_obs) != self._two_rows  # type: ignore[arg-type]
@@ -243,7 +243,7 @@ class ReplayMemory(SampledRing):
         Raises:
             CheckpointError: The file is missing, damaged, or has other shapes or dtypes; the contents do not change.
         """
-        names = [name for name in self._column_names() if name != "truncated"]  # which files of PARL lack
+        names = [name for name in self._column_names() if name != "truncated"]  # files of PARL lack it
         data = read_snapshot(pathname, PARL_KEYS.union(names))
         check_same_rows(pathname, data, names)
         shaped = {name: getattr(self, name) for name in names if name not in ("reward", "terminal")}

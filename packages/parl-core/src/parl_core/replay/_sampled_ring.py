@@ -264,7 +264,7 @@ class SampledRing(Ring):
             self._sampler.restore(state["priority"], largest, self._start, self._end)
 
     def _check_shapes(self, obs: ArrayLike, act: ArrayLike, reward: float, next_obs: ArrayLike) -> None:
-        # For a single number or record, also in a row of its own, numpy takes nothing else by itself.
+        # Where the shape is a single number or record, or a row of one, numpy itself refuses everything else.
         obs_fit = self._obs_shape in {(), (1,)} or np.shape(obs) == np.shape(next_obs) == self._obs_shape
         if not obs_fit or (self._act_len and np.shape(act) != self._act_shape) or not isfinite(reward):
             raise ValueError("numpy would repeat numbers to fill the shape, or the reward is not finite")

@@ -302,7 +302,7 @@ class RecipeRun:
                 if recipe.normalize:
                     gamma = getattr(recipe.loop, "gamma", getattr(agent.alg, "gamma", 0.99))
                     envs = NormalizeVector(envs, obs=trained.normalized, gamma=gamma)
-                    normalization = envs if trained.normalized else None  # without statistics that an agent needs
+                    normalization = envs if trained.normalized else None  # None if the agent needs no statistics
             watching: list[Callback] = []
             if videos is not None:
                 in_video = partial(play, agent, trained, 1, seed=0, seen_through=normalization)
@@ -424,7 +424,7 @@ class RecipeRun:
                 raise
             raise CheckpointError(f"{path} does not describe a run: {error!r}") from error
         now = json.loads(json.dumps(found.settings()))
-        # What is younger than the run was at its default; words are not settings.
+        # Settings that are newer than the run had their defaults; descriptions are no settings.
         before = {**_defaults(found.recipe), **values["settings"]}
         changed = sorted(name for name in {*now, *before} - _WORDS if now.get(name) != before.get(name))
         if changed:

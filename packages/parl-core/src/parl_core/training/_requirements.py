@@ -543,7 +543,7 @@ class TargetWatch:
                 "leave sync_every out, and the loop moves it after each update",
                 type(algorithm).__name__,
             )
-        if sync_every != "loop":  # else a program's first call of sync_target() leaves the rest to it
+        if sync_every != "loop":  # else the loop moves the target until the program calls sync_target()
             self._algorithm = None
 
     def after_update(self) -> None:

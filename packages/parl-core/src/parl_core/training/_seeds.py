@@ -206,7 +206,7 @@ def train_seeds(
                         actor.kill()
                 following.look()
         except KeyboardInterrupt:
-            run.interruption.noticed()  # the runs take their time now, which Ctrl-C cuts short only when pressed again
+            run.interruption.noticed()  # the runs end in their own time; only a second Ctrl-C cuts that short
             _await_checkpoints(run, list(working))
             following.look()
             following.end("interrupted", Stop.INTERRUPTED)

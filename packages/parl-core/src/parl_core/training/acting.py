@@ -425,7 +425,7 @@ def tell_dimensions(agent: object, space: Any) -> None:
     one observation.
     """
     if getattr(agent, "obs_ndim", 0) is None:
-        agent.obs_ndim = dimensions_of(space)  # type: ignore[attr-defined]  # it has one, as the line before has seen
+        agent.obs_ndim = dimensions_of(space)  # type: ignore[attr-defined]  # the line before has found one
 
 
 def check_rewards(reward: NDArray[Any], when: str) -> None:

@@ -120,7 +120,7 @@ class ApexSettings:
             raise HyperparameterError(
                 f"prioritized must be a parl_core.replay.Prioritized, got {self.prioritized!r}: Ape-X draws by priority"
             )
-        _ = self.acting, self.learning  # which check the rest
+        _ = self.acting, self.learning  # these properties check the rest
 
     @property
     def acting(self) -> ActorLearnerSettings:
@@ -357,7 +357,7 @@ def train_apex(
     require_off_policy(agent, (), settings.rates)
     if actors is None:
         actors = InProcessActors()
-    if isinstance(actors, InProcessActors):  # whose agents are made from the generators that the learner draws from
+    if isinstance(actors, InProcessActors):  # its agents are made from the generators that the learner draws from
         make_agent = partial(_made_apart, agent, make_agent)
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0])

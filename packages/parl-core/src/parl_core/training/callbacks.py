@@ -195,7 +195,7 @@ class KeepBest(Callback):
             if self._statistics is not None:
                 statistics_of(self._normalization).set_state(self._statistics)
         else:
-            agent: Any = self._agent  # which knows the option where it is given
+            agent: Any = self._agent  # it takes the option where one is given
             options = {} if self._normalization is None else {"normalization": self._normalization}
             agent.restore(self._run.path / self._name, **options)
 

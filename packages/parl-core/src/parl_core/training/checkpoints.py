@@ -259,7 +259,7 @@ class Checkpoints:
     def _restore(self, parts: LoopParts, checkpoint: Checkpoint, journal: Journal) -> Mapping[str, Any]:
         state = checkpoint.state
         algorithm = _algorithm_of(parts.agent)
-        saved = state.get("algorithm", algorithm)  # which checkpoints of older versions lack
+        saved = state.get("algorithm", algorithm)  # checkpoints of older versions lack it
         if saved != algorithm:
             raise CheckpointError(
                 f"{checkpoint.path} is of a run with {saved}, and this agent has {algorithm}: resume the run with "
@@ -382,7 +382,7 @@ def _agent_accessors(agent: Any) -> dict[str, StateAccessor]:
 
 
 def _restore_agent(agent: Any, state: Mapping[str, Any]) -> None:
-    if "attributes" in state:  # which checkpoints of older versions lack
+    if "attributes" in state:  # checkpoints of older versions lack it
         found = decode(json.loads(state["attributes"]["tree"]), state["attributes"]["arrays"], lambda array: array)
         for name, value in found["values"].items():
             setattr(agent, name, value)
@@ -478,7 +478,7 @@ class SavedEnvironments:
         for layer, saved in zip(self._layers, state["layers"], strict=False):
             if saved is not None:
                 put_statistics(layer, saved)
-        if state.get("inside") is not None and not exact:  # which checkpoints of older versions lack
+        if state.get("inside") is not None and not exact:  # checkpoints of older versions lack it
             put_statistics_inside(self._base, state["inside"])
         return exact
 

@@ -264,7 +264,7 @@ class Course:
             raise failures[0]
 
     def _unsaved_at_the_end(self) -> BaseException | None:
-        # Before callbacks are told of the end, because one of them may put other weights into the agent.
+        # Before `on_end` of the callbacks, because one of them may put other weights into the agent.
         try:
             if self._checkpoints is not None and self._checkpoints.interrupted:
                 return self._saved_interruption()

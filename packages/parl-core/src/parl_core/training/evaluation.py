@@ -178,7 +178,7 @@ class _Slot:
         over = as_flag(self.env, "terminated", terminated) or as_flag(self.env, "truncated", truncated)
         self.playing = not (over or self.length >= max_steps)
         if self.playing:
-            self.obs = obs  # that of an end stays out of the batch: it may have no valid action, or no numbers
+            self.obs = obs  # a final one stays out of the batch: it may have no valid action, or no numbers
         elif not over:
             warn_of_cut(self.number, max_steps)
         return not self.playing

@@ -147,7 +147,7 @@ class NoveltyReward:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `get_state` returned."""
-        others = json.loads(state.get("others", "{}"))  # which checkpoints of older versions lack
+        others = json.loads(state.get("others", "{}"))  # checkpoints of older versions lack it
         self._agent.alg.set_state(AlgorithmState(dict(state["arrays"]), dict(state["counters"]), others))
         self._seen = None if state["seen"] is None else _from_state(state["seen"])
         self._returns = _from_state(state["returns"])

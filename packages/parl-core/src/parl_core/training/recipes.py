@@ -418,7 +418,7 @@ _MOUNTAIN_CAR_DQN = Recipe(
         _GLOROT,
     ),
 )
-_MINATAR_GAMES = ("Breakout", "SpaceInvaders", "Asterix", "Freeway")  # the last two had no part in any choice
+_MINATAR_GAMES = ("Breakout", "SpaceInvaders", "Asterix", "Freeway")  # the last two were not used to choose settings
 _DQN_VECTORS = Recipe(
     OffPolicySettings(
         total_steps=500_000,

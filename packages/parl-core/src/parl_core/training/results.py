@@ -376,7 +376,7 @@ def _softmax_policy(backend: backends.Backend, act_dim: int) -> Any:
     model: Any = backend.Model
     fc = backend.layers.fc
 
-    class Policy(model):  # type: ignore[misc]  # which class it derives from is known at run time only
+    class Policy(model):  # type: ignore[misc]  # its base class is known at run time only
         """The first network of the PARL 1.x manual: one hidden layer of ten units an action."""
 
         def __init__(self) -> None:

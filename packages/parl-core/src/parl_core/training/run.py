@@ -104,7 +104,7 @@ class Interruption:
             self._watching = False
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGALRM, self._alarm_before)
-            if self.happened:  # who presses again while the interpreter ends wants no traceback of its last callbacks
+            if self.happened:  # no traceback of the interpreter's last callbacks where it ends already
                 atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
     def _pressed(self, number: int, frame: FrameType | None) -> None:

@@ -56,7 +56,7 @@ Path = tuple[str, ...]
 
 _BUDGETS = ("total_steps", "updates")
 _BY_SPACES = ("act_dim", "nvec", "continuous_action", "n_actions", "n_agents", "act_space")  # the model knows them
-_BY_FORM = ("qmixer_model", "agent_index")  # which the command makes, or has no use for
+_BY_FORM = ("qmixer_model", "agent_index")  # the command makes these, or has no use for them
 _OLD_FORM = ("policy_lr", "value_lr", "epsilon")  # of PPO, as PARL 1.x has it
 _SAME = {"learning_rate": "lr", "initial_lr": "lr", "clip_param": "clip"}
 _OF_EVERY_UPDATE = {OnPolicySettings: ("lr", "clip", "entropy_coef")}
@@ -228,7 +228,7 @@ def settings_of(algorithm: str, recipe: Recipe) -> dict[str, Setting]:
     if "network.hidden" in found and list in found["network.hidden"].kinds:
         for name, text in _SHAPES.items():
             found[name] = Setting(name, None, (int,), (), text)
-    found = {name: one for name, one in found.items() if not isinstance(one.value, Mapping)}  # a program's own
+    found = {name: one for name, one in found.items() if not isinstance(one.value, Mapping)}  # of a program
     if not contract.LEARNS_SEQUENCES:
         found = {name: one for name, one in found.items() if not _is_of_a_memory(name)}
     return dict(sorted(found.items(), key=lambda item: ("." in item[0], item[0])))

@@ -153,7 +153,7 @@ def import_named(module: str) -> None:
 
 def _search_here() -> None:
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # which a program started by `parl` has not, other than one by `python program.py`
+        sys.path.insert(0, here)  # `python program.py` puts it there, `parl` does not
 
 
 def make_standard_env(
