@@ -240,7 +240,7 @@ def test_a_process_that_has_too_little_to_start_tells_its_worker_why(tmp_path: P
         process.run_actor(listening, os.getppid())
     listening.close()
     _, status = os.waitpid(child, 0)
-    said = ExitReport.heard(worker)
+    said = ExitReport.receive(worker)
     worker.close()
     shutil.rmtree(folder)
     assert status == 0

@@ -150,7 +150,7 @@ class TestPuttingOff:
                 signal.raise_signal(signal.SIGUSR2)
                 signal.raise_signal(signal.SIGUSR2)
                 noted.append("put off")
-                monkeypatch.setattr(interrupts, "_INSISTS_S", 0.0)
+                monkeypatch.setattr(interrupts, "_LONGEST_DEFERRAL_S", 0.0)
                 signal.raise_signal(signal.SIGUSR2)
                 noted.append("never")
 
@@ -167,7 +167,7 @@ class TestPuttingOff:
                 signal.raise_signal(signal.SIGUSR2)
                 noted.append("done")
 
-        monkeypatch.setattr(interrupts, "_INSISTS_S", 0.0)
+        monkeypatch.setattr(interrupts, "_LONGEST_DEFERRAL_S", 0.0)
 
         @uninterrupted
         def collect() -> None:
@@ -302,7 +302,7 @@ def test_at_any_step_of_putting_off_a_handler_runs_once_and_the_next_steps_are_w
             signal.raise_signal(signal.SIGUSR1)
             noted.append("whole")
         assert noted[-2:] == ["whole", "harmless"]
-        assert signal.getsignal(signal.SIGUSR1) is not interrupts._put_off
+        assert signal.getsignal(signal.SIGUSR1) is not interrupts._defer
 
     assert at_each_step(noted, act, look, interrupts.__file__) >= 10
 

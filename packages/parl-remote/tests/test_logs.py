@@ -633,7 +633,7 @@ def test_a_link_that_breaks_is_made_anew_and_no_line_is_lost_or_doubled(
         while not forwarder._positions:
             time.sleep(0.01)
         (node, worker), = forwarder._workers.items()
-        forwarder._loop.call_soon(lambda: forwarder._part(node, worker))
+        forwarder._loop.call_soon(lambda: forwarder._disconnect(node, worker))
         a.say("meanwhile")
         while forwarder._workers.get(node) in {None, worker}:
             time.sleep(0.01)

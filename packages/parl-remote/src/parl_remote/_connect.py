@@ -268,7 +268,7 @@ def connect(
             raise TypeError(f"{name} must be a path, not {path!r}")
     check_flag("debug", debug)
     check_flag("logs", logs)
-    address = _normal(master_address, debug)
+    address = _normalized(master_address, debug)
     if environment().debug:
         write_debug_log()
     if _is_ray(address):
@@ -382,7 +382,7 @@ def get_global_client() -> _current.ActorMaker:
     return _current.client()
 
 
-def _normal(address: str | None, debug: bool) -> str:
+def _normalized(address: str | None, debug: bool) -> str:
     if debug:
         return _DEBUG
     if address is None or address == PRIVATE:

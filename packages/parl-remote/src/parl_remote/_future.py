@@ -28,7 +28,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar, cast
 
 from parl_remote import _display
-from parl_remote._data.answers import unraised
+from parl_remote._data.answers import without_traceback
 from parl_remote._data.serialize import FuturePickled
 from parl_remote._options import deadline_of
 from parl_remote._streams import RemoteIterator
@@ -367,7 +367,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
             # proxies, and a future that held it too would keep them, and so the actors, until the garbage collector
             # comes by. The future keeps one of the same kind for the next caller.
             error = self._exception
-            self._exception = unraised(error)
+            self._exception = without_traceback(error)
             try:
                 if isinstance(error, ActorLost) and program_ends.is_set() and threading.current_thread().daemon:
                     raise SystemExit from error

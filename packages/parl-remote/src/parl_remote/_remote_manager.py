@@ -193,7 +193,7 @@ class ServedObject:
         return ActorRef(
             ClassSpec.of_shipped(self.shipped),
             self._outbox,
-            let_go=lambda: self._free(lambda: self._given_back(given)),
+            let_go=lambda: self._free(lambda: self._handle_dropped(given)),
             destroy=self._destroy,
             attributes=self._names,
             place=self._made.place,
@@ -225,9 +225,9 @@ class ServedObject:
 
     def abandon(self) -> None:
         """Fail all calls, in the child of a fork; the object answers the parent."""
-        self._outbox.abandon(_not_here)
+        self._outbox.abandon(_wrong_process)
         if (connection := self._made.record.connection) is not None:
-            connection.abandon(_not_here)
+            connection.abandon(_wrong_process)
 
     def _lose(self, cause: DeathCause) -> None:
         record = self._made.record
@@ -255,7 +255,7 @@ class ServedObject:
     def _note(self, made: CreatedActor) -> None:
         self._made = made
 
-    def _given_back(self, given: int) -> None:
+    def _handle_dropped(self, given: int) -> None:
         """Make the object available again once the handle returned with number `given` has been dropped."""
         if self.is_connected and self._given == given:
             self._available(self)
@@ -270,7 +270,7 @@ class ServedObject:
         self._free(lambda: self.ended("it was destroyed"))
 
 
-def _not_here() -> NotConnected:
+def _wrong_process() -> NotConnected:
     return NotConnected("objects of a RemoteManager answer the process that made it, from which this one was forked")
 
 
@@ -420,7 +420,7 @@ class RemoteManager:
                 case Received(peer=peer, frames=frames) if peer in self._peers:
                     self._receive(*self._peers[peer], frames)
                 case Received(peer=peer, frames=frames) if peer in self._waiting:
-                    self._meet(peer, self._waiting.pop(peer), frames)
+                    self._handle_hello(peer, self._waiting.pop(peer), frames)
                 case Closed(peer=peer, reason=reason):
                     self._waiting.pop(peer, None)
                     channel, served = self._peers.pop(peer, (None, None))
@@ -434,7 +434,7 @@ class RemoteManager:
         else:
             channel.deliver(frames)
 
-    def _meet(self, peer: int, channel: PeerChannel, frames: list[memoryview]) -> None:
+    def _handle_hello(self, peer: int, channel: PeerChannel, frames: list[memoryview]) -> None:
         """Process the Hello of a new connection, with the object that it serves."""
         try:
             hello = read_hello(frames)

@@ -341,7 +341,7 @@ class ActorHost:
             name, args, kwargs = self._called(run.flags, run.index, frames)
             run.name = name
             value = self._method(name)(*args, **kwargs)
-            run.stays = value is self._instance and _may_give_itself(name)
+            run.stays = value is self._instance and _may_return_self(name)
         else:
             value, reply_flags = _ACTIONS[run.kind][1](self, run.flags, run.index, frames)
             run.name = self.running
@@ -441,7 +441,7 @@ class ActorHost:
             if self._is_copy:
                 end_copy(error)
             self.machine.on(ActorEvent.FAILED)
-            self.exit_report = self.exit_report.because_of(error)
+            self.exit_report = self.exit_report.with_error(error)
             self.meter.failed(began, error)
             return self._failure(error, self.running, call_id)
         self.meter.constructed(began)
@@ -455,7 +455,7 @@ class ActorHost:
             self.running = name = self._methods[index]
             self.meter.runs(name)
             value = getattr(self._instance, name)()
-            if value is self._instance and _may_give_itself(name):
+            if value is self._instance and _may_return_self(name):
                 return None, _STAYS
             return value, 0
         if not flags and index != BY_NAME:  # the usual case: a few small arguments
@@ -466,11 +466,11 @@ class ActorHost:
             except Exception as error:
                 raise self._unreadable(name, error) from error
             value = getattr(self._instance, name)(*args)
-            return (None, _STAYS) if value is self._instance and _may_give_itself(name) else (value, 0)
+            return (None, _STAYS) if value is self._instance and _may_return_self(name) else (value, 0)
         name, args, kwargs = self._called(flags, index, frames)
         method = self._method(name)
         value = method(*args, **kwargs) if kwargs else method(*args)
-        return (None, _STAYS) if value is self._instance and _may_give_itself(name) else (value, 0)
+        return (None, _STAYS) if value is self._instance and _may_return_self(name) else (value, 0)
 
     def _method(self, name: str) -> Callable[..., Any]:
         """Return the callable of a call by name: a method of the object, or the reading of one of its generators."""
@@ -613,7 +613,7 @@ def _reply(kind: int, flags: int, call_id: int, payload: list[Buffer], reference
     return HoldingReply(pack(kind, flags | _HANDLES, 0, call_id, payload), call_id, references)
 
 
-def _may_give_itself(method: str) -> bool:
+def _may_return_self(method: str) -> bool:
     """Return whether statements such as `with`, `for` and `+=` need the method's object itself, not a copy."""
     return method == "__enter__" or (method.startswith("__i") and method.endswith("__"))
 

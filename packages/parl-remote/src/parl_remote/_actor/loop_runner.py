@@ -280,7 +280,7 @@ class LoopServing:
         self._flushing = False
         self._parting = False
 
-    def postpones(self) -> bool:
+    def defers_flush(self) -> bool:
         """Return True: the replies of all tasks in one turn of the loop are written together after it."""
         if not self._flushing:
             self._flushing = True

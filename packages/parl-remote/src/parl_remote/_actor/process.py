@@ -120,7 +120,7 @@ class Outbox:
                 if self._post():
                     return
                 self.is_full = True
-                self.is_full = not self._is_soon_taken()
+                self.is_full = not self._await_reader()
                 self._freeze()
             except ChannelClosed:
                 self._drop()
@@ -143,7 +143,7 @@ class Outbox:
             held.popleft()
         return is_read
 
-    def _is_soon_taken(self) -> bool:
+    def _await_reader(self) -> bool:
         """Wait a moment for a caller that is about to read, because that costs less than a thread."""
         until = time.perf_counter() + _MOMENT_S
         while (left_s := until - time.perf_counter()) > 0:
@@ -361,7 +361,7 @@ class ActorProcess:
         """Report to the worker that the end is regular, and its cause."""
         for caller in self._callers.values():
             if caller.supervises:
-                self._host.exit_report.say(caller.channel)
+                self._host.exit_report.send(caller.channel)
 
     def _on_readable(self, fd: int) -> None:
         if fd in self._callers:
@@ -452,14 +452,14 @@ class ActorProcess:
         """Answer a call that cannot be received with the reason; end if it is the constructor's."""
         kind, _, _, number = header_of(frames[0])
         if kind == _CREATE:
-            self._cannot_go_on(shortage)
+            self._end_for_shortage(shortage)
         elif kind in _AT_ONCE or kind in _LIFECYCLE:
             raise RemoteProtocolError(f"a message of kind {kind} cannot be received: {shortage}")
         else:
             caller.outbox.held.append(self._host.refuse(shortage, number))
             caller.outbox.flush()
 
-    def _cannot_go_on(self, error: BaseException) -> None:
+    def _end_for_shortage(self, error: BaseException) -> None:
         """End before the object is made, because a resource is missing; the worker reports the cause."""
         self._host.exit_report = _could_not_start(error)
         self._end()
@@ -478,7 +478,7 @@ class ActorProcess:
         elif self._worker is not caller:
             raise RemoteProtocolError(f"only the worker may send a message of kind {kind}")
 
-    def _turn_away(self, caller: _Caller, error: Exception) -> None:
+    def _disconnect_caller(self, caller: _Caller, error: Exception) -> None:
         """Disconnect a caller that broke the protocol; if it is the owner, end the actor."""
         _log.error("disconnected a caller: %s", error)
         if caller is self._owner or self._owner is None:
@@ -512,7 +512,7 @@ class ActorProcess:
         elif kind == _HOLD:
             self._holders.expect()
         elif kind == _RELEASE:
-            self._holders.expect_no_more()
+            self._holders.stop_expecting()
             self._end_if_unneeded()
         elif kind == _CALLER:
             self._take_over(caller, frames)
@@ -524,7 +524,7 @@ class ActorProcess:
             if flags & Flag.SHARES:
                 caller.sharing = Sharing()
             if index:
-                self._holders.does_not_hold(caller)
+                self._holders.exclude(caller)
                 self._end_if_unneeded()
 
     def _take_over(self, worker: _Caller, frames: list[memoryview]) -> None:
@@ -618,11 +618,11 @@ class ActorProcess:
                 try:
                     caller.answer(self._host.handle(frames), leaves_now=not queue)
                 except RemoteProtocolError as error:
-                    self._turn_away(caller, error)
+                    self._disconnect_caller(caller, error)
             elif caller.has_joined:
                 self._early.append((caller, frames))
             else:
-                self._turn_away(caller, _unexpected(kind))
+                self._disconnect_caller(caller, _unexpected(kind))
             del frames  # its memory may be the caller's, who uses it again
             took_s = time.perf_counter() - started
             if not queue or took_s > _SLOW_S or len(caller.outbox.held) >= _MOST_HELD:
@@ -650,17 +650,17 @@ class ActorProcess:
         elif self._owner is None:
             self._create(caller, frames)
         else:
-            self._turn_away(caller, _unexpected(kind))
+            self._disconnect_caller(caller, _unexpected(kind))
 
     def _configure(self, worker: _Caller, frames: list[memoryview]) -> None:
         worker.supervises = True
-        self._holders.does_not_hold(worker)
+        self._holders.exclude(worker)
         try:
             self._holders.is_kept = configure(frames, self._host)
         except (OSError, MemoryError) as error:
             if not is_shortage(error):
                 raise
-            self._cannot_go_on(error)
+            self._end_for_shortage(error)
 
     def _create(self, caller: _Caller, frames: list[memoryview]) -> None:
         self._owner = caller
@@ -669,7 +669,7 @@ class ActorProcess:
         try:
             caller.answer(self._host.handle(frames), leaves_now=not self._queue)
         except RemoteProtocolError as error:
-            self._turn_away(caller, error)
+            self._disconnect_caller(caller, error)
             return
         if self._host.machine.state is ActorState.CLOSED:
             self.send_exit_report()  # before the caller can hear of it and have this process killed
@@ -706,7 +706,7 @@ class ActorProcess:
         self._hand_to_runner()
 
     def _sent(self, caller: _Caller) -> None:
-        if self._serving is not None and not self._serving.postpones():
+        if self._serving is not None and not self._serving.defers_flush():
             caller.outbox.flush()
 
     def _hand_to_runner(self) -> None:
@@ -722,7 +722,7 @@ class ActorProcess:
                 try:
                     serving.runner.take(Job(self._host.accept(frames), caller))
                 except RemoteProtocolError as error:
-                    self._turn_away(caller, error)
+                    self._disconnect_caller(caller, error)
         self._forget_cancelled()
 
     def flush_all(self) -> None:
@@ -790,7 +790,7 @@ def _refuse_worker(listening: Listening, error: BaseException) -> int:
     except OSError:  # it has none, or there is no descriptor for the connection
         listening.close()  # so that it takes another process from now on
         return 1
-    _could_not_start(error).say(UnixChannel(connection))
+    _could_not_start(error).send(UnixChannel(connection))
     return 0
 
 

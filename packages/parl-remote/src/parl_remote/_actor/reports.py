@@ -282,18 +282,18 @@ class ExitReport:
     kind: DeathKind
     detail: str = ""
 
-    def because_of(self, error: BaseException) -> ExitReport:
+    def with_error(self, error: BaseException) -> ExitReport:
         """Return a copy with the error in one line as detail."""
         return ExitReport(self.kind, _one_line(error))
 
-    def say(self, channel: UnixChannel) -> None:
+    def send(self, channel: UnixChannel) -> None:
         """Send the report to the worker; a worker that is gone or does not read misses it."""
         said = json.dumps({"kind": self.kind.value, "detail": self.detail}).encode()
         with contextlib.suppress(ChannelClosed, ResultTimeout):
             channel.send(pack(Kind.CLOSE, 0, 0, 0, [said]), 0.0)
 
     @classmethod
-    def heard(cls, channel: UnixChannel) -> ExitReport | None:
+    def receive(cls, channel: UnixChannel) -> ExitReport | None:
         """Return the exit report that an actor has sent, None if it sent none."""
         with contextlib.suppress(ResultTimeout, ChannelClosed, RemoteProtocolError, ValueError, KeyError, IndexError):
             while True:

@@ -236,7 +236,7 @@ class ConcurrentServing(Protocol):
 
     runner: Runner
 
-    def postpones(self) -> bool:
+    def defers_flush(self) -> bool:
         """Return whether a buffered reply is written later, together with others; if so, schedule that here."""
 
     def serve(self) -> None:
@@ -257,7 +257,7 @@ class ThreadServing:
         self._threads = ThreadRunner(host, limit)
         self.runner: Runner = self._threads
 
-    def postpones(self) -> bool:
+    def defers_flush(self) -> bool:
         """Return False: threads write at once."""
         return False
 

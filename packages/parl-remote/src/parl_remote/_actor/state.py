@@ -166,7 +166,7 @@ class Holders:
         """Count a new connection as a holder until it declares that it is not one, or leaves."""
         self._here.add(caller)
 
-    def does_not_hold(self, caller: object) -> None:
+    def exclude(self, caller: object) -> None:
         """Stop counting a caller that is not a holder: the worker, or the actor itself through its own handle."""
         self._here.discard(caller)
 
@@ -174,7 +174,7 @@ class Holders:
         """Expect a borrower to connect."""
         self._more_expected = True
 
-    def expect_no_more(self) -> None:
+    def stop_expecting(self) -> None:
         """Stop expecting a borrower: it has connected, or will not connect."""
         self._more_expected = False
 

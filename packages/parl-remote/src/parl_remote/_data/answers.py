@@ -39,8 +39,8 @@ __all__ = [
     "rebuild",
     "slots_of",
     "traceback_of",
-    "unraised",
     "unreadable",
+    "without_traceback",
 ]
 
 
@@ -104,7 +104,7 @@ def rebuild(failure: Failure, where: str = "actor") -> BaseException:
         return remote
     try:
         error = serialize.loads(failure.pickled[0], failure.pickled[1:])
-        error = _put_together(error)
+        error = _reassembled(error)
     except Exception as reason:  # its class is unknown here
         remote.add_note(f"(the exception itself could not be rebuilt here: {described(reason)})")
         return remote
@@ -289,17 +289,17 @@ def _parts(error: BaseException) -> _Parts:
     return kind, error.args, {**error.__dict__, **_outside_dict(error, kind)}
 
 
-def _taken_apart(error: BaseException) -> object:
+def _to_pickle(error: BaseException) -> object:
     """Return the value to pickle: the exception if its class customizes pickling, else its `_parts`."""
     if type(error).__reduce__ not in _REDUCES:
         return error
     kind, args, attributes = _parts(error)
     if isinstance(error, BaseExceptionGroup):
-        args = (error.message, [_taken_apart(inner) for inner in error.exceptions])
+        args = (error.message, [_to_pickle(inner) for inner in error.exceptions])
     return kind, args, attributes
 
 
-def _what_can_be_sent(error: BaseException) -> _Parts:
+def _picklable_parts(error: BaseException) -> _Parts:
     """Return the class, arguments and attributes of an exception without the values that cannot be pickled.
 
     Texts replace such arguments, and a note names the attributes left out. So the exception keeps its own type.
@@ -307,7 +307,7 @@ def _what_can_be_sent(error: BaseException) -> _Parts:
     kind, args, attributes = _parts(error)
     args = tuple(one if _can_be_sent(one) else _text_in_place_of(one) for one in args)
     if isinstance(error, BaseExceptionGroup):
-        args = (error.message, [_what_can_be_sent(inner) for inner in error.exceptions])
+        args = (error.message, [_picklable_parts(inner) for inner in error.exceptions])
     missing = [name for name, value in attributes.items() if not _can_be_sent(value)]
     for name in missing:
         del attributes[name]
@@ -332,14 +332,14 @@ def _text_in_place_of(value: object) -> str:
         return f"<{class_name_of(type(value))}>"
 
 
-def _put_together(parts: object) -> object:
-    """Make the exception that `_taken_apart` took apart."""
+def _reassembled(parts: object) -> object:
+    """Make the exception that `_to_pickle` took apart."""
     if not isinstance(parts, tuple):
         return parts
     kind, args, attributes = parts
     if issubclass(kind, BaseExceptionGroup):
         message, inner = args
-        args = (message, [_put_together(one) for one in inner])
+        args = (message, [_reassembled(one) for one in inner])
     error = _from_parts(kind, args, attributes)
     _assign(error, "args", args)
     urllib = sys.modules.get("urllib.error")
@@ -353,7 +353,7 @@ def _pickled(error: BaseException, references: list[object] | None) -> tuple[byt
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and isinstance(error, asyncio.CancelledError):
         return ()  # at the caller it would say that the caller's own task is cancelled
-    for take_apart in (_taken_apart, _what_can_be_sent):
+    for take_apart in (_to_pickle, _picklable_parts):
         with contextlib.suppress(BaseException):  # pickling runs the user's code
             return tuple(bytes(frame) for frame in serialize.dumps(take_apart(error), references))
     return ()
@@ -496,7 +496,7 @@ def _assign(error: BaseException, name: str, value: object) -> None:
     object.__setattr__(error, name, value)
 
 
-def unraised(error: BaseException) -> BaseException:
+def without_traceback(error: BaseException) -> BaseException:
     """Return a copy of the exception without traceback and context, or itself if its class cannot be copied."""
     try:
         other: BaseException = copy.copy(error)

@@ -17,7 +17,7 @@ from parl_remote._run_files import ClusterRecord, RunFiles
 from parl_remote._transport.addresses import Address, address_here, is_loopback, is_this_host
 from parl_remote.errors import AuthenticationFailed, ClusterUnreachable, RemoteError, VersionMismatch
 
-__all__ = ["ProbeResult", "check_reach", "explained", "explained_here", "probe", "why"]
+__all__ = ["ProbeResult", "check_reach", "explained", "explained_here", "finding_for", "probe"]
 
 
 _SILENCE_S = 1.0  # a PARL node speaks first and at once; a line that takes longer takes longer for everything
@@ -196,7 +196,7 @@ def _refused(address: Address, found: Environment) -> Finding:
 _REACH_S = 1.5  # the caller has waited long enough already
 
 
-def why(error: RemoteError, address: str, found: Environment) -> Finding | None:
+def finding_for(error: RemoteError, address: str, found: Environment) -> Finding | None:
     """Return the finding that explains an error of `connect`, or None.
 
     Args:
@@ -236,7 +236,7 @@ def why(error: RemoteError, address: str, found: Environment) -> Finding | None:
 def explained(error: RemoteError, address: str, found: Environment) -> RemoteError:
     """Return the same error with a remedy as the last line of its message; the diagnosis may take two seconds."""
     try:
-        finding = why(error, address, found)
+        finding = finding_for(error, address, found)
     except (OSError, ValueError, RemoteError):  # a diagnosis that fails must not hide what it was for
         finding = None
     if finding is not None and error.args:
@@ -255,7 +255,7 @@ def _with_finding(text: str, finding: Finding) -> str:
 def explained_here(text: str, found: Environment) -> str:
     """Return the text of an error on this host with the finding and its remedy, if there is one."""
     try:
-        finding = why(RemoteError(text), "local", found)
+        finding = finding_for(RemoteError(text), "local", found)
     except OSError:
         finding = None
     return text if finding is None else _with_finding(text, finding)

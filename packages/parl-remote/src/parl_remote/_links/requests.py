@@ -30,10 +30,10 @@ from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, 
 
 __all__ = ["PeerEnded", "PendingAnswer", "RequestConnection", "Requests", "arrived_messages"]
 
-_Said = TypeVar("_Said", bound=Message)
+_Answer = TypeVar("_Answer", bound=Message)
 
 
-class PendingAnswer(Future[_Said]):
+class PendingAnswer(Future[_Answer]):
     """An answer that a thread waits for; a signal's handler may end the wait."""
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class RequestConnection:
         )
         self.welcome: Welcome = greet(channel, hello, limits.connect_timeout_s)
 
-    def ask(self, make: Callable[[int], Message], kind: type[_Said], timeout_s: float | None = None) -> _Said:
+    def ask(self, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None = None) -> _Answer:
         """Send a request and wait for the answer.
 
         Args:

@@ -276,8 +276,8 @@ class ClusterState:
             out.append(DropNode(node_id, reason))
             out += self.node_lost(node_id, reason)
         self._nodes.give_up_awaited(now)
-        out += self._clients.out_of_time(now)
-        out += self._grants.out_of_time(now)
+        out += self._clients.expire(now)
+        out += self._grants.expire(now)
         out += self._draining.due(now)
         return self._settled(out)
 

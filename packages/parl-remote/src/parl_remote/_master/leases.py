@@ -102,7 +102,7 @@ class LeaseGrants:
         for waiting in self._tables.queue.remove_client(client_id):
             self._tables.names.give_up(client_id, waiting.request)
 
-    def out_of_time(self, now: float) -> list[Instruction]:
+    def expire(self, now: float) -> list[Instruction]:
         """Refuse the requests past their deadlines."""
         return [self._refuse(waiting) for waiting in self._tables.queue.due(now)]
 

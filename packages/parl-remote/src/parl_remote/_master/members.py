@@ -97,9 +97,9 @@ class KnownNodes:
                 self._tables.leases[lease_id].ending = order
             if order is not None:
                 out.append(ToNode(node.node_id, order))
-        self._await_no_more(joined)
+        self._stop_awaiting(joined)
         self._tables.history.noted(record_of(node, self._tables.events.unix(now)))
-        self._tables.events.node(EventKind.NODE_JOINED, node, self._how_it_joined(node, known, now), now)
+        self._tables.events.node(EventKind.NODE_JOINED, node, self._join_text(node, known, now), now)
         return node, out
 
     def alive(self, node_id: str, beat: Heartbeat, now: float) -> None:
@@ -169,7 +169,7 @@ class KnownNodes:
         tables.history.noted(replace(kept, lost_at=tables.events.unix(now), cause=reason, actors=count))
         tables.events.node(EventKind.NODE_LOST, node, f"is lost{_with_actors(node)}: {reason}", now)
 
-    def _await_no_more(self, joined: NodeJoin) -> None:
+    def _stop_awaiting(self, joined: NodeJoin) -> None:
         """Stop awaiting a node that has joined, or whose place on its host another node has taken."""
         place = joined.host_id, joined.addresses
         for node_id, one in list(self._awaited.items()):
@@ -178,7 +178,7 @@ class KnownNodes:
                 if node_id != joined.node_id:
                     self._tables.history.gone(node_id)
 
-    def _how_it_joined(self, node: Node, known: Node | None, now: float) -> str:
+    def _join_text(self, node: Node, known: Node | None, now: float) -> str:
         lost = self._tables.lost.remove(node.node_id)
         if lost is not None:
             return f"came back after {now - lost.at:.0f} s, with {len(node.leases)} actors"
@@ -313,7 +313,7 @@ class KnownClients:
         self._tables.cancel_restarts(client_id)
         return revoked
 
-    def out_of_time(self, now: float) -> list[Instruction]:
+    def expire(self, now: float) -> list[Instruction]:
         """Give up programs that have been away for too long."""
         gone = [client_id for client_id, until in self._away.items() if until <= now]
         reason = f"it did not come back within {self._grace_s:g} s"

@@ -310,7 +310,7 @@ class ClusterSource:
         at = time.time()
         hosts = {node.host_id: node.name for node in nodes}
         names = {node.node_id: node.name for node in nodes}
-        self._learn_node_of(nodes, actors)
+        self._update_locations(nodes, actors)
         for death in deaths.deaths:
             self._place(death.lease_id, death.node_id)
         late_s = 2 * self._limits.heartbeat_interval_s
@@ -435,13 +435,13 @@ class ClusterSource:
         if node_id is None:
             raise Unknown(f"there is no actor {actor_id}")
         try:
-            return self._line_to(node_id).ask(make, kind, timeout_s)
+            return self._connection_to(node_id).ask(make, kind, timeout_s)
         except (ChannelClosed, ResultTimeout, OSError) as error:
             raise Unreachable(f"the node {node_id} does not answer: {error}") from error
         except RemoteError as error:
             raise SourceError(str(error)) from error
 
-    def _line_to(self, node_id: str) -> _OnDemandConnection:
+    def _connection_to(self, node_id: str) -> _OnDemandConnection:
         with self._lock:
             addresses = self._addresses.get(node_id)
             if addresses is None:
@@ -453,7 +453,7 @@ class ClusterSource:
                 )
             return line
 
-    def _learn_node_of(self, nodes: tuple[NodeDetail, ...], actors: list[ActorStatus]) -> None:
+    def _update_locations(self, nodes: tuple[NodeDetail, ...], actors: list[ActorStatus]) -> None:
         """Record the node of each actor and the addresses of nodes, and close worker connections that are idle."""
         for actor in actors:
             self._place(actor.lease_id, actor.node_id)

@@ -169,7 +169,7 @@ class LoopbackSocket(socket.socket):
                     return super().send(buffers[0], NO_SIGNAL)
                 if hasattr(socket.socket, "sendmsg"):
                     return super().sendmsg(buffers, (), NO_SIGNAL)
-                return super().send(_together(buffers), NO_SIGNAL)
+                return super().send(_first_chunk(buffers), NO_SIGNAL)
             if not self._wait(deadline, write=True):
                 raise BlockingIOError("the peer does not receive")
 
@@ -202,7 +202,7 @@ def wait_for(descriptor: int, patience_s: float, *, write: bool) -> None:
         select.select([descriptor], [], [], patience_s)
 
 
-def _together(buffers: Sequence[Any]) -> Any:
+def _first_chunk(buffers: Sequence[Any]) -> Any:
     """Return the beginning of the buffers' data: the first one, with those after it while they are small."""
     first = memoryview(buffers[0]).cast("B")
     if len(first) >= _GATHER:
@@ -249,7 +249,7 @@ class LoopbackListener:
         except BaseException:
             self._listening.close()
             raise
-        self._thread = Thread(target=self._let_in, name="parl-listener", daemon=True)
+        self._thread = Thread(target=self._accept_callers, name="parl-listener", daemon=True)
         self._thread.start()
 
     def fileno(self) -> int:
@@ -288,7 +288,7 @@ class LoopbackListener:
         with contextlib.suppress(OSError):
             os.unlink(self._path)
 
-    def _let_in(self) -> None:
+    def _accept_callers(self) -> None:
         """Accept and authenticate callers until the listener is closed."""
         unauthenticated: dict[int, _Caller] = {}
         most = max_unauthenticated()

@@ -71,7 +71,7 @@ _log = logging.getLogger("parl.remote")
 
 _FIND_S = 60.0  # an owner that makes an actor again may itself wait for resources
 _STATE_S = 5.0  # what the actor saved last is read within milliseconds, unless a thread that reads is stopped
-_NEWS_S = 0.02  # the master and the holder of a handle learn of a death by different links, milliseconds apart
+_REPORT_S = 0.02  # the master and the holder of a handle learn of a death by different links, milliseconds apart
 _STATUS_S = 2.0  # a user looks at a cell of a notebook meanwhile
 _LAST_CALLS_S = 10.0  # for an actor that goes on to take the next of the calls that this program leaves behind
 _SEND_AGAIN_S = 0.002
@@ -337,7 +337,7 @@ class Client(ConnectionDisplay):
             objects=lambda: self._objects_on(record.node_id),
             ended=record.await_end,
             refused=partial(self._refused, record),
-            closed=lambda: self._await_news(record),
+            closed=lambda: self._await_report(record),
             shares_memory=record.node_id in self._workers.sharing,
         )
 
@@ -346,9 +346,9 @@ class Client(ConnectionDisplay):
         record.refuse(shortage)
         self._borrowing.reconnect_if_refused(record)
 
-    def _await_news(self, record: ActorRecord) -> None:
+    def _await_report(self, record: ActorRecord) -> None:
         """Fail the calls that met an actor's loss even if no news of it comes."""
-        self._loop.call_soon(partial(self._loop.call_later, CAUSE_PATIENCE_S, record.end_without_news))
+        self._loop.call_soon(partial(self._loop.call_later, CAUSE_PATIENCE_S, record.fail_unreported))
 
     def _objects_on(self, node_id: str) -> NodeObjects:
         """Return the transfers of `put` values to a worker that shares no memory with this process."""
@@ -647,7 +647,7 @@ def _successor(client: Client, lost: ActorRecord) -> ActorPlace:
         if time.monotonic() > until:
             raise NoRestart(_NOT_AGAIN)
         with interruptible:
-            time.sleep(_NEWS_S)
+            time.sleep(_REPORT_S)
 
 
 def _reference_to(

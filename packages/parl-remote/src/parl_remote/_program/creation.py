@@ -27,7 +27,7 @@ from parl_remote._messages.parts import DescribeActor
 from parl_remote._options import RECORD_VARIABLE, ActorOptions
 from parl_remote._program.actor_ref import ActorPlace, AttributeNames, settled
 from parl_remote._program.connection import Connection
-from parl_remote._program.known_actors import NEWS_S, ActorRecord, CreatedActor, OwnActors
+from parl_remote._program.known_actors import REPORT_S, ActorRecord, CreatedActor, OwnActors
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.interrupts import interruptible, run_finalizers
@@ -255,7 +255,7 @@ class ActorFactory:
         self, class_name: str, options: ActorOptions, timeout_s: float | None, replaces: str, restarts: int
     ) -> LeaseGranted:
         """Return the resources for an actor."""
-        patience = time.monotonic() + NEWS_S
+        patience = time.monotonic() + REPORT_S
         while True:
             try:
                 return self._master.lease(class_name, options, timeout_s, replaces=replaces, restarts=restarts)
@@ -266,7 +266,7 @@ class ActorFactory:
                 if options.name not in self._named or not is_leaving or time.monotonic() > patience:
                     raise
                 with interruptible:
-                    time.sleep(NEWS_S / 100)  # our own actor had it, and the master hears of its end any moment
+                    time.sleep(REPORT_S / 100)  # our own actor had it, and the master hears of its end any moment
             except BaseException:
                 if options.name:
                     self._remember(options.name, None)

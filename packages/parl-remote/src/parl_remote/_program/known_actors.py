@@ -52,7 +52,7 @@ from parl_remote.errors import (
 
 __all__ = [
     "CAUSE_PATIENCE_S",
-    "NEWS_S",
+    "REPORT_S",
     "ActorRecord",
     "Borrowing",
     "CreatedActor",
@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 
-NEWS_S = 1.0
+REPORT_S = 1.0
 """News of an actor's end go from its worker to its owner and to the master, milliseconds apart; seconds."""
 
 _UNKNOWN = "the connection to it broke without a reported cause"
@@ -182,7 +182,7 @@ class ActorRecord:
         if proceed is not None:
             proceed()
 
-    def tell_of_restart(self, note: str, *, is_restarting: bool = True) -> None:
+    def set_restart_note(self, note: str, *, is_restarting: bool = True) -> None:
         """Set the note on restarts in errors of the actor's calls; called before `end`, so that no error lacks it.
 
         Args:
@@ -197,7 +197,7 @@ class ActorRecord:
         with self._news:
             return self._news.wait_for(lambda: self.has_ended, CAUSE_PATIENCE_S)
 
-    def end_without_news(self) -> None:
+    def fail_unreported(self) -> None:
         """Fail the calls that met the actor's loss, because no news of its end has come in time."""
         if self.outbox is None or self.outbox.path is not None:
             return  # it was only the connection, and there is another one
@@ -278,7 +278,7 @@ class DeferredDisconnects:
                 # From another host, answers come by another way than the news of the end, and may come after it: the
                 # actor's system, or the relay, closes the connection behind the last one.
                 self._later.add(record)
-                self._loop.call_later(NEWS_S, lambda: self._hang_up_now(record))
+                self._loop.call_later(REPORT_S, lambda: self._hang_up_now(record))
                 return
         record.hang_up()
 
@@ -517,7 +517,7 @@ class OwnActors:
         if record is not None:
             record.lose(cause)
             if record.restarts is not None and (connection := record.connection) is not None:
-                connection.read_out(NEWS_S)
+                connection.read_out(REPORT_S)
             self.forget(record, cause)
 
     def forget(self, record: ActorRecord, cause: DeathCause) -> None:

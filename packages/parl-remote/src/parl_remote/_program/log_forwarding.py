@@ -65,21 +65,21 @@ class LogForwarder:
         self._closing = False
         self._left = 0
         self._patience = 5
-        self._all_said: Future[None] = Future()
+        self._has_closed: Future[None] = Future()
         self._thread = threading.Thread(target=self._loop.run, name="parl-logs", daemon=True)
         self._thread.start()
 
     def follow(self, granted: LeaseGranted) -> None:
         """Follow the worker of a lease; callable from any thread."""
         if granted.node_id not in self._workers:
-            self._loop.call_soon(lambda: self._meet(granted))
+            self._loop.call_soon(lambda: self._connect_worker(granted))
 
     def close(self) -> None:
         """Show the remaining output, which may take a moment, and close the links."""
-        self._loop.call_soon(self._begin_to_close)
+        self._loop.call_soon(self._start_closing)
         if self._thread is not threading.current_thread():
             with contextlib.suppress(TimeoutError):
-                self._all_said.result(_LAST_OUTPUT_S)
+                self._has_closed.result(_LAST_OUTPUT_S)
             self._loop.stop()
             self._thread.join(_LAST_OUTPUT_S)
         if not self._thread.is_alive():
@@ -89,7 +89,7 @@ class LogForwarder:
 
     # -- in the thread -------------------------------------------------------------------------------------------
 
-    def _meet(self, granted: LeaseGranted, tries: int = 0) -> None:
+    def _connect_worker(self, granted: LeaseGranted, tries: int = 0) -> None:
         node_id = granted.node_id
         if node_id in self._workers or self._closing:
             return
@@ -97,12 +97,12 @@ class LogForwarder:
             channel = self._connect(granted)
         except (RemoteError, OSError) as error:
             if tries:  # the connection was lost; the worker may be gone as well, and then there is nothing to show
-                self._loop.call_later(_TRY_AGAIN_S, lambda: self._meet(granted, tries - 1))
+                self._loop.call_later(_TRY_AGAIN_S, lambda: self._connect_worker(granted, tries - 1))
             elif granted.node_id not in self._positions:
                 show(sys.stderr, f"(parl) cannot show what actors on {node_id} write: {error}\n")
             return
         self._workers[node_id] = worker = _Worker(granted, channel, _LineAssembler(self._where(granted)))
-        self._loop.add(channel, lambda: self._hear(node_id, worker))
+        self._loop.add(channel, lambda: self._on_readable(node_id, worker))
         self._ask(node_id, worker, _WAIT_S)
 
     def _ask(self, node_id: str, worker: _Worker, wait_s: float) -> None:
@@ -111,21 +111,21 @@ class LogForwarder:
         try:
             worker.channel.send([encode(FollowActors(worker.question, wait_s, positions))], _LAST_OUTPUT_S)
         except (ChannelClosed, ResultTimeout):
-            self._part(node_id, worker)
+            self._disconnect(node_id, worker)
 
-    def _hear(self, node_id: str, worker: _Worker) -> None:
+    def _on_readable(self, node_id: str, worker: _Worker) -> None:
         for message in arrived_messages(worker.channel):
             if message is None:
-                self._part(node_id, worker)
+                self._disconnect(node_id, worker)
                 return
             if isinstance(message, ActorsWrote):
                 self._note(node_id, message.outputs)
                 for is_error, text in worker.shown.paragraphs(message.outputs):
                     show(sys.stderr if is_error else sys.stdout, text)
                 if message.request_id == worker.question:
-                    self._go_on(node_id, worker, message)
+                    self._ask_again(node_id, worker, message)
 
-    def _go_on(self, node_id: str, worker: _Worker, heard: ActorsWrote) -> None:
+    def _ask_again(self, node_id: str, worker: _Worker, heard: ActorsWrote) -> None:
         if not self._closing:
             self._ask(node_id, worker, _WAIT_S)
         elif heard.outputs and self._left:
@@ -135,7 +135,7 @@ class LogForwarder:
             self._patience -= 1
             self._ask(node_id, worker, _LAST_WAIT_S)
         else:
-            self._part(node_id, worker)
+            self._disconnect(node_id, worker)
 
     def _note(self, node_id: str, outputs: tuple[ActorOutput, ...]) -> None:
         """Record the position read of each actor's output, for resuming on a new link."""
@@ -146,15 +146,15 @@ class LogForwarder:
             else:
                 positions[output.lease_id] = output.end
 
-    def _part(self, node_id: str, worker: _Worker) -> None:
+    def _disconnect(self, node_id: str, worker: _Worker) -> None:
         self._loop.remove(worker.channel)
         worker.channel.close()
         self._workers.pop(node_id, None)
         if not self._closing:
-            self._loop.call_later(_TRY_AGAIN_S, lambda: self._meet(worker.granted, _TRIES))
+            self._loop.call_later(_TRY_AGAIN_S, lambda: self._connect_worker(worker.granted, _TRIES))
         self._end_if_over()
 
-    def _begin_to_close(self) -> None:
+    def _start_closing(self) -> None:
         self._closing = True
         self._left = _MOST_LAST_ANSWERS * max(1, len(self._workers))
         for node_id, worker in list(self._workers.items()):
@@ -162,8 +162,8 @@ class LogForwarder:
         self._end_if_over()
 
     def _end_if_over(self) -> None:
-        if self._closing and not self._workers and not self._all_said.done():
-            self._all_said.set_result(None)
+        if self._closing and not self._workers and not self._has_closed.done():
+            self._has_closed.set_result(None)
 
 
 def show(stream: TextIO | None, text: str) -> None:

@@ -128,7 +128,7 @@ class MasterClient:
         self._requests = Requests()
         self._answers: dict[int, _Waiting] = {}
         self._held: dict[str, None] = {}  # leases, those included whose end the master has not told yet
-        self._unsaid: list[LeaseRelease] = []  # to be sent to a master that is away
+        self._unsent_releases: list[LeaseRelease] = []  # to be sent to a master that is away
         self._lock = threading.RLock()  # a signal handler may make an actor while this thread does
         self._lost = ""
         self._away_since: float | None = None  # while it tries to reach the master again
@@ -262,7 +262,7 @@ class MasterClient:
         self._held.pop(lease_id, None)
         message = LeaseRelease(lease_id, replaces)
         if self._away_since is not None:
-            self._unsaid.append(message)
+            self._unsent_releases.append(message)
             return
         with contextlib.suppress(RemoteError):  # the master has ended the leases of a client that is gone
             self._tell(message)
@@ -327,7 +327,7 @@ class MasterClient:
         self._loop.call_soon(lambda: self._listen(channel))
 
     def _listen(self, channel: Channel) -> None:
-        self._loop.add(channel, lambda: self._hear(channel))
+        self._loop.add(channel, lambda: self._on_readable(channel))
 
     def _beat(self) -> None:
         run_finalizers()
@@ -343,7 +343,7 @@ class MasterClient:
         left_s = max(0.01, self._heard + self._limits.liveness_limit_s - now + 0.001)
         self._loop.call_later(min(interval_s, left_s), self._beat)
 
-    def _hear(self, channel: Channel) -> None:
+    def _on_readable(self, channel: Channel) -> None:
         self._heard = self._loop.now()
         for message in arrived_messages(channel):
             match message:
@@ -430,11 +430,11 @@ class MasterClient:
                 self._channel, self._lost, self._away_since = channel, "", None
             self._heard = self._loop.now()
             self._listen(channel)
-            self._say_again()
+            self._resend()
 
-    def _say_again(self) -> None:
+    def _resend(self) -> None:
         """Send a reconnected master the messages that it missed; pending lease requests start waiting anew."""
-        unsaid, self._unsaid = self._unsaid, []
+        unsaid, self._unsent_releases = self._unsent_releases, []
         with contextlib.suppress(RemoteError):  # if it is gone again, so is what was waiting for it
             requests = [waiting.request for waiting in list(self._answers.values())]
             for message in (LeasesHeld(tuple(self._held)), *unsaid, *requests):
@@ -442,7 +442,7 @@ class MasterClient:
 
     def _give_up(self, reason: str) -> None:
         self.is_gone = True
-        self._unsaid.clear()
+        self._unsent_releases.clear()
         for number in list(self._answers):
             self._answer(number, self._gone_error(reason))
 

@@ -140,7 +140,7 @@ class Restarts:
                 return functools.partial(self._finish, record)
             if self._is_above_limit(number):
                 return self._finishing(record, self._limit_reached_text())
-            record.tell_of_restart(self._what_happens(number))
+            record.set_restart_note(self._restart_text(number))
         making = threading.Thread(target=self._make, args=(record, number), name="parl-restart", daemon=True)
         return making.start
 
@@ -188,7 +188,7 @@ class Restarts:
         announced = shortages = 0
         while not self._over:
             if self._limit is not None and announced != number:
-                _log.warning("%s was lost; %s", lost.class_name, self._what_happens(number))
+                _log.warning("%s was lost; %s", lost.class_name, self._restart_text(number))
                 announced = number
             try:
                 made = self._again(lost, number)
@@ -219,7 +219,7 @@ class Restarts:
                 shortages = 0
                 delay_s = self._pause(delay_s)
             else:
-                self._is_there(made, number)
+                self._adopt(made, number)
                 return
         self._tell_given_up(lost)
         self._finishing(lost, note)()
@@ -229,7 +229,7 @@ class Restarts:
         self._ended.wait(delay_s)
         return min(2 * delay_s, _LONGEST_DELAY_S)
 
-    def _is_there(self, made: CreatedActor, number: int) -> None:
+    def _adopt(self, made: CreatedActor, number: int) -> None:
         with self._lock:
             self._restarts = number
             is_needed = not self._over
@@ -251,7 +251,7 @@ class Restarts:
     def _finishing(self, record: ActorRecord, note: str) -> Callable[[], None]:
         """Return the function that ends the outbox; errors have the note from now on."""
         if note:
-            record.tell_of_restart(note, is_restarting=False)
+            record.set_restart_note(note, is_restarting=False)
         return functools.partial(self._finish, record)
 
     def _finish(self, record: ActorRecord) -> None:
@@ -261,7 +261,7 @@ class Restarts:
     def _is_above_limit(self, number: int) -> bool:
         return self._limit is not None and 0 <= self._limit < number
 
-    def _what_happens(self, number: int) -> str:
+    def _restart_text(self, number: int) -> str:
         if self._limit is None:
             return f"{self._hope}; later calls wait for that"
         count = f"restart {number}" if self._limit < 0 else f"restart {number} of {self._limit}"

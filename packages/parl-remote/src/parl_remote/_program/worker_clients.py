@@ -221,7 +221,7 @@ class WorkerClients:
             self._reached[node_id] = granted
             if isinstance(link, UnixChannel) and can_share(link.peer_pid):
                 self.sharing.add(node_id)
-        self._loop.call_soon(lambda: self._loop.add(link, lambda: self._hear(node_id, link)))
+        self._loop.call_soon(lambda: self._loop.add(link, lambda: self._on_readable(node_id, link)))
         return link
 
     def _is_here(self, granted: LeaseGranted, path: str) -> bool:
@@ -295,7 +295,7 @@ class WorkerClients:
             return None
         return channel
 
-    def _hear(self, node_id: str, link: Channel) -> None:
+    def _on_readable(self, node_id: str, link: Channel) -> None:
         for message in arrived_messages(link):
             match message:
                 case ActorStarted(lease_id=lease_id):

@@ -10,9 +10,10 @@ raises there. State that several steps change, locks and half-written messages w
 Here the handlers of the signals that usually raise are put off instead, so that what has begun is done; a wait is where
 the state is whole.
 
-Other threads are never interrupted: for them both do nothing. A signal that comes again after `_INSISTS_S` is not put
-off, so that a program whose own code hangs, as that which serialises an argument, can still be ended. Finalizers are
-an exception, which run while garbage is collected: an error would leave one half done, and end nothing.
+Other threads are never interrupted: for them both do nothing. A signal that comes again after `_LONGEST_DEFERRAL_S` is
+handled at once, so that a program whose own code hangs, such as the code that serialises an argument, can still be
+ended. Finalizers are an exception, which run while garbage is collected: an error would leave one half done, and end
+nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_INSISTS_S = 1.0
+_LONGEST_DEFERRAL_S = 1.0
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 _SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
 _FINALIZERS = {"__del__", "run_finalizers"}
@@ -60,8 +61,8 @@ _main = threading.main_thread().ident
 _handlers: dict[int, Any] = {}  # the program's own, by signal
 _found: tuple[Any, ...] = (object(),) * len(_SIGNALS)  # their handlers when this was last entered
 _own: list[int] = []  # the signals among them that have a handler of the program
-_came: list[int] = []  # signals whose handlers have not run yet
-_came_at = 0.0  # the first of them
+_deferred: list[int] = []  # signals whose handlers have not run yet
+_deferred_since = 0.0  # when the first of them came
 # Of the main thread: what it is in, the innermost last. A handler that raises in a wait ends the wait at once, so
 # that what follows is not interrupted.
 _within: list[int] = []
@@ -88,7 +89,7 @@ class _Uninterrupted:
                 if any(map(operator.is_not, found, _found)):
                     _look_at(found)
                 for number in _own:
-                    _set_handler(number, _put_off)
+                    _set_handler(number, _defer)
             _within.append(_STEPS)  # last: a handler that raises before this leaves nothing to be undone
 
     def __exit__(self, *_: object) -> None:
@@ -97,7 +98,7 @@ class _Uninterrupted:
                 pass  # a wait in whose first or last step a handler has raised
             if not _within:
                 _give_back()
-            if _came and not (_within and _within[-1]):
+            if _deferred and not (_within and _within[-1]):
                 _run_handlers(None)
 
 
@@ -107,7 +108,7 @@ class _Interruptible:
     def __enter__(self) -> None:
         if get_ident() == _main and _within:
             _within.append(_WAIT)
-            if _came:
+            if _deferred:
                 _run_handlers(None)
 
     def __exit__(self, *_: object) -> None:
@@ -171,7 +172,7 @@ def take_items(into: list[Any], source: Iterator[Any], number: int | None) -> Ba
             into.extend(islice(source, number))
         except BaseException as error:
             trace = None if error.__traceback__ is None else error.__traceback__.tb_next
-            if trace is not None and trace.tb_frame.f_code is _put_off.__code__:
+            if trace is not None and trace.tb_frame.f_code is _defer.__code__:
                 raise  # raised by a handler between two steps of this function
             return error
     return None
@@ -204,7 +205,7 @@ def is_by_handler(error: BaseException) -> bool:
     """Return whether a handler that ran in a wait has raised an error."""
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code is _put_off.__code__:
+        if trace.tb_frame.f_code is _defer.__code__:
             return True
         trace = trace.tb_next
     return False
@@ -219,7 +220,7 @@ def has_own_handlers() -> bool:
         return False
     for number in _SIGNALS:
         handler = _get_handler(number)
-        if handler is _put_off:
+        if handler is _defer:
             handler = _handlers[number]
         if callable(handler) and handler is not signal.default_int_handler:
             return True
@@ -229,23 +230,23 @@ def has_own_handlers() -> bool:
 def _look_at(found: tuple[Any, ...]) -> None:
     """Note the program's handlers, which are others than the last time."""
     global _found, _own
-    own = [(number, one) for number, one in zip(_SIGNALS, found, strict=True) if callable(one) and one is not _put_off]
+    own = [(number, one) for number, one in zip(_SIGNALS, found, strict=True) if callable(one) and one is not _defer]
     _handlers.update(own)
     _own = [number for number, _ in own]
     _found = found  # last: a handler may raise before this
 
 
-def _put_off(number: int, frame: FrameType | None) -> None:
+def _defer(number: int, frame: FrameType | None) -> None:
     """Handle a signal later, or now where that is allowed."""
-    global _came_at
-    _came.append(number)
+    global _deferred_since
+    _deferred.append(number)
     if not _within:  # it came while the handlers were put in place or given back
         _give_back()
     elif _within[-1]:
         now = time.monotonic()
-        if len(_came) == 1:
-            _came_at = now
-        if now - _came_at < _INSISTS_S or _is_in_finalizer(frame):
+        if len(_deferred) == 1:
+            _deferred_since = now
+        if now - _deferred_since < _LONGEST_DEFERRAL_S or _is_in_finalizer(frame):
             return
     _run_handlers(frame)
 
@@ -260,8 +261,8 @@ def _is_in_finalizer(frame: FrameType | None) -> bool:
 
 
 def _run_handlers(frame: FrameType | None) -> None:
-    while _came:
-        number = _came.pop(0)
+    while _deferred:
+        number = _deferred.pop(0)
         try:
             _handlers[number](number, frame)
         except BaseException:
@@ -273,7 +274,7 @@ def _run_handlers(frame: FrameType | None) -> None:
 def _give_back() -> None:
     """Put the program's handlers in place again, unless it has set others."""
     for number, handler in _handlers.items():
-        if _get_handler(number) is _put_off:
+        if _get_handler(number) is _defer:
             _set_handler(number, handler)
 
 
@@ -283,7 +284,7 @@ def _after_fork() -> None:
     if get_ident() != _main:
         _main = get_ident()
         _within.clear()
-        _came.clear()
+        _deferred.clear()
         _give_back()
 
 

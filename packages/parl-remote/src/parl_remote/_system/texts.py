@@ -28,7 +28,7 @@ __all__ = [
 _MOST_TEXT = 10_000  # characters: what an exception says is read by people, its data travels with the exception
 _HEAVY = 100_000  # characters or bytes among the arguments of an exception, from which on its text is not made whole
 # All of C0 and C1 but tabulator and line feed, and what turns the direction of text around.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def in_seconds(duration_s: float | None) -> str:
@@ -38,7 +38,7 @@ def in_seconds(duration_s: float | None) -> str:
 
 def visible(text: str) -> str:
     r"""Return a text with its control characters as Python writes them, such as `\x1b`; lines stay lines."""
-    return _OBEYED.sub(_as_written, text.replace("\r\n", "\n"))
+    return _CONTROL.sub(_as_written, text.replace("\r\n", "\n"))
 
 
 def _as_written(found: re.Match[str]) -> str:

@@ -358,7 +358,7 @@ class SealedChannel(UnixChannel):
             raise ClusterUnreachable(reason, address=str(Address(host, port))) from error
         try:
             connection.sendall(ticket)
-            watch_over(connection, limits)
+            configure_tcp(connection, limits)
             state = Handover(_derived(key, _TO_NODE), 0, _derived(key, _TO_CLIENT), 0)
             return cls(connection, state, allocate=allocate)
         except OSError as error:
@@ -457,7 +457,7 @@ class SealedChannel(UnixChannel):
                 raise ChannelClosed("the peer took a long message too slowly; the connection is closed")
 
 
-def watch_over(connection: socket.socket, limits: Limits) -> None:
+def configure_tcp(connection: socket.socket, limits: Limits) -> None:
     """Make the kernel send small messages at once, and close the connection if the peer is silent for too long."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -555,7 +555,7 @@ class SealedListener:
             elif descriptor == self._peers.fileno():
                 events.extend(self._peers.poll())
             elif descriptor in self._waiting:
-                self._look_at_ticket(self._waiting[descriptor], events)
+                self._check_ticket(self._waiting[descriptor], events)
         for event in events:
             if type(event) is Closed:
                 self._forget(event.peer)
@@ -575,7 +575,7 @@ class SealedListener:
             else:
                 self._waiting[connection.fileno()] = _Waiting(connection, now + self._limits.hello_timeout_s)
 
-    def _look_at_ticket(self, waiting: _Waiting, events: list[Event]) -> None:
+    def _check_ticket(self, waiting: _Waiting, events: list[Event]) -> None:
         try:
             got = waiting.connection.recv(_TICKET_BYTES - len(waiting.ticket))
         except BlockingIOError:
@@ -592,7 +592,7 @@ class SealedListener:
         self._let_go(waiting)
         sealer, opener = Sealer(_derived(key, _TO_CLIENT)), Opener(_derived(key, _TO_NODE))
         try:
-            watch_over(waiting.connection, self._limits)
+            configure_tcp(waiting.connection, self._limits)
             peer = self._peers.add(
                 waiting.connection,
                 reader=lambda max_bytes, allocate: SealedReader(opener, max_bytes, allocate),

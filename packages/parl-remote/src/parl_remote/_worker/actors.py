@@ -116,7 +116,7 @@ class ActorProcesses:
         self._spares_wanted = _SPARES
         self._closed = False
         self._zygote = zygote
-        loop.add(zygote, self._hear)
+        loop.add(zygote, self._on_readable)
 
     def want(self, count: int) -> None:
         """Order processes so that `count` actors can be taken soon, plus a spare one."""
@@ -155,7 +155,7 @@ class ActorProcesses:
             self._loop.remove(self._zygote)
             self._zygote.close()
 
-    def _hear(self) -> None:
+    def _on_readable(self) -> None:
         reports = self._zygote.reports()
         if reports is None:
             self._zygote_died()
@@ -241,7 +241,7 @@ class ActorProcesses:
             self._try_later(shortage_of(error))
             return
         self._has_zygote = True
-        self._loop.add(self._zygote, self._hear)
+        self._loop.add(self._zygote, self._on_readable)
         self._on_spare()
 
     def _try_later(self, reason: str) -> None:

@@ -120,7 +120,7 @@ class Borrowers:
 
     def _hold(self, lease_id: str, channel: UnixChannel) -> bool:
         """Keep the actor from ending; return False if it has just ended."""
-        if lease_id not in self._held and _say(channel, Kind.HOLD):
+        if lease_id not in self._held and _send_notice(channel, Kind.HOLD):
             self._held.add(lease_id)
         return lease_id in self._held
 
@@ -144,7 +144,7 @@ class Borrowers:
                 self._loop.call_later(_LOOK_AGAIN_S, lambda: self._look_again(lease_id))
         else:
             self._held.discard(lease_id)
-            _say(actor[1], Kind.RELEASE)
+            _send_notice(actor[1], Kind.RELEASE)
 
     def _look_again(self, lease_id: str) -> None:
         self._looking.discard(lease_id)
@@ -159,7 +159,7 @@ class Borrowers:
         self._arrived(link, lease_id)
 
 
-def _say(channel: UnixChannel, kind: Kind) -> bool:
+def _send_notice(channel: UnixChannel, kind: Kind) -> bool:
     """Send an actor a message; return False if it has just ended."""
     with contextlib.suppress(ChannelClosed, ResultTimeout):
         channel.send(pack(kind, 0, 0, 0), 0.0)

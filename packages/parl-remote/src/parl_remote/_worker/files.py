@@ -116,7 +116,7 @@ class Blobs:
         if digest in self._sizes:
             self._give_up(who, digest)  # another program was quicker
             return
-        coming = self._coming(who, digest, size, offset)
+        coming = self._incoming_content(who, digest, size, offset)
         if coming.got != offset or coming.size != size or offset + len(data) > size:
             raise RemoteProtocolError(f"{len(data)} bytes at {offset} of {size} do not follow on {coming.got}")
         try:
@@ -168,7 +168,7 @@ class Blobs:
                 self.discard(digest)
                 excess -= size
 
-    def _coming(self, who: str, digest: str, size: int, offset: int) -> _Incoming:
+    def _incoming_content(self, who: str, digest: str, size: int, offset: int) -> _Incoming:
         if offset == 0:
             self._give_up(who, digest)
             directory = self._directory / "incoming"

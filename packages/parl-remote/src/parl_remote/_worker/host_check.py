@@ -77,12 +77,12 @@ class HostCheck:
             case CheckHost():
                 if len(message.modules) > _MOST_MODULES or len(message.paths) > _MOST_PATHS:
                     raise RemoteError(f"at most {_MOST_MODULES} modules and {_MOST_PATHS} paths can be asked for")
-                self._find_out(link, message.request_id, lambda: report_of(message, self._directory))
+                self._answer_in_thread(link, message.request_id, lambda: report_of(message, self._directory))
             case ReachNode() if self._addresses is not None:
                 addresses = self._addresses(message.node_id)
                 if not addresses:
                     raise RemoteError(f"the master knows no node {message.node_id}")
-                self._find_out(link, message.request_id, lambda: _reach(message.request_id, addresses))
+                self._answer_in_thread(link, message.request_id, lambda: _reach(message.request_id, addresses))
             case _:
                 raise RemoteProtocolError(f"this node does not take {type(message).__name__}")
 
@@ -92,7 +92,7 @@ class HostCheck:
     def close(self) -> None:
         """Do nothing: the threads end by themselves, and do not keep the process alive."""
 
-    def _find_out(self, link: Link, request_id: int, find: Callable[[], Message]) -> None:
+    def _answer_in_thread(self, link: Link, request_id: int, find: Callable[[], Message]) -> None:
         if self._busy >= _MOST_AT_ONCE:
             raise RemoteError(f"this node answers {_MOST_AT_ONCE} questions about its health already; try again")
         self._busy += 1

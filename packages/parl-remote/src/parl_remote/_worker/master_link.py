@@ -101,7 +101,7 @@ class MasterLink:
         self._timer: Timer | None = None
         self._welcome = False
         self._over = False
-        loop.add(channel, self._hear)
+        loop.add(channel, self._on_readable)
         self._send(worker_hello(joined()))
         self._beat()
 
@@ -123,7 +123,7 @@ class MasterLink:
         except (ChannelClosed, ResultTimeout) as error:
             self._end(self._on_lost, str(error))
 
-    def _hear(self) -> None:
+    def _on_readable(self) -> None:
         try:
             while not self._over:
                 message = decode(self._channel.receive(0.0)[0])

@@ -181,14 +181,14 @@ class WorkerNumbers:
         self._paces: dict[str, _CallRates] = {}
         self._due: float | None = None
 
-    def soon(self) -> None:
+    def report_soon(self) -> None:
         """Schedule a report soon, because an actor has started or changed its state."""
         self._look_at(self._loop.now() + _SOON_S)
 
-    def tell_all_again(self) -> None:
+    def report_all(self) -> None:
         """Schedule a report of all actors, for a master that has to learn everything again."""
         self._reported.clear()
-        self.soon()
+        self.report_soon()
 
     def of(self, lease: WorkerLease) -> ActorNumbers:
         """Return the current numbers of an actor."""

@@ -203,14 +203,14 @@ class Worker:
             if lease is not None:
                 self._end(lease, DeathCause(DeathKind.CLIENT_GONE, detail=message.reason))
         else:
-            self._steered(message)
+            self._handle_end_request(message)
 
     def running(self) -> tuple[RunningLease, ...]:
         """Return the leases that run here, for a master that has to learn them again."""
-        self._numbers.tell_all_again()
+        self._numbers.report_all()
         return self._leases.running(self._loop.now())
 
-    def _steered(self, message: Message) -> None:
+    def _handle_end_request(self, message: Message) -> None:
 
         match message:
             case EndActor(lease_id=lease_id) if lease := self._leases.get(lease_id):
@@ -283,10 +283,10 @@ class Worker:
             self._relay.attach(link, lease.actor.address)
         elif lease.channel is not None:
             link.tell(ActorAttached(lease_id))
-            self._give_away(link.hand_over(), lease.channel)
+            self._hand_over_caller(link.hand_over(), lease.channel)
         self._borrowers.attached(link.hello.id, lease_id)
 
-    def _give_away(self, given: tuple[socket.socket, Handover] | None, actor: UnixChannel) -> None:
+    def _hand_over_caller(self, given: tuple[socket.socket, Handover] | None, actor: UnixChannel) -> None:
         """Give the connection of a caller to an actor; without its actor, or its caller, it ends."""
         if given is not None:
             connection, state = given
@@ -353,7 +353,7 @@ class Worker:
         lease.actor = actor
         self._in_use[actor.number] = lease
         self._watch.add(actor.number, actor.pid, lease.start.memory_limit if lease.start is not None else None)
-        self._numbers.soon()
+        self._numbers.report_soon()
         if lease.link is not None:
             self.logs.began(lease.assigned, lease.link.hello, actor.pid, actor.log, already)
             lease.link.tell(ActorStarted(lease.lease_id, actor.address, actor.pid))
@@ -375,7 +375,7 @@ class Worker:
             lease.channel.send(pack(Kind.CLOSE, 0, 1, 0), 0.0)
             lease.is_ending = True
             self._processes.note(actor, cause)
-            self._numbers.soon()
+            self._numbers.report_soon()
 
     def _forget(self, lease_id: str, cause: DeathCause) -> None:
         """End a lease, and notify master, client and borrowers."""
@@ -411,7 +411,7 @@ class Worker:
 
 _MIB = 2**20
 _SIGKILL = 9
-_STILLBORN = (DeathKind.CONSTRUCTOR, DeathKind.IMPORT)
+_START_FAILURES = (DeathKind.CONSTRUCTOR, DeathKind.IMPORT)
 
 
 class ActorEnds:
@@ -437,11 +437,11 @@ class ActorEnds:
             actor: Its process.
             watched: The samples taken while it lived.
         """
-        said = ExitReport.heard(lease.channel) if lease.channel is not None else None
-        if said is not None and said.kind in _STILLBORN:  # later events are consequences of it
-            cause = dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
+        report = ExitReport.receive(lease.channel) if lease.channel is not None else None
+        if report is not None and report.kind in _START_FAILURES:  # later events are consequences of it
+            cause = dataclasses.replace(cause, kind=report.kind, detail=report.detail, exit_code=None)
         elif actor.cause is None:
-            cause = self._by_itself(cause, said, actor)
+            cause = self._unrequested_cause(cause, report, actor)
         return dataclasses.replace(
             cause,
             last_call=cause.last_call or last_method(actor.stats),
@@ -457,10 +457,10 @@ class ActorEnds:
             restarts=lease.assigned.restarts,
         )
 
-    def _by_itself(self, cause: DeathCause, said: ExitReport | None, actor: ActorProcess) -> DeathCause:
+    def _unrequested_cause(self, cause: DeathCause, report: ExitReport | None, actor: ActorProcess) -> DeathCause:
         """Return the cause of an end that this worker did not request."""
-        if said is not None and cause.exit_code == 0:
-            return dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
+        if report is not None and cause.exit_code == 0:
+            return dataclasses.replace(cause, kind=report.kind, detail=report.detail, exit_code=None)
         if cause.kind is DeathKind.SIGNAL and cause.signal == _SIGKILL and not cause.detail:
             hint = self._out_of_memory()
             if hint:

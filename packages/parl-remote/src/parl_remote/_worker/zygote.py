@@ -73,11 +73,11 @@ class _Zygote:
                 _import_and_freeze(_LATER)
             for fd, _ in ready:
                 if fd == control:
-                    self._obey()
+                    self._handle_command()
                 elif fd in self._by_pidfd:
                     self._reap(fd)
 
-    def _obey(self) -> None:
+    def _handle_command(self) -> None:
         try:
             command = json.loads(self._control.recv(_LARGEST_COMMAND) or b"{}")
         except ConnectionError:
@@ -199,7 +199,7 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
         failed = _import_and_freeze(_WARM)
         _expect_elsewhere()
         failed |= _import_and_freeze(preload)
-        _tell_place(directory)
+        _set_value_directory(directory)
         zygote = _Zygote(control, directory, clear)
         zygote.tell(ready=os.getpid(), failed=failed)
         zygote.run()
@@ -209,7 +209,7 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
         os._exit(1)
 
 
-def _tell_place(directory: str) -> None:
+def _set_value_directory(directory: str) -> None:
     """Determine, once for all actors, the directory of values of `put`."""
     object_memory.look_in(directory)
 

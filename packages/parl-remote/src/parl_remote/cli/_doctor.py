@@ -22,7 +22,7 @@ import click
 
 from parl_remote._config import Environment, Limits, environment
 from parl_remote._doctor.local import Finding, Severity, check_here, fine, imports_of, note, problem
-from parl_remote._doctor.reach import ProbeResult, check_reach, probe, why
+from parl_remote._doctor.reach import ProbeResult, check_reach, finding_for, probe
 from parl_remote._links.requests import RequestConnection
 from parl_remote._messages import NodeStatus, Role, Status, StatusRequest
 from parl_remote._messages.parts import CheckHost, HostReport, NodeReached, ReachNode
@@ -415,7 +415,7 @@ def _look_at(target: Target, found: Environment, modules: Sequence[str]) -> Iter
         try:
             cluster = target.cluster(found)
         except RemoteError as error:
-            yield why(error, target.address, found) or problem("key", str(error), "")
+            yield finding_for(error, target.address, found) or problem("key", str(error), "")
             return
         yield from check_cluster(cluster, found, modules)
 

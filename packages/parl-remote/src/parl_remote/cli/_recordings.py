@@ -245,7 +245,7 @@ def timeline_command(
         began = time.time()
         recording: list[tuple[NodeDetail, RequestConnection]] = []
         for node, worker in workers:
-            with _or_left_out(_label(node)):
+            with _skip_unreachable(_label(node)):
                 worker.ask(lambda number: RecordCalls(number, seconds), Done, _ANSWER_S)
                 recording.append((node, worker))
         click.echo(f"Recording {count(len(recording), 'node')} for {seconds:g} s.", err=True)
@@ -254,10 +254,10 @@ def timeline_command(
         ended = time.time()
         actors: list[ActorCalls] = []
         for node, worker in recording:
-            with _or_left_out(_label(node)):
+            with _skip_unreachable(_label(node)):
                 actors += _recorded(node, worker, began)
         events: list[ClusterEvent] = []
-        with _or_left_out("the record of events"):
+        with _skip_unreachable("the record of events"):
             events += (event for event in _events(session.master) if began <= event.at <= ended)
         json.dump(trace_of(actors, events, began, ended), file, separators=(",", ":"))
     calls = sum(len(actor.calls) for actor in actors)
@@ -265,7 +265,7 @@ def timeline_command(
 
 
 @contextlib.contextmanager
-def _or_left_out(what: str) -> Iterator[None]:
+def _skip_unreachable(what: str) -> Iterator[None]:
     """Continue without a node that cannot be asked, for example one that was lost meanwhile, with a message."""
     try:
         yield

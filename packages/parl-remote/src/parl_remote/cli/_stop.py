@@ -73,7 +73,7 @@ def stop_all(run_files: RunFiles, nodes: Sequence[tuple[Path, _Record]], limits:
     deadline = time.monotonic() + _LAST_WORK_S
     for process in (*(node.process for _, node in nodes), *family):
         _ended(process, deadline)
-    _end_the_rest(family)
+    _kill_remaining(family)
     now = on_record(run_files)
     for where, node in nodes:
         if not node.process.alive() and (where, node) in now:  # else another one has begun there since
@@ -137,7 +137,7 @@ def _descendants(roots: Iterable[ProcessRecord]) -> Iterator[ProcessRecord]:
             yield ProcessRecord.of(pid)
 
 
-def _end_the_rest(family: Iterable[ProcessRecord]) -> None:
+def _kill_remaining(family: Iterable[ProcessRecord]) -> None:
     """Kill the processes that did not end with the others, because they were stopped or detached."""
     left = [process for process in family if process.alive()]
     for process in left:
