@@ -213,7 +213,7 @@ class Parts:
         kinds = (framework.children, "_parameters", "_buffers")  # empty ones, too, which may get something
         self._holders = [vars(layer)[kind] for kind in kinds for layer in layers]
         places = [(part, name) for part in self._holders for name in part]
-        places += [(vars(layer), name) for layer in layers for name in _doing(framework, layer)]
+        places += [(vars(layer), name) for layer in layers for name in _behaviour_attributes(framework, layer)]
         self._owners, self._names = [part for part, _ in places], [name for _, name in places]
         self._found = list(map(dict.get, self._owners, self._names))
         self._holders += map(vars, layers)  # their sizes show a method that was set on one layer
@@ -248,7 +248,7 @@ def _hooks(framework: Framework, layers: Iterable[Any]) -> list[Any]:
     return [getattr(layer, name) for layer in layers for name in framework.hooks] + [*framework.global_hooks]
 
 
-def _doing(framework: Framework, layer: Any) -> list[str]:
+def _behaviour_attributes(framework: Framework, layer: Any) -> list[str]:
     """Return the names of a layer's attributes that may change its output: functions, and None in their place."""
     given = [(name, value) for name, value in vars(layer).items() if name not in framework.state]
     kinds = (float, int) if type(layer) in framework.layers else ()  # such as the slope of an activation

@@ -1067,7 +1067,7 @@ class Algorithm:
             return
         setattr(owner, attribute, value.copy() if isinstance(value, np.ndarray) else value)
 
-    def _recollection(self) -> Callable[[], None]:
+    def _model_restorer(self) -> Callable[[], None]:
         """Return a function that sets buffers, plain values and generators of models as they are now."""
         accessors = [self._accessor(generator) for generator in self._generators_of_models().values()]
         generators = [(accessor, accessor.get()) for accessor in accessors if accessor is not None]
@@ -1337,7 +1337,7 @@ class Algorithm:
         def first(array: Any) -> Any:
             return self._tensor(array[:rows])
 
-        put_back = self._recollection()
+        put_back = self._model_restorer()
         switched = [layer for layer in self._layers_by_mode() if layer.training]
         for layer in switched:
             layer.training = False

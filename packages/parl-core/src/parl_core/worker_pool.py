@@ -331,7 +331,7 @@ class WorkerPool:
         slot = self._slots[number]
         found: list[Answer] = []
         if slot.spawning is not None and slot.spawning.done():
-            found += self._welcome(number, slot.spawning)
+            found += self._start_spawned(number, slot.spawning)
         while (answered := slot.answered()) is not None:
             work, future = answered
             try:
@@ -376,7 +376,7 @@ class WorkerPool:
     def _respawn(self, number: int) -> None:
         self._slots[number].spawning = _Spawning(lambda: self._spawn(number), in_thread=self.in_thread)
 
-    def _welcome(self, number: int, spawning: _Spawning) -> list[Answer]:
+    def _start_spawned(self, number: int, spawning: _Spawning) -> list[Answer]:
         """Start the spawned worker; if it was lost meanwhile, spawn another one."""
         slot = self._slots[number]
         slot.spawning = None  # it is taken once, also where this ends the run

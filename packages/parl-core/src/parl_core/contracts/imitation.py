@@ -79,12 +79,12 @@ class BC(CountingUpdates):
     def predict(self, obs: Any, action_mask: Any = None) -> Any:
         """Return the most likely actions: int64 `[batch]` or `[batch, parts]`, or means `[batch, act_dim]`."""
         with self._no_gradients():
-            return self._kept_inside(self._policy(obs, action_mask).mode())
+            return self._clipped_action(self._policy(obs, action_mask).mode())
 
     def sample(self, obs: Any, action_mask: Any = None) -> Any:
         """Draw actions of the policy, shaped as those of `predict`."""
         with self._no_gradients():
-            return self._kept_inside(self._policy(obs, action_mask).sample())
+            return self._clipped_action(self._policy(obs, action_mask).sample())
 
     @learns_from(Transitions, settings=("learning_rate",))
     def learn(self, batch: Transitions, learning_rate: float | None = None) -> Any:
@@ -125,7 +125,7 @@ class BC(CountingUpdates):
     def _policy(self, obs: Any, mask: Any = None) -> Any:
         return self._distribution(self.model.policy(obs), self.actions, mask_of(obs, mask))
 
-    def _kept_inside(self, action: Any) -> Any:
+    def _clipped_action(self, action: Any) -> Any:
         if not self.actions.continuous:
             return action
         inside = action.clip(-1.0, 1.0)
@@ -300,7 +300,7 @@ class DecisionTransformer(CountingUpdates):
     def _rate(self, given: Any) -> Any:
         if given is not None:
             return given
-        return self._value_before_update(lambda: self._now("learning_rate", self.learning_rate) * self._warmth())
+        return self._value_before_update(lambda: self._now("learning_rate", self.learning_rate) * self._warmup_factor())
 
-    def _warmth(self) -> float:
+    def _warmup_factor(self) -> float:
         return min((self.updates + 1) / self.warmup_steps, 1.0)

@@ -19,30 +19,30 @@ from parl_core.env._steps import ArraySpaces
 from parl_core.errors import EnvironmentContractError, HyperparameterError
 
 __all__ = [
+    "CHECKED_SPACES",
     "CHOICES",
-    "LOOKED_INTO",
     "as_beginning",
     "as_flag",
     "as_observation",
     "as_reward",
     "casting_to",
     "choices_of",
+    "explaining_options",
     "name_of",
     "require_equal_spaces",
     "require_info",
     "require_parts",
-    "telling_options",
     "wrong_answer",
     "wrong_observation",
 ]
 
 CHOICES = (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)
-LOOKED_INTO = (gymnasium.spaces.Dict, gymnasium.spaces.Box, *CHOICES)
+CHECKED_SPACES = (gymnasium.spaces.Dict, gymnasium.spaces.Box, *CHOICES)
 """Spaces whose observations numpy would take though they have other keys, are other choices, or would wrap."""
 
 
 @contextlib.contextmanager
-def telling_options(name: str, given: Mapping[str, Any], made_by: Callable[[], Any]) -> Iterator[None]:
+def explaining_options(name: str, given: Mapping[str, Any], made_by: Callable[[], Any]) -> Iterator[None]:
     """Provide a context in which an environment is made, and refuses options with the names of those that it has.
 
     Args:
@@ -208,7 +208,7 @@ def require_parts(env: Any, space: Any, observation: Any, place: str = "") -> No
             f"{list(parts)}: return exactly those, or mend the space"
         )
     for key, part in parts.items():
-        if isinstance(part, LOOKED_INTO):
+        if isinstance(part, CHECKED_SPACES):
             require_parts(env, part, observation[key], f"{place}[{key!r}]")
 
 

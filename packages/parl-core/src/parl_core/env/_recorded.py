@@ -31,10 +31,10 @@ from parl_core.spaces import named, unnamed
 
 __all__ = [
     "RecordedEnv",
-    "kept_beyond",
-    "put_kept",
     "put_statistics",
     "put_statistics_inside",
+    "set_state_beyond_episode",
+    "state_beyond_episode",
     "statistics_inside",
     "statistics_of",
 ]
@@ -242,13 +242,13 @@ def put_statistics(layer: Any, saved: Any) -> None:
             setattr(layer, name, value)
 
 
-def kept_beyond(env: AnyEnv) -> list[Any]:
+def state_beyond_episode(env: AnyEnv) -> list[Any]:
     """Return the state of an environment's layers that outlasts an episode, besides their generators."""
     return _carried(env.env if isinstance(env, RecordedEnv) else env, seed=0)
 
 
-def put_kept(env: AnyEnv, states: list[Any]) -> None:
-    """Continue with the result of `kept_beyond` of an environment of the same kind, which is to be reset next.
+def set_state_beyond_episode(env: AnyEnv, states: list[Any]) -> None:
+    """Continue with the result of `state_beyond_episode` of an environment of the same kind, which is to be reset next.
 
     Raises:
         CheckpointError: It has other layers.

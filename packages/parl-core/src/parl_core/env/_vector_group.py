@@ -20,22 +20,22 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from parl_core.env._contract import (
+    CHECKED_SPACES,
     CHOICES,
-    LOOKED_INTO,
     as_beginning,
     as_flag,
     as_observation,
     as_reward,
     casting_to,
     choices_of,
+    explaining_options,
     require_equal_spaces,
     require_info,
     require_parts,
-    telling_options,
     wrong_answer,
     wrong_observation,
 )
-from parl_core.env._recorded import RecordedEnv, kept_beyond, put_kept
+from parl_core.env._recorded import RecordedEnv, set_state_beyond_episode, state_beyond_episode
 from parl_core.env._steps import (
     Answer,
     ArraySpaces,
@@ -137,7 +137,7 @@ class EnvGroup:
                     infos.append((index, info))
             stacked = self._stack(observations)
         except Exception as error:
-            self._name_the_culprit(error, "reset")
+            self._add_environment_note(error, "reset")
             raise
         self._current = observations
         return stacked, infos
@@ -228,7 +228,7 @@ class EnvGroup:
                     infos.append((index, info))
             stacked = self._stack(observations, None if arrays is None else arrays.observations)
         except Exception as error:
-            self._name_the_culprit(error, "step")
+            self._add_environment_note(error, "step")
             raise
         self._returns += rewards
         if begun:
@@ -270,7 +270,7 @@ class EnvGroup:
                 self._begun[index] = self._now - int(state["steps"])
                 self._over[index] = bool(state["over"])
         except Exception as error:
-            self._name_the_culprit(error, "set_state")
+            self._add_environment_note(error, "set_state")
             raise
 
     def call(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -288,12 +288,12 @@ class EnvGroup:
 
     def get_statistics(self) -> list[list[Any]]:
         """Return the state of each environment that outlasts an episode."""
-        return [kept_beyond(env) for env in self._envs]
+        return [state_beyond_episode(env) for env in self._envs]
 
     def set_statistics(self, states: Sequence[list[Any]]) -> None:
         """Continue with the result of `get_statistics`; a reset has to follow."""
         for env, state in zip(self._envs, states, strict=True):
-            put_kept(env, state)
+            set_state_beyond_episode(env, state)
 
     def observations(self) -> Any:
         """Return the newest observation of every environment, `[count, *obs]`."""
@@ -314,7 +314,7 @@ class EnvGroup:
             # A copy, because some environments reuse the array in which they return observations.
             space = self._space
             is_array = isinstance(space, ArraySpaces) and space.shape
-            if isinstance(space, LOOKED_INTO):
+            if isinstance(space, CHECKED_SPACES):
                 require_parts(self._envs[index], space, observation)
             if is_array:
                 last = np.array(as_observation(self._envs[index], space, observation))
@@ -331,7 +331,7 @@ class EnvGroup:
         space = self._space
         count = len(observations)
         if not isinstance(space, ArraySpaces):
-            if isinstance(space, LOOKED_INTO):
+            if isinstance(space, CHECKED_SPACES):
                 for index, observation in enumerate(observations):
                     self._at = index
                     require_parts(self._envs[index], space, observation)
@@ -377,7 +377,7 @@ class EnvGroup:
         self._at = unlike[0] if unlike else 0
         return wrong_observation(self._envs[self._at], space, observations[self._at])
 
-    def _name_the_culprit(self, error: Exception, method: str) -> None:
+    def _add_environment_note(self, error: Exception, method: str) -> None:
         error.add_note(f"raised in {method} by environment {self._at} of the {len(self._envs)} of its actor")
 
 
@@ -456,7 +456,7 @@ def make_as_it_is(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) ->
         if env not in gymnasium.registry and is_joint(env):
             return make_joint_env(env, **kwargs)
         # The passive checker looks at the first step only, and costs a call on every other.
-        with telling_options(env, kwargs, lambda: gymnasium.spec(env).entry_point):
+        with explaining_options(env, kwargs, lambda: gymnasium.spec(env).entry_point):
             return gymnasium.make(env, disable_env_checker=True, **kwargs)
     if not callable(env):
         raise HyperparameterError(

@@ -46,7 +46,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from parl_core.env._contract import as_observation, as_reward, telling_options
+from parl_core.env._contract import as_observation, as_reward, explaining_options
 from parl_core.env.matrix_games import GAMES
 from parl_core.env.multi_agent import SMACGame, tuple_maker
 from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
@@ -426,7 +426,7 @@ def make_joint_env(env_id: str, **options: Any) -> JointEnv:
     package, _, name = env_id.partition(":")
     if package == "mpe2":
         own.setdefault("state", "obs")  # its own is the same numbers, observed once more
-    with telling_options(env_id, options, lambda: GAMES.get(env_id) or f"{package}.{name}:raw_env"):
+    with explaining_options(env_id, options, lambda: GAMES.get(env_id) or f"{package}.{name}:raw_env"):
         made = maker(**options)
     joint = JointEnv(made, **own)
     _leave_out_checks(joint)

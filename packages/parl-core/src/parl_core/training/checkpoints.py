@@ -218,22 +218,23 @@ class Checkpoints:
             return
         if not self.exact and parts.memory is not None:
             parts.memory.cut_episodes()
-        played = self._played(parts)  # what environments and actors raise has nothing to do with the disk
+        # Outside the try: what environments and actors raise has nothing to do with the disk.
+        collector_state = self._collector_state(parts)
         try:
-            self._write(parts, step, loop(), played)
+            self._write(parts, step, loop(), collector_state)
         except OSError as error:
             raise CheckpointError(self._cannot_write(step, error)) from error
         self._written = step
         if not self.exact and self._environments is not None and parts.collector is not None:
             parts.collector.begin_again(self._environments.reset_seeds(step))
 
-    def _played(self, parts: LoopParts) -> dict[str, Any]:
+    def _collector_state(self, parts: LoopParts) -> dict[str, Any]:
         """Return the state of the collector, which may have to wait for the environments."""
         if self._environments is None or parts.collector is None:
             return {}
         return {"environments": self._environments.get_state(), "collector": parts.collector.get_state()}
 
-    def _write(self, parts: LoopParts, step: int, loop: Mapping[str, Any], played: Mapping[str, Any]) -> None:
+    def _write(self, parts: LoopParts, step: int, loop: Mapping[str, Any], collector_state: Mapping[str, Any]) -> None:
         store, journal = self._folders()
         backend = str(getattr(parts.agent, "BACKEND", ""))
         state: dict[str, Any] = {
@@ -243,7 +244,7 @@ class Checkpoints:
             "random": get_random_state(backend),
             "agent": _agent_state(parts.agent, self._first_values),
             "others": {name: _part_state(part) for name, part in parts.others.items()},
-            **played,
+            **collector_state,
         }
         segments: list[str] = []
         if parts.memory is not None:

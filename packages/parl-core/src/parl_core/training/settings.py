@@ -271,7 +271,7 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
             name, value = "network.hidden", _shape(hidden or (64, 64), name, value)
             hidden = value
         setting = known[name]
-        checked = setting.checked(_whole_way(value, recipe, setting))
+        checked = setting.checked(_over_whole_run(value, recipe, setting))
         if checked != setting.value:
             asked.append(name)
         for path in setting.paths:
@@ -281,7 +281,7 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
                 lines[path] = setting, value
     changed = cast("Recipe", _changed(recipe, changes))
     for path, (setting, value) in lines.items():  # the number of updates depends on the other changes
-        _put(changes, path, _whole_way(value, changed, setting))
+        _put(changes, path, _over_whole_run(value, changed, setting))
     changed = cast("Recipe", _changed(recipe, changes)) if lines else changed
     _refuse_idle_sizes(algorithm, asked, changed.sizes.get("memory"))
     return changed
@@ -437,7 +437,7 @@ class _LinearOverRun:
         raise AssertionError(step)
 
 
-def _whole_way(value: Any, recipe: Recipe, setting: Setting) -> Any:
+def _over_whole_run(value: Any, recipe: Recipe, setting: Setting) -> Any:
     if not isinstance(value, _LinearOverRun):
         return value
     steps: float = recipe.steps

@@ -106,7 +106,7 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
     options |= {"render_mode": render_mode} if render_mode else {}
     root = env_id.rpartition(":")[0].partition(".")[0]
     if root and find_spec(root) is None:  # what is installed is never hidden by a folder of its name
-        _search_here()
+        _search_working_directory()
     if is_joint(env_id):
         if previous_step:
             raise HyperparameterError(f"previous_step is for environments of one agent; {env_id} has several")
@@ -144,14 +144,14 @@ def import_named(module: str) -> None:
     Raises:
         ImportError: There is no module of this name, or it cannot be imported.
     """
-    _search_here()
+    _search_working_directory()
     try:
         import_module(module)
     except ImportError as error:
         raise ImportError(f"--env-module {module} cannot be imported: {error}", name=error.name) from error
 
 
-def _search_here() -> None:
+def _search_working_directory() -> None:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # `python program.py` puts it there, `parl` does not
 
