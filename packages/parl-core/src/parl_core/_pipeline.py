@@ -53,7 +53,7 @@ class Normalization:
     Attributes:
         mean: The mean of observations, `[*obs]`.
         var: The variance of observations, `[*obs]`.
-        clip: The bound of normalised observations, which are cut to [-clip, clip].
+        clip: The bound of normalised observations, which are clipped to [-clip, clip].
         epsilon: The number added to the variance.
     """
 

@@ -465,7 +465,10 @@ class Agent:
         self.training = True
 
     def eval(self) -> None:
-        """Enter evaluation mode, in which learning uses neither; the loops of `parl.training` leave it to learn."""
+        """Enter evaluation mode, in which learning uses neither dropout nor batch statistics.
+
+        The loops of `parl.training` return to training mode to learn.
+        """
         self.alg.eval()
         self.training = False
 

@@ -61,7 +61,7 @@ class ReadableCarrier(Protocol):
     """A carrier whose messages are read by one thread at a time, on behalf of all threads."""
 
     def is_led_here(self) -> bool:
-        """Return whether this thread reads already, and a handler or a finalizer calls meanwhile."""
+        """Return whether this thread reads already, and a handler or a finalizer has interrupted it."""
 
     def lead(self) -> bool:
         """Start to read for all threads; return False if another thread does."""

@@ -100,7 +100,7 @@ class DeathKind(Enum):
     lost its connection. STOPPED: the program disconnected, or the cluster was stopped. CONSTRUCTOR: `__init__` raised.
     IMPORT: its class could not be loaded in the actor. KILLED_BY_USER: `parl.kill`, `xparl kill` or similar. DRAINED:
     its node was drained. RELEASED: no handle of it was left. UNREACHABLE: this process could not connect to it, or its
-    connection ended, because a process of the way has no descriptors or memory left; an actor that another process has
+    connection ended, because a process on the way has no descriptors or memory left; an actor that another process has
     made lives on, and a later call tries to connect again.
     """
 

@@ -28,7 +28,7 @@ from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.spaces import has_agents
 from parl_core.stats import RunningMeanStd, SavedStatistics
 
-__all__ = ["NormalizeVector", "TimeLimitMaskEnv", "VecNormalizeEnv", "cut", "get_ob_rms", "wrap_rms"]
+__all__ = ["NormalizeVector", "TimeLimitMaskEnv", "VecNormalizeEnv", "get_ob_rms", "wrap_rms"]
 
 
 class TimeLimitMaskEnv(ApiWrapper):
@@ -51,8 +51,8 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
         env: An environment whose observation space is a `Box`.
         ob: Whether to normalise observations.
         ret: Whether to normalise rewards.
-        clipob: The bound of observations, which are cut to [-clipob, clipob].
-        cliprew: The bound of rewards, which are cut to [-cliprew, cliprew].
+        clipob: The bound of observations, which are clipped to [-clipob, clipob].
+        cliprew: The bound of rewards, which are clipped to [-cliprew, cliprew].
         gamma: Discount of the sums whose spread scales the rewards.
         epsilon: The number added to variances before the division.
 
@@ -108,7 +108,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
                 self._discounted = self._discounted * self.gamma + scaled
                 if self.training:
                     self.ret_rms.update([self._discounted])
-            scaled = float(cut(scaled / np.sqrt(self.ret_rms.var + self.epsilon), self.cliprew))
+            scaled = float(_clip_finite(scaled / np.sqrt(self.ret_rms.var + self.epsilon), self.cliprew))
         return self._normalized(obs), scaled, terminated, truncated, info
 
     def train(self) -> None:
@@ -156,7 +156,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
         if self.training and np.isfinite(obs).all():
             self.ob_rms.update(np.asarray(obs)[None])
         scaled = (obs - self.ob_rms.mean) / np.sqrt(self.ob_rms.var + self.epsilon)
-        return cut(scaled, self.clipob).astype(np.float32)
+        return _clip_finite(scaled, self.clipob).astype(np.float32)
 
 
 def _seen(env: AnyEnv, *, ob_rms: RunningMeanStd | None, clip_obs: float, epsilon: float) -> AnyEnv:
@@ -169,8 +169,8 @@ def _seen(env: AnyEnv, *, ob_rms: RunningMeanStd | None, clip_obs: float, epsilo
     return seen
 
 
-def cut(scaled: Any, limit: float) -> NDArray[Any]:
-    """Return numbers cut to [-limit, limit], except for infinite ones, which stay visible to checks."""
+def _clip_finite(scaled: Any, limit: float) -> NDArray[Any]:
+    """Return numbers clipped to [-limit, limit], except for infinite ones, which stay visible to checks."""
     clipped: NDArray[Any] = np.clip(scaled, -limit, limit)
     return clipped if np.isfinite(scaled).all() else np.where(np.isinf(scaled), scaled, clipped)
 
@@ -187,7 +187,7 @@ def wrap_rms(
     """Wrap a continuous-control environment for training or evaluation.
 
     Marks truncated steps, keeps the environment's own episode returns in `info["episode"]`, and normalises
-    observations and, in training, rewards; both are cut to [-10, 10].
+    observations and, in training, rewards; both are clipped to [-10, 10].
 
     Args:
         env: An environment whose observation space is a `Box`.
@@ -225,8 +225,8 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         envs: A vector environment with `Box` observations, of any autoreset mode.
         obs: Whether to normalise observations.
         reward: Whether to scale rewards.
-        clip_obs: The bound of observations, which are cut to [-clip_obs, clip_obs].
-        clip_reward: The bound of rewards, which are cut to [-clip_reward, clip_reward].
+        clip_obs: The bound of observations, which are clipped to [-clip_obs, clip_obs].
+        clip_reward: The bound of rewards, which are clipped to [-clip_reward, clip_reward].
         gamma: Discount of the sums whose spread scales the rewards, in [0, 1]: the algorithm's.
         epsilon: The number added to variances before the division.
 
@@ -320,7 +320,7 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         if self.ob_rms is None:
             return observations
         scaled = (observations - self.ob_rms.mean) / np.sqrt(self.ob_rms.var + self.epsilon)
-        return cut(scaled, self.clip_obs).astype(np.float32)
+        return _clip_finite(scaled, self.clip_obs).astype(np.float32)
 
     def normalize_reward(self, rewards: Any, steps: float = 1.0) -> Any:
         """Return rewards in the scale that the agent learns from, by the present statistics, without counting them.
@@ -331,7 +331,7 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         """
         if self.ret_rms is None:
             return rewards
-        return cut(rewards / np.sqrt(self.ret_rms.var + self.epsilon), self.clip_reward * steps)
+        return _clip_finite(rewards / np.sqrt(self.ret_rms.var + self.epsilon), self.clip_reward * steps)
 
     @property
     def raw_observation_space(self) -> gymnasium.Space[Any]:

@@ -233,7 +233,7 @@ class PreviousStep(gymnasium.Wrapper[Any, Any, Any, Any]):
     The entries of a dictionary stay beside the new ones; any other observation becomes the entry `observation`.
 
         previous_action     float32 vector, as `gymnasium.spaces.flatten` gives it: of a choice the one-hot code
-        previous_reward     float32 `[1]`, cut to [-1, 1]
+        previous_reward     float32 `[1]`, clipped to [-1, 1]
 
     Both are zeros in the first step of an episode.
 

@@ -37,7 +37,7 @@ class NoveltyReward:
         train_on_policy(agent, envs, settings, novelty=NoveltyReward(rnd))
 
     Observations are arrays of numbers, or dictionaries of arrays, which count as one vector. They
-    are normalised by running statistics and cut to [-clip, clip]. Novelty is divided by the running
+    are normalised by running statistics and clipped to [-clip, clip]. Novelty is divided by the running
     deviation of its discounted sums, and its returns continue over ends of episodes (paper, sections 2.3 and 2.4). At
     the end of an episode, the observation after the step is the first one of the next episode.
 

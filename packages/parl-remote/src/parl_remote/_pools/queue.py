@@ -42,7 +42,7 @@ class QueueActor:
     """The items of a queue, and the calls that wait for one or for a slot.
 
     Args:
-        maxsize: The most items; 0 has no limit.
+        maxsize: The maximum number of items; 0 for no limit.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -104,7 +104,7 @@ class QueueActor:
             _wake(self._getters)
 
     async def size(self) -> tuple[int, int]:
-        """Return the number of items, and the most that there may be."""
+        """Return the number of items, and the maximum number."""
         return len(self._items), self._maxsize
 
     async def done(self, number: int) -> bool:
