@@ -173,6 +173,18 @@ def test_a_request_for_a_description_fails_at_the_actors_end(part: Borrowers, ac
     assert gone.told == []
 
 
+def test_a_request_that_is_given_up_does_not_hold_the_actor(part: Borrowers, actor: Actor) -> None:
+    seeker, owner = Client("seeker"), Client("owner")
+    for number in (1, 2):
+        part.received(seeker.link, WatchActor(number, LEASE, described=True), [])
+    part.received(seeker.link, UnwatchActor(LEASE, 1), [])
+    part.received(owner.link, DescribeActor(LEASE, "a class"), [])
+    assert seeker.told == [ActorWatched(2, "a1.sock", "a class")]
+    assert actor.read() == [Kind.HOLD]
+    part.received(seeker.link, UnwatchActor(LEASE, 2), [])  # the answer came too late
+    assert actor.read() == [Kind.RELEASE]
+
+
 def test_only_the_owner_describes_an_actor(part: Borrowers) -> None:
     with pytest.raises(RemoteError, match="which it has not made"):
         part.received(Client("another").link, DescribeActor(LEASE, "something else"), [])

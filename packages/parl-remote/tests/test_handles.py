@@ -25,10 +25,13 @@ import parl_remote
 from faults.ports import unused_port
 from parl_remote import ActorLost, ClusterUnreachable, DeathKind, SerializationError, _current, submit, with_options
 from parl_remote._data import serialize
+from parl_remote._links.requests import PendingAnswer
 from parl_remote._program import known_actors
 from parl_remote._program.client import Client
+from parl_remote._program.connection import Connection
 from parl_remote._program.proxy import reference_of
 from parl_remote._program.worker_clients import WorkerClients
+from parl_remote._system.interrupts import interruptible
 from parl_remote.errors import ChannelClosed
 
 
@@ -709,6 +712,71 @@ def test_an_actor_is_found_by_name_once_its_maker_holds_it(clusters: str, monkey
         thread.join(240.0)
     assert found == made
     assert found[0].get() == 3
+
+
+def test_a_look_up_that_is_interrupted_does_not_keep_the_actor(
+    any_cluster: _Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    any_cluster.use("private")
+    holding, go_on = threading.Event(), threading.Event()
+    reference = Client._reference
+
+    def held_back(client: Client, *args: Any) -> Any:
+        holding.set()
+        assert go_on.wait(240.0)
+        return reference(client, *args)
+
+    monkeypatch.setattr(Client, "_reference", held_back)
+    made: list[Any] = []
+    maker = threading.Thread(target=lambda: made.append(parl_remote.with_options(Cell, name="sought")()))
+    maker.start()
+    assert holding.wait(240.0)
+    workers: Any = _current.client()._workers  # type: ignore[attr-defined]
+    ask = workers.ask
+
+    def interrupted(*_: object) -> None:
+        with interruptible:
+            signal.raise_signal(signal.SIGINT)
+
+    def asked(*args: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(PendingAnswer, "result", interrupted)  # where it waits for the answer to what it has sent
+            return ask(*args)
+
+    monkeypatch.setattr(workers, "ask", asked)
+    with pytest.raises(KeyboardInterrupt):
+        parl_remote.get_actor("sought")
+    monkeypatch.undo()
+    go_on.set()
+    maker.join(240.0)
+    pid = made[0].process()
+    made.clear()
+    assert gone(pid)
+
+
+@pytest.mark.parametrize(("kind", "wait"), [(WorkerClients, "ask"), (Connection, "join")])
+def test_a_handle_whose_arrival_is_interrupted_does_not_keep_the_actor(
+    any_cluster: _Clusters, monkeypatch: pytest.MonkeyPatch, kind: type, wait: str
+) -> None:
+    any_cluster.use("private")
+    maker = Maker()
+    cell = maker.make_and_keep()
+    pid, handle = cell.process(), pickle.dumps(cell)
+    del cell
+    waits = getattr(kind, wait)
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        answer = waits(*args, **options)
+        with interruptible:
+            signal.raise_signal(signal.SIGINT)
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, wait, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pickle.loads(handle)
+    maker.drop()
+    assert gone(pid)
 
 
 def test_a_detached_actor_is_refused_where_it_could_not_outlive_the_program(any_cluster: _Clusters) -> None:

@@ -26,6 +26,7 @@ from parl_remote._links.call_messages import ClusterReach
 from parl_remote._options import check_count, check_flag, check_number, seconds_of
 from parl_remote._program.proxy import RemoteMethod, make_proxy, reference_of, unpacked
 from parl_remote._system.facilities import cpu_count
+from parl_remote._system.interrupts import uninterrupted
 from parl_remote._transport.addresses import Address
 from parl_remote._version import __version__
 from parl_remote.errors import RemoteError
@@ -481,9 +482,10 @@ def get_actor(name: str, *, timeout_s: float | None = _LOOK_UP_S) -> Any:
         raise TypeError(f"get_actor takes the name of an actor, not {name!r}")
     timeout_s = seconds_of("timeout_s", timeout_s)
     client = _current.client()
-    found = client.find(name, timeout_s)
-    spec, proxies = unpacked(found.shipped)
-    return make_proxy(proxies, client.borrow(found.place, spec, None), wait=found.wait)
+    with uninterrupted:  # but for its waits: the actor's worker keeps a found actor until there is a connection to it
+        found = client.find(name, timeout_s)
+        spec, proxies = unpacked(found.shipped)
+        return make_proxy(proxies, client.borrow(found.place, spec, None), wait=found.wait)
 
 
 def kill(actor: object) -> None:

@@ -442,9 +442,15 @@ class ActorReached(Message):
 
 @record
 class UnwatchActor(Message):
-    """The client has released the actor."""
+    """The client has released the actor, or waits no longer for the answer to a request.
+
+    Attributes:
+        lease_id: The actor's lease.
+        request_id: The number of the WatchActor that it gives up; 0 if it has released the actor.
+    """
 
     lease_id: str
+    request_id: int = 0
 
 
 @record

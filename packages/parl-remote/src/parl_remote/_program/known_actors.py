@@ -401,18 +401,27 @@ class Borrowing:
 
     def connect(self, place: ActorPlace, record: ActorRecord) -> Connection | None:
         """Connect as `reach` does; return None if the actor has ended or cannot be reached."""
+        before = record.connection
+        try:
+            return self._reached(place, record)
+        except BaseException:  # a handler has ended a wait
+            if record.connection is not before:
+                record.hang_up()
+            if record.outbox is None and self.records.get(place.lease_id) is record:
+                del self.records[place.lease_id]
+            self.unwatch(record)
+            raise
+
+    def _reached(self, place: ActorPlace, record: ActorRecord) -> Connection | None:
         is_watched = False
         former = record.refusal  # until there is another connection, for the calls of the one that was refused
         try:
-            granted = granted_at(place)
-            answer = self._workers.ask(granted, lambda n: WatchActor(n, place.lease_id), self._timeout_s)
-            if not isinstance(answer, ActorWatched):
-                raise RemoteError(f"its worker answered with {type(answer).__name__}")
+            answer = _watch(self._workers, place, self._timeout_s)
             is_watched = True
             if answer.cause is not None:
                 record.end(answer.cause)
                 return None
-            record.channel = self._workers.connect_actor(granted, answer.address)
+            record.channel = self._workers.connect_actor(granted_at(place), answer.address)
             record.connection = connection = self._connect(record, record.channel)
             connection.join(holds=place.lease_id != self._own_lease)
             if isinstance(record.channel, UnixChannel):  # the worker relays other connections, and so knows of them
@@ -427,6 +436,7 @@ class Borrowing:
             if record.refusal is former:
                 detail = f"it cannot be reached from here: {error}"
                 record.end(DeathCause(DeathKind.NODE_LOST, detail=detail))
+                self.unwatch(record)
             record.hang_up()
             return None
         if record.refusal is former:
@@ -470,12 +480,32 @@ def find_named(master: MasterClient, workers: WorkerClients, name: str, timeout_
     assert isinstance(found, ActorFound)  # the master answers with that or with Failed
     place = ActorPlace(found.lease_id, found.node_id, found.node_addresses, found.socket_dir, found.host_id, True)
     left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-    watched = workers.ask(granted_at(place), lambda number: WatchActor(number, place.lease_id, described=True), left_s)
-    assert isinstance(watched, ActorWatched)
+    watched = _watch(workers, place, left_s, described=True)
     if watched.cause is not None:
         raise ActorLost(watched.cause, class_name=f"the actor {name!r}")
     described = read_description(watched.description)
     return FoundActor(place._replace(limit=described.limit, waits=described.waits), described.shipped, described.wait)
+
+
+def _watch(
+    workers: WorkerClients, place: ActorPlace, timeout_s: float | None, *, described: bool = False
+) -> ActorWatched:
+    """Return where an actor is, which its worker keeps for this process from now on, or why it has ended."""
+    numbers: list[int] = []
+
+    def request(number: int) -> WatchActor:
+        numbers.append(number)
+        return WatchActor(number, place.lease_id, described)
+
+    try:
+        answer = workers.ask(granted_at(place), request, timeout_s)
+        if not isinstance(answer, ActorWatched):
+            raise RemoteError(f"its worker answered with {type(answer).__name__}")
+    except BaseException:  # also a handler's; the worker keeps the actor, or will
+        for number in numbers:
+            workers.tell(place.node_id, UnwatchActor(place.lease_id, number))
+        raise
+    return answer
 
 
 def kill_named(master: MasterClient, name: str, timeout_s: float) -> None:

@@ -5,6 +5,7 @@
            --JOIN, on a connection of its own--> actor
            --ActorReached--> Borrowers --RELEASE--> actor           no other borrower is expected
            <-ActorDied-- when it has ended, with the cause
+           --UnwatchActor--> Borrowers --RELEASE--> actor         instead of ActorReached, if it does not come after all
 
 An actor that is busy for long reads no messages meanwhile. So there is one HOLD for all expected borrowers, and no
 RELEASE before the actor has read earlier messages: at most two short messages wait for it.
@@ -69,8 +70,10 @@ class Borrowers:
                 self._watch(link, message)
             case ActorReached(lease_id=lease_id):
                 self._arrived(link, lease_id)
-            case UnwatchActor(lease_id=lease_id):
+            case UnwatchActor(lease_id=lease_id, request_id=0):
                 self._let_go(link, lease_id)
+            case UnwatchActor(lease_id=lease_id, request_id=number):
+                self._give_up(link, lease_id, number)
             case DescribeActor(lease_id=lease_id, description=description):
                 if not self._is_owner(lease_id, link.hello.id):
                     raise RemoteError(f"{link.hello.id} describes {lease_id}, which it has not made")
@@ -149,6 +152,17 @@ class Borrowers:
     def _look_again(self, lease_id: str) -> None:
         self._looking.discard(lease_id)
         self._release(lease_id)
+
+    def _give_up(self, link: Link, lease_id: str, number: int) -> None:
+        """Forget a request whose answer is not awaited any more; it may have been answered already."""
+        waiting = self._undescribed.get(lease_id, [])
+        left = [(other, request) for other, request in waiting if other is not link or request.request_id != number]
+        if len(left) == len(waiting):
+            self._arrived(link, lease_id)
+        elif left:
+            self._undescribed[lease_id] = left
+        else:
+            del self._undescribed[lease_id]
 
     def _let_go(self, link: Link, lease_id: str) -> None:
         watching = self._watching.get(lease_id)
