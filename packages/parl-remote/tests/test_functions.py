@@ -1414,6 +1414,14 @@ def test_idle_workers_give_their_slot_to_actors(connect: Callable[..., None]) ->
     assert list(parl_remote.map(square, range(3))) == [0, 1, 4]  # though no CPU is free
 
 
+def test_a_map_that_is_read_in_part_gives_its_slot_to_actors(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1, lease_timeout_s=PATIENCE_S)
+    results = parl_remote.map(square, range(300), chunksize=10)
+    assert next(results) == 0
+    assert Counter().add(1) == 1
+    assert list(results) == [n * n for n in range(1, 300)]
+
+
 @pytest.mark.parametrize("debug", [False, True])
 def test_functions_have_a_worker_while_actors_have_every_cpu(connect: Callable[..., None], debug: bool) -> None:
     connect(cpu_num=2, debug=debug)

@@ -140,7 +140,7 @@ class Chunk:
         alone: Whether its worker gets no other chunk, because a worker has ended with it.
         answer: The future of the worker's answer, from when the chunk is sent until it is answered.
         future: The future of the call, if the chunk is a call.
-        worker: The reference to the worker that has run it, for generators in that worker.
+        worker: The reference to the worker that has run it, for generators in that worker; None without any.
     """
 
     __slots__ = (
@@ -604,7 +604,8 @@ class Workers:
                 source.measured(chunk, outcome.seconds, size + size_of(outcome.values))
             self._done(worker, chunk)
             self._ready[source] = None
-        chunk.worker = worker.ref
+        if outcome.apart:  # else the chunk, which a map may keep for long, would keep its worker
+            chunk.worker = worker.ref
         self.dispatch()
         if not is_split:
             source.settle(chunk, outcome)
