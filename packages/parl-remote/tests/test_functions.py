@@ -1468,6 +1468,26 @@ def test_busy_workers_give_their_slot_up_when_they_become_idle(
         assert counter.result().add(1) == 1
 
 
+def test_functions_have_a_worker_again_soon_after_the_last_one_was_needed_elsewhere(
+    connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("parl_remote._functions.workers._SHARED_S", 1000.0)
+    connect(cpu_num=2)
+    gates = [tmp_path / "first", tmp_path / "second"]
+    for gate in gates:
+        os.mkfifo(gate)
+    with Executor(2) as executor:
+        held = [executor.submit(hold, str(gate)) for gate in gates]
+        with open(gates[0], "w"), open(gates[1], "w"):  # once both have a worker
+            workers: Any = executor._workers
+            workers.give_back(next(iter(workers._workers)).ref.place.lease_id)  # another program needs it
+        for future in held:
+            future.result(PATIENCE_S)
+        workers.release_idle()  # and an actor of this program the other one
+        assert not workers._workers
+        assert executor.submit(square, 3).result(PATIENCE_S) == 9
+
+
 @pytest.mark.slow
 def test_a_program_gives_workers_back_between_items_when_another_one_waits(
     run_program: Callable[..., subprocess.CompletedProcess[str]],

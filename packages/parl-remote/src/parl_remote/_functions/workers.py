@@ -73,7 +73,8 @@ __all__ = [
 _log = logging.getLogger("parl.remote")
 _executors_log = logging.getLogger("concurrent.futures")  # where the standard library reports failed initializers
 _IDLE_S = 15.0  # less than others wait for resources by default
-_SHARED_S = 5.0  # after a worker was given back none is made for this long, so that a waiting program gets the slot
+# After a worker was given back, only a first one is made for this long, so that a waiting program gets the slot.
+_SHARED_S = 5.0
 _FULL_S = 1.0  # between attempts to make more workers than there were slots for
 _FEWEST_TO_SHARE = 2  # workers: the last one is kept
 _PIECES = 16  # of a chunk with an item that fails it
@@ -280,6 +281,7 @@ class Workers:
         self._makers: list[threading.Thread] = []  # that are to be started
         self._failed_starts = 0
         self._full_until = {False: 0.0, True: 0.0}  # for further workers, and for those that executors insist on
+        self._shared_until = 0.0  # for further workers, not for a first one
         self._dispatching = False
         self._again = False
         self._sweeping = False
@@ -361,7 +363,7 @@ class Workers:
                 return
             (worker,) = wanted
             worker.is_wanted = True
-            self._full_until = dict.fromkeys((False, True), time.monotonic() + _SHARED_S)
+            self._shared_until = time.monotonic() + _SHARED_S
             self._clock.after(_SHARED_S, self.dispatch)
             if worker in self._idle:
                 self._idle.remove(worker)
@@ -447,7 +449,8 @@ class Workers:
         while self._making < wanted:
             is_first = not self._making and all(worker.is_extra for worker in self._workers)
             insist = len(self._workers) + self._making - others < promised
-            if now < self._full_until[insist]:
+            is_shared = now < self._shared_until and bool(self._workers or self._making)
+            if is_shared or now < self._full_until[insist]:
                 return
             self._making += 1
             self._yields = False
