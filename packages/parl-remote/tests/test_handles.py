@@ -154,6 +154,17 @@ def gone(pid: int, within_s: float = 60.0) -> bool:
     return False
 
 
+class Exit:
+    """Ends the program when it is read."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, ()
+
+
+def make_a_cell_beside_an_exit() -> Any:
+    return with_options(Cell, name="beside an exit")(), Exit()
+
+
 @pytest.mark.slow
 def test_an_actor_gets_the_handle_of_another_one_and_calls_it(everywhere: str) -> None:
     cell, other = Cell(5), Cell()
@@ -777,6 +788,15 @@ def test_a_handle_whose_arrival_is_interrupted_does_not_keep_the_actor(
             pickle.loads(handle)
     maker.drop()
     assert gone(pid)
+
+
+def test_an_actor_ends_although_the_result_with_its_handle_could_not_be_read(any_cluster: _Clusters) -> None:
+    any_cluster.use("private")
+    maker = Cell()
+    with pytest.raises(SerializationError, match="SystemExit"):
+        maker.call(make_a_cell_beside_an_exit)
+    with pytest.raises(parl_remote.NoSuchActor):
+        _look_up_to_the_end("beside an exit")
 
 
 def test_a_detached_actor_is_refused_where_it_could_not_outlive_the_program(any_cluster: _Clusters) -> None:

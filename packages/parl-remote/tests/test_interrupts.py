@@ -20,12 +20,12 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import RemoteFuture, _future, submit
+from parl_remote import RemoteFuture, SerializationError, _future, submit
 from parl_remote._data import object_memory
 from parl_remote._future import Waiter, leave_to_parent
 from parl_remote._system import interrupts
 from parl_remote._system.facilities import Waker, wait_for_input
-from parl_remote._system.interrupts import interruptible, uninterrupted
+from parl_remote._system.interrupts import interruptible, undisturbed, uninterrupted
 
 PATIENCE_S = 60.0
 
@@ -51,6 +51,9 @@ class Echo:
     def opened(self) -> int:
         return getattr(self, "open", 0)
 
+    def disturbing(self) -> Any:
+        return Disturbing()
+
 
 @parl_remote.remote_class
 class Whole:
@@ -61,6 +64,19 @@ class Whole:
 class Plain:
     def __init__(self, number: int) -> None:
         self.number = number
+
+
+class Disturbing:
+    """Is read by a function that waits, and Ctrl-C comes meanwhile."""
+
+    def __reduce__(self) -> Any:
+        return wait_while_ctrl_c_comes, ()
+
+
+def wait_while_ctrl_c_comes() -> str:
+    with uninterrupted, interruptible:
+        signal.raise_signal(signal.SIGINT)
+    return "read"
 
 
 @pytest.fixture
@@ -129,6 +145,19 @@ class TestPuttingOff:
                 signal.raise_signal(signal.SIGUSR1)
                 noted.append("undone")
         assert noted == ["raising", "left", "undone", "harmless", "harmless"]
+
+    def test_a_wait_within_undisturbed_steps_ends_before_a_handler_runs(self, noted: list[str]) -> None:
+        def steps() -> None:
+            with uninterrupted:
+                signal.raise_signal(signal.SIGUSR1)
+                with undisturbed, interruptible:
+                    signal.raise_signal(signal.SIGUSR2)
+                    noted.append("waited")
+                noted.append("done")
+
+        with pytest.raises(KeyError):
+            steps()
+        assert noted == ["waited", "done", "harmless", "raising"]
 
     def test_a_handler_may_use_the_package(self, noted: list[str]) -> None:
         def nested(*_: object) -> None:
@@ -483,6 +512,30 @@ class TestPrograms:
     def test_a_map_goes_on_where_it_was(self, shared_cluster: None, alarmed: Alarm, buffersize: int | None) -> None:
         results = parl_remote.map(abs, iter(range(1000)), buffersize=buffersize)
         assert read_all(alarmed, results) == list(range(1000))
+
+    def test_ctrl_c_while_a_result_is_read_is_raised_and_the_result_is_whole(self, shared_cluster: None) -> None:
+        echo = Echo()
+        read, other = submit(echo.disturbing), submit(echo.echo, 3)
+        with pytest.raises(KeyboardInterrupt):
+            other.result()  # the other one comes first
+        assert read.result() == "read"
+        assert other.result() == 3
+        results = parl_remote.map(lambda _: Disturbing(), [1])
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+        assert list(results) == ["read"]
+
+    def test_ctrl_c_that_insists_while_a_result_is_read_is_raised_and_concerns_no_other(
+        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        echo = Echo()
+        read, other = submit(echo.disturbing), submit(echo.echo, 3)
+        monkeypatch.setattr(interrupts, "_LONGEST_DEFERRAL_S", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            other.result()
+        with pytest.raises(SerializationError, match="KeyboardInterrupt"):
+            read.result()
+        assert other.result() == 3
 
     def test_a_queue_keeps_its_items(self, shared_cluster: None, alarmed: Alarm) -> None:
         items: parl_remote.Queue[int] = parl_remote.Queue()

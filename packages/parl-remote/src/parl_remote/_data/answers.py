@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from parl_remote._data import serialize
 from parl_remote._links.call_messages import Flag, Kind, header_of, payload_of
+from parl_remote._system.interrupts import is_by_handler
 from parl_remote._system.texts import class_name_of, cut, described, full_class_name_of, is_heavy, text_of
 from parl_remote.errors import (
     RemoteAttributeError,
@@ -448,6 +449,8 @@ def read_answer(frames: Sequence[memoryview], method: str) -> Answer:
     except RemoteProtocolError:
         raise
     except Exception as error:
+        if is_by_handler(error):
+            raise
         return Answer(error=unreadable(error, method))
     if kind == _RESULT:
         names = None

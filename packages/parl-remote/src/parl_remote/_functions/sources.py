@@ -32,7 +32,7 @@ from parl_remote._functions.worker import CallForm, Code, Outcome, UnreadableRes
 from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._streams import RemoteIterator
-from parl_remote._system.interrupts import Condition, has_own_handlers, is_by_handler, uninterrupted
+from parl_remote._system.interrupts import Condition, has_own_handlers, is_by_handler, undisturbed, uninterrupted
 from parl_remote._system.items import FILL_S, ItemReader
 from parl_remote.errors import NotConnected, ResultTimeout
 
@@ -201,7 +201,8 @@ def read(outcome: Outcome, chunk: Chunk) -> _Read:
     else:
         failures = {}
     try:
-        values = unpack(outcome.values)
+        with undisturbed:
+            values = unpack(outcome.values)
         for place in outcome.apart:
             if type(value := values[place]) is RemoteIterator:
                 value._parl_bind(chunk.worker)

@@ -26,7 +26,7 @@ from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of
 from parl_remote._links.loop import Loop, WritableSource
 from parl_remote._program.answer_reader import UNSENT, AnswerReader
 from parl_remote._program.outbox import Outbox
-from parl_remote._system.interrupts import interruptible
+from parl_remote._system.interrupts import interruptible, is_by_handler, undisturbed
 from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Buffer, Channel, CutMessage
 from parl_remote._transport.unix import UnixChannel
@@ -429,9 +429,12 @@ class Connection(AnswerReader):
                 future._settle(None)
             elif kind == _RESULT and not flags:  # the usual result of other calls: a value alone
                 try:
-                    value = loads(frames[0][HEADER_BYTES:], frames[1:])
+                    with undisturbed:
+                        value = loads(frames[0][HEADER_BYTES:], frames[1:])
                 except BaseException as error:
                     future._settle(None, unreadable(error, future.method))
+                    if is_by_handler(error):
+                        raise
                 else:
                     future._settle(value)
             else:
@@ -441,7 +444,7 @@ class Connection(AnswerReader):
                 self._pending[call_id] = pending  # it fails with all others
             raise
         except Exception as error:  # no memory, or no descriptor
-            if future._settled:
+            if future._settled:  # or of a signal that has insisted
                 raise
             future._settle(None, unreadable(error, future.method))
         finally:
@@ -475,17 +478,23 @@ class Connection(AnswerReader):
         if flags & TICKETS:
             frames, flags = self._from_shared_memory(frames, flags)
         try:
-            if flags & _HANDLES:
-                with reading_from(None if self._shares_memory or self._objects is None else self._objects()):
+            with undisturbed:
+                if flags & _HANDLES:
+                    with reading_from(None if self._shares_memory or self._objects is None else self._objects()):
+                        answer = read_answer(frames, future.method)
+                else:
                     answer = read_answer(frames, future.method)
-                self._confirm(call_id)
-            else:
-                answer = read_answer(frames, future.method)
         except RemoteProtocolError:
             raise
         except BaseException as error:  # such as an exit, of a user's class
+            if flags & _HANDLES:
+                self._confirm(call_id, wanted=False)
             future._settle(None, unreadable(error, future.method))
+            if is_by_handler(error):
+                raise
             return
+        if flags & _HANDLES:
+            self._confirm(call_id)
         if answer.names is not None:
             self._on_names(answer.names)
         future._settle(answer.value, answer.error, cancelled=answer.cancelled)

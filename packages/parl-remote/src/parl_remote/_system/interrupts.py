@@ -4,6 +4,8 @@
         ...
         with interruptible:          # a wait: a handler runs at once, and may raise
             ...
+        with undisturbed:            # its waits are steps like others: a handler runs when `uninterrupted` is left
+            ...
 
 Python runs a handler between any two steps of the main thread, and Ctrl-C, or the alarm behind a program's time limit,
 raises there. State that several steps change, locks and half-written messages would have to survive that everywhere.
@@ -43,6 +45,7 @@ __all__ = [
     "is_by_handler",
     "run_finalizers",
     "take_items",
+    "undisturbed",
     "uninterrupted",
 ]
 
@@ -66,11 +69,14 @@ _deferred_since = 0.0  # when the first of them came
 # Of the main thread: what it is in, the innermost last. A handler that raises in a wait ends the wait at once, so
 # that what follows is not interrupted.
 _within: list[int] = []
-_WAIT, _STEPS, _ENDED_WAIT = range(3)
+_WAIT, _ENDED_WAIT, _HELD_WAIT, _STEPS, _UNDISTURBED = range(5)
 
 
 class _Uninterrupted:
-    __slots__ = ()
+    __slots__ = ("_mark",)
+
+    def __init__(self, mark: int) -> None:
+        self._mark = mark
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function that is uninterrupted, but for its waits."""
@@ -90,11 +96,11 @@ class _Uninterrupted:
                     _look_at(found)
                 for number in _own:
                     _set_handler(number, _defer)
-            _within.append(_STEPS)  # last: a handler that raises before this leaves nothing to be undone
+            _within.append(self._mark)  # last: a handler that raises before this leaves nothing to be undone
 
     def __exit__(self, *_: object) -> None:
         if get_ident() == _main:
-            while _within and _within.pop() != _STEPS:
+            while _within and _within.pop() != self._mark:
                 pass  # a wait in whose first or last step a handler has raised
             if not _within:
                 _give_back()
@@ -107,16 +113,20 @@ class _Interruptible:
 
     def __enter__(self) -> None:
         if get_ident() == _main and _within:
+            if _UNDISTURBED in _within:
+                _within.append(_HELD_WAIT)
+                return
             _within.append(_WAIT)
             if _deferred:
                 _run_handlers(None)
 
     def __exit__(self, *_: object) -> None:
-        if get_ident() == _main and _within and _within[-1] != _STEPS:
+        if get_ident() == _main and _within and _within[-1] < _STEPS:
             _within.pop()
 
 
-uninterrupted = _Uninterrupted()
+uninterrupted = _Uninterrupted(_STEPS)
+undisturbed = _Uninterrupted(_UNDISTURBED)
 interruptible = _Interruptible()
 
 
@@ -202,10 +212,10 @@ def run_finalizers(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Non
 
 
 def is_by_handler(error: BaseException) -> bool:
-    """Return whether a handler that ran in a wait has raised an error."""
+    """Return whether a deferred handler, or one that ran in a wait, has raised an error."""
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code is _defer.__code__:
+        if trace.tb_frame.f_code is _run_handlers.__code__:
             return True
         trace = trace.tb_next
     return False
