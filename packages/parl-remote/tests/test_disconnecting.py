@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -260,6 +262,44 @@ def test_daemon_threads_that_wait_end_with_the_program_and_without_tracebacks() 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_private_cluster_ends_with_a_program_that_is_killed_while_it_connects(
+    run_program: Callable[..., subprocess.CompletedProcess[str]], await_end: Callable[..., float]
+) -> None:
+    program = """
+        import os, signal, parl_remote
+        from parl_remote._program.private_cluster import PrivateCluster
+
+        def killed(cluster):
+            print(cluster.pid, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        PrivateCluster.connect_master = killed
+        parl_remote.connect()
+    """
+    ended = run_program("-c", textwrap.dedent(program))
+    await_end([int(ended.stdout)], Limits().start_timeout_s / 2)  # in which it waits for a program otherwise
+
+
+def test_ctrl_c_while_a_private_cluster_starts_ends_its_process(
+    monkeypatch: pytest.MonkeyPatch, await_end: Callable[..., float]
+) -> None:
+    popen, started = subprocess.Popen, list[int]()
+
+    def start(*args: Any, **options: Any) -> Any:
+        process = popen(*args, **options)
+        started.append(process.pid)
+        signal.raise_signal(signal.SIGINT)
+        return process
+
+    parl_remote.disconnect()
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(KeyboardInterrupt):
+        parl_remote.connect(cpu_num=1)
+    await_end(started)
+    assert len(started) == 1
+    assert _current.peek() is None
+
+
 def test_ctrl_c_while_the_program_ends_says_nothing_and_leaves_nothing(
     run_program: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:

@@ -89,6 +89,7 @@ def open_private(
         cluster = PrivateCluster(found, slots=slots, preload=preload, log_dir=logs)
         try:
             client = _new_client(PRIVATE, cluster, found.limits, files, lease_timeout_s)
+            cluster.connected()
         except BaseException:
             cluster.kill()
             raise
@@ -291,7 +292,7 @@ def connect(
     }
     running = options | {"cpu_num": slots}
     register_fork_handler()  # a fork may come while the lock is held
-    with _changing:
+    with _changing, contextlib.ExitStack() as steps:
         if _current.inside_actor():
             raise RemoteError(
                 "an actor is connected already, to its own cluster. If this parl.connect() is in a module of the "
@@ -317,6 +318,7 @@ def connect(
         else:
             join: Callable[[], Client]
             if address == PRIVATE:
+                steps.enter_context(uninterrupted)  # but for its waits: who is interrupted ends the node it has started
                 client, place = open_private(slots, tuple(preload), lease_timeout_s, log_dir, distributed_files)
                 join = functools.partial(join_private, place, lease_timeout_s, tuple(distributed_files))
             else:

@@ -82,6 +82,25 @@ class _SingleDriverService:
             self._on_gone()
 
 
+class _ConnectingDriver:
+    """A source for a loop that is readable when the driver has connected, or has ended before it could."""
+
+    def __init__(self, held: socket.socket) -> None:
+        self._held = held
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._held.fileno()
+
+    def pending(self) -> bool:
+        """Return False: the descriptor signals everything."""
+        return False
+
+    def close(self) -> None:
+        """Close the socket; the loop must have forgotten this before."""
+        self._held.close()
+
+
 class PrivateNode:
     """The node of a private cluster.
 
@@ -91,6 +110,7 @@ class PrivateNode:
         slots: CPUs to give to actors.
         preload: Modules that the zygote imports once for all actors.
         listening: The socket that the driver has made; None if it could not be passed.
+        driver: The socket that the driver closes when it has connected or ended; None if it could not be passed.
         zygote: The zygote, which may still be importing modules.
     """
 
@@ -102,6 +122,7 @@ class PrivateNode:
         slots: int,
         preload: Sequence[str],
         listening: socket.socket | None,
+        driver: socket.socket | None,
         zygote: ActorSource,
     ) -> None:
         self._loop = Loop()
@@ -152,6 +173,9 @@ class PrivateNode:
             limits=limits,
         )
         self._loop.call_later(limits.start_timeout_s, self._give_up)
+        if driver is not None:
+            self._connecting = _ConnectingDriver(driver)
+            self._loop.add(self._connecting, self._driver_left)
         # Not before it listens, as other nodes do: a program waits for its first actor, and this takes 30 ms.
         self._loop.call_later(_QUIET_S, all_kinds)
 
@@ -167,6 +191,11 @@ class PrivateNode:
         """Kill the remaining actors and release all resources."""
         self._worker.close(DeathCause(DeathKind.STOPPED))
         self._listener.close()
+
+    def _driver_left(self) -> None:
+        self._loop.remove(self._connecting)
+        self._connecting.close()
+        self._give_up()
 
     def _give_up(self) -> None:
         """Stop if the driver has not connected by now, since it was killed before it could."""

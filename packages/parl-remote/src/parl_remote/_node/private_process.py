@@ -30,6 +30,7 @@ class PrivateNodeSettings(NamedTuple):
         directory: The node's private directory, which exists.
         log_directory: The directory of actors' log files.
         listening: Descriptor of the listening socket that the driver has made; -1 if it cannot be passed.
+        driver: Descriptor of a socket that the driver closes when it has connected or ended; -1 if it cannot be passed.
         slots: CPUs to give to actors.
         preload: Modules to import once for all actors.
     """
@@ -37,6 +38,7 @@ class PrivateNodeSettings(NamedTuple):
     directory: str
     log_directory: str
     listening: int
+    driver: int
     slots: int
     preload: tuple[str, ...]
 
@@ -51,13 +53,14 @@ def main(settings_json: str) -> None:
 
     from parl_remote._node.private_node import PrivateNode  # 30 ms, while the zygote warms up
 
-    listening = None if settings.listening < 0 else socket.socket(fileno=settings.listening)
+    listening, driver = map(_passed, (settings.listening, settings.driver))
     node = PrivateNode(
         Path(settings.directory),
         Path(settings.log_directory),
         slots=settings.slots,
         preload=settings.preload,
         listening=listening,
+        driver=driver,
         zygote=zygote,
     )
     signal.signal(signal.SIGTERM, lambda *_: node.stop())
@@ -68,3 +71,7 @@ def main(settings_json: str) -> None:
         shutil.rmtree(Path(settings.directory), ignore_errors=True)
         sys.stdout.flush()
     os._exit(0)
+
+
+def _passed(descriptor: int) -> socket.socket | None:
+    return None if descriptor < 0 else socket.socket(fileno=descriptor)

@@ -3,6 +3,9 @@
 The driver makes the directory and the listening socket and hands the socket to the node, so that it can connect before
 the node reads, without waiting for the socket to appear. Where sockets cannot be handed over (`facilities`) the node
 makes it, and the driver waits for it.
+
+The node also gets one end of a socket pair, whose other end the driver closes once it is connected. If the driver is
+killed before, the node ends at once; where sockets cannot be handed over, it ends when no driver has come for long.
 """
 
 from __future__ import annotations
@@ -51,16 +54,22 @@ class PrivateCluster:
         self._path = self.directory / "node.sock"
         self._log = self.directory / "node.log"
         self._start_timeout_s = environment.limits.start_timeout_s
+        self._connecting: socket.socket | None = None
         logs = self.directory / "logs" if log_dir is None else log_dir.absolute()
         try:
             logs.mkdir(parents=True, exist_ok=True)
             with ExitStack() as undo:
                 log = undo.enter_context(open(self._log, "ab"))
-                inherited = () if is_portable() else (undo.enter_context(_listen_at(self._path)).fileno(),)
+                listening = driver = -1
+                if not is_portable():
+                    self._connecting, theirs = socket.socketpair()
+                    driver = undo.enter_context(_to_pass(theirs)).fileno()
+                    listening = undo.enter_context(_listen_at(self._path)).fileno()
                 settings = {
                     "directory": str(self.directory),
                     "log_directory": str(logs),
-                    "listening": inherited[0] if inherited else -1,
+                    "listening": listening,
+                    "driver": driver,
                     "slots": slots,
                     "preload": preload,
                 }
@@ -71,11 +80,12 @@ class PrivateCluster:
                     stdout=log,
                     stderr=log,
                     env={name: value for name, value in os.environ.items() if name != FORCE_TCP},
-                    pass_fds=inherited,
+                    pass_fds=() if is_portable() else (listening, driver),
                     start_new_session=True,  # Ctrl-C in the driver's terminal is the driver's to handle
                     creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
                 )
         except BaseException:
+            self.connected()
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
 
@@ -118,8 +128,14 @@ class PrivateCluster:
         lines = "".join(f"\n  | {line}" for line in processes.tail(self._log, 20))
         return ClusterUnreachable(f"the private cluster did not start: {reason}{lines}", address="local")
 
+    def connected(self) -> None:
+        """Leave it to the connection, now that there is one, to keep the node alive."""
+        if self._connecting is not None:
+            self._connecting.close()
+
     def close(self) -> None:
         """Wait for the node to end, which it does once this program has disconnected, and clear the directory."""
+        self.connected()
         try:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_SHUTDOWN_S)
@@ -182,7 +198,11 @@ class ParentCluster:
 
 def _listen_at(path: Path) -> socket.socket:
     """Return a listening socket that can be passed to the node."""
-    return socket.socket(fileno=processes.above_stderr(listening_socket(str(path)).detach()))
+    return _to_pass(listening_socket(str(path)))
+
+
+def _to_pass(one: socket.socket) -> socket.socket:
+    return socket.socket(fileno=processes.above_stderr(one.detach()))
 
 
 def _socket_directory(parent: Path) -> Path:
