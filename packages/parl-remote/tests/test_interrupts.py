@@ -23,6 +23,7 @@ import parl_remote
 from parl_remote import RemoteFuture, SerializationError, _future, submit
 from parl_remote._data import object_memory
 from parl_remote._future import Waiter, leave_to_parent
+from parl_remote._pools import pool as pool_module
 from parl_remote._system import interrupts
 from parl_remote._system.facilities import Waker, wait_for_input
 from parl_remote._system.interrupts import interruptible, undisturbed, uninterrupted
@@ -582,6 +583,24 @@ class TestPrograms:
         with parl_remote.ActorPool([Echo(), Echo()]) as pool:
             results = getattr(pool, method)("echo", iter(range(500)))
             assert sorted(read_all(alarmed, results)) == list(range(500))
+
+    def test_a_pool_is_closed_or_can_be_at_whatever_step_a_handler_raises(
+        self, shared_cluster: None, noted: list[str]
+    ) -> None:
+        echo = Echo()
+        pools = [parl_remote.ActorPool([echo])]
+        dispatchers = [pools[0]._dispatcher]
+
+        def look() -> None:
+            pool, dispatcher = pools.pop(), dispatchers.pop()
+            assert dispatcher is not None
+            assert dispatcher._is_stopped or pool._dispatcher is dispatcher
+            pool.close()
+            pools.append(parl_remote.ActorPool([echo]))
+            dispatchers.append(pools[0]._dispatcher)
+
+        at_each_step(noted, lambda: pools[0].close(), look, pool_module.__file__)
+        pools[0].close()
 
     def test_what_a_handler_raises_is_not_taken_for_a_value_that_cannot_be_sent(
         self, shared_cluster: None, alarmed: Alarm

@@ -218,6 +218,7 @@ class ActorPool:
                     self.push(request.result())
             raise
 
+    @uninterrupted
     def close(self, *, wait: bool = True) -> None:
         """Release the actors; a second call does nothing.
 
