@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parl_remote
+from parl_remote._links.requests import PendingAnswer
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.cluster_tables import Instruction, ToClient, ToNode
 from parl_remote._master.placement import FreeIndex, GpuShares
@@ -23,7 +25,7 @@ from parl_remote._messages import (
 )
 from parl_remote._messages.links import Heartbeat
 from parl_remote._messages.overview import WhyWaiting
-from parl_remote._program.master_client import _waits
+from parl_remote._program.master_client import MasterClient, _waits
 from parl_remote._resources import Placement, Resources
 from parl_remote.testing import LoopbackCluster
 
@@ -230,6 +232,20 @@ def test_the_wait_for_a_node_that_is_not_there_is_logged_at_once(
             parl_remote.with_options(Nowhere, node="nowhere", lease_timeout_s=0.5)()
         parl_remote.disconnect()
     assert "Nowhere waits for 1 CPU, up to 0.5 s: there is no node 'nowhere'" in caplog.text
+
+
+def test_a_request_that_waits_for_the_master_alone_is_not_said_to_wait_for_resources(
+    connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explained: list[object] = []
+    connect(cpu_num=1)
+    monkeypatch.setattr(PendingAnswer, "wait", lambda *_: False)  # it answers late
+    monkeypatch.setattr(MasterClient, "_explain", lambda *args: explained.append(args[-1]))
+    monkeypatch.setattr(MasterClient, "_wait_no_longer_than", lambda *_: None)
+    parl_remote.with_options(Nowhere, lease_timeout_s=0)()
+    assert explained == []
+    parl_remote.with_options(Nowhere, lease_timeout_s=30)()
+    assert explained == ["Nowhere waits for 1 CPU, up to 30 s"]
 
 
 def test_a_request_for_one_node_names_that_node_and_holds_back_others_only_there() -> None:

@@ -198,7 +198,8 @@ class MasterClient:
                 if self._held:
                     gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
                 self._on_full(class_name)
-                self._explain(number, answer, _waits(class_name, resources, timeout_s))
+                if timeout_s != 0:  # else it waits for the master alone
+                    self._explain(number, answer, _waits(class_name, resources, timeout_s))
             if timeout_s is not None and not replaces and not answer.done():
                 self._wait_no_longer_than(began + timeout_s, answer)
             return answer.result()
