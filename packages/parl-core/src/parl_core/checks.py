@@ -31,6 +31,7 @@ __all__ = [
     "first_not_finite",
     "for_team_of",
     "listed_parameters",
+    "same_shape",
 ]
 
 
@@ -254,3 +255,22 @@ def check_finite(source: str, figures: Mapping[str, float]) -> None:
             f"{source}: {named}. The weights of this process are spoiled; go back to the last checkpoint, lower the "
             "learning rate or clip gradients, and look for NaN or huge values in observations and rewards"
         )
+
+
+def same_shape(**tensors: Any) -> None:
+    """Raise an error for tensors of different shapes, which would broadcast to another formula.
+
+    An unknown size, -1 in programs of paddle, fits every size.
+
+    Raises:
+        ValueError: Two shapes differ; the message lists all shapes.
+    """
+    first, *rest = tensors.values()
+    for other in rest:
+        if other.shape != first.shape and not _may_be_equal(other.shape, first.shape):
+            listed = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+            raise ValueError(f"shapes differ: {listed}")
+
+
+def _may_be_equal(one: Sequence[int], other: Sequence[int]) -> bool:
+    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))

@@ -15,10 +15,10 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
+from parl_core.checks import same_shape
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import DivergedError
 from parl_paddle._static_graphs import in_program
-from parl_paddle.losses._shapes import same_shape
 
 __all__ = [
     "CategoricalDistribution",

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from parl_core.checks import same_shape
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import DivergedError
-from parl_torch.losses._shapes import same_shape
 
 __all__ = [
     "CategoricalDistribution",

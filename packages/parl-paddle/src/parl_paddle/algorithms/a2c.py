@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from paddle import Tensor
 
-from parl_core.checks import check_real
+from parl_core.checks import check_real, same_shape
 from parl_core.contracts import a2c as contract
 from parl_core.contracts.batches import Rollout
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.data_parallel import joined_sum
-from parl_paddle.losses._shapes import same_shape
 
 __all__ = ["A2C", "A3C"]
 

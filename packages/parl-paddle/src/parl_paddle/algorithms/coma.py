@@ -7,10 +7,10 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
+from parl_core.checks import same_shape
 from parl_core.contracts import coma as contract
 from parl_core.contracts.batches import Rollout
 from parl_paddle.algorithm import Algorithm
-from parl_paddle.losses._shapes import same_shape
 
 __all__ = ["COMA"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import paddle
 from paddle import Tensor
 
+from parl_core.checks import same_shape
 from parl_core.contracts import mappo as contract
 from parl_core.contracts.batches import Rollout
 from parl_core.contracts.ppo import FIGURES
 from parl_paddle.algorithm import Algorithm
-from parl_paddle.losses._shapes import same_shape
 from parl_paddle.losses.value import huber
 
 __all__ = ["IPPO", "MAPPO"]

@@ -7,11 +7,11 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
+from parl_core.checks import same_shape
 from parl_core.contracts import ppo, separate_ppo
 from parl_core.contracts.batches import Rollout
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.distributions import DiagGaussianDistribution
-from parl_paddle.losses._shapes import same_shape
 from parl_paddle.losses.policy import approximate_kl, clipped_surrogate, kl_penalised_surrogate
 from parl_paddle.losses.value import clipped_value_loss, squared_error
 

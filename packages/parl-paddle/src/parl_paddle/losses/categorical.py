@@ -5,8 +5,8 @@ from __future__ import annotations
 import paddle
 from paddle import Tensor
 
+from parl_core.checks import same_shape
 from parl_paddle.distributions import log_softmax
-from parl_paddle.losses._shapes import same_shape
 
 __all__ = ["cross_entropy", "project", "relative_entropy"]
 

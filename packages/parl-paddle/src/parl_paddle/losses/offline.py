@@ -5,8 +5,8 @@ from __future__ import annotations
 import paddle
 from paddle import Tensor
 
+from parl_core.checks import same_shape
 from parl_paddle.data_parallel import mean_of_all
-from parl_paddle.losses._shapes import same_shape
 
 __all__ = ["expectile", "huber", "masked_squared_error", "weighted_imitation"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import paddle
 from paddle import Tensor
 
-from parl_paddle.losses._shapes import same_shape
+from parl_core.checks import same_shape
 
 __all__ = ["quantile_huber"]
 

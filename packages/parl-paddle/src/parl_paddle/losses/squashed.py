@@ -8,7 +8,7 @@ import paddle
 from paddle import Tensor
 from paddle.nn import functional
 
-from parl_paddle.losses._shapes import same_shape
+from parl_core.checks import same_shape
 
 __all__ = ["squashed_gaussian", "squashed_log_prob"]
 

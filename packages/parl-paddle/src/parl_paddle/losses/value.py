@@ -5,7 +5,7 @@ from __future__ import annotations
 import paddle
 from paddle import Tensor
 
-from parl_paddle.losses._shapes import same_shape
+from parl_core.checks import same_shape
 
 __all__ = ["clipped_value_loss", "double_q_learning", "huber", "q_learning", "squared_error", "td_error"]
 

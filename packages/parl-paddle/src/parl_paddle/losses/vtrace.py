@@ -7,7 +7,7 @@ from typing import NamedTuple
 import paddle
 from paddle import Tensor
 
-from parl_paddle.losses._shapes import same_shape
+from parl_core.checks import same_shape
 
 __all__ = ["VTraceReturns", "from_importance_weights", "vtrace"]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from parl_core.checks import check_real
+from parl_core.checks import check_real, same_shape
 from parl_core.contracts import a2c as contract
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
@@ -13,7 +13,6 @@ from parl_torch._chains import Fork, LossReader, Network, Networks, hand_written
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution
-from parl_torch.losses._shapes import same_shape
 
 __all__ = ["A2C", "A3C"]
 

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parl_core.checks import same_shape
 from parl_core.contracts import coma as contract
 from parl_core.contracts.batches import Rollout
 from parl_torch.algorithm import Algorithm
-from parl_torch.losses._shapes import same_shape
 
 __all__ = ["COMA"]
 

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
+from parl_core.checks import same_shape
 from parl_core.contracts import mappo as contract
 from parl_core.contracts.batches import Rollout
 from parl_core.contracts.ppo import FIGURES
 from parl_torch.algorithm import Algorithm
-from parl_torch.losses._shapes import same_shape
 from parl_torch.losses.value import huber
 
 __all__ = ["IPPO", "MAPPO"]

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parl_core.checks import same_shape
 from parl_core.contracts import ppo, separate_ppo
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
@@ -13,7 +14,6 @@ from parl_torch._chains import Fork, LossReader, Network, Networks, hand_written
 from parl_torch.algorithm import Algorithm
 from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
 from parl_torch.losses._proximal import Behaviour, proximal_losses, proximal_slopes
-from parl_torch.losses._shapes import same_shape
 from parl_torch.losses.policy import clipped_surrogate, kl_penalised_surrogate
 from parl_torch.losses.value import squared_error
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from parl_torch.losses._shapes import same_shape
+from parl_core.checks import same_shape
 from parl_torch.losses.policy import clipped_surrogate
 from parl_torch.losses.value import clipped_value_loss, squared_error
 

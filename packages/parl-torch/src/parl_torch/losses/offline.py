@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from parl_core.checks import same_shape
 from parl_torch.data_parallel import mean_of_all
-from parl_torch.losses._shapes import same_shape
 
 __all__ = ["expectile", "huber", "masked_squared_error", "weighted_imitation"]
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from parl_torch.losses._shapes import same_shape
+from parl_core.checks import same_shape
 
 __all__ = ["approximate_kl", "clipped_surrogate", "kl_penalised_surrogate", "log_prob_of_action", "policy_gradient"]
 

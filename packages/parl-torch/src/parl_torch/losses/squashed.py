@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from parl_torch.losses._shapes import same_shape
+from parl_core.checks import same_shape
 
 __all__ = ["squashed_gaussian", "squashed_log_prob"]
 

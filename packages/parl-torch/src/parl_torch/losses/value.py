@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from parl_torch.losses._shapes import same_shape
+from parl_core.checks import same_shape
 
 __all__ = ["clipped_value_loss", "double_q_learning", "huber", "q_learning", "squared_error", "td_error"]
 

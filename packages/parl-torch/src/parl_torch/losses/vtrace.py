@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parl_torch.losses._shapes import same_shape
+from parl_core.checks import same_shape
 
 __all__ = ["VTraceReturns", "from_importance_weights", "vtrace"]
 
