@@ -34,13 +34,14 @@ from parl_core._attached_state import (
 from parl_core._deprecation import REMOVED_ATTRIBUTES, found_or_successor
 from parl_core._nested import holds_tensors, map_nested, rows_of
 from parl_core._small_networks import Framework, HostActing, Way, has_hooks
+from parl_core.backends import Learners
 from parl_core.checks import check_non_negative
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError, UnknownOptionError
 from parl_core.layers import NoisyFc
 from parl_core.model import Model, Weights, check_names, check_weights
 from parl_core.recurrent import has_memory
 
-__all__ = ["Algorithm", "AlgorithmState", "LearningRate", "Optimizer", "require_gradient"]
+__all__ = ["Algorithm", "AlgorithmState", "FrameworkOptimizer", "LearningRate", "Optimizer", "require_gradient"]
 
 _MOST_TRIED = 64  # rows; of as many logarithms one is as good as surely not above 0
 
@@ -240,6 +241,115 @@ class Optimizer(LearningRate):
             check_weights(f"{slot} of the optimizer", known, slots[slot])
         check_weights("step of the optimizer", dict.fromkeys(known, ()), slots["step"])
         return slots["step"], slots["moment1"], slots["moment2"]
+
+
+class FrameworkOptimizer(LearningRate):
+    """An adapter of one of the framework's optimizers for an algorithm, which saves its state.
+
+    Args:
+        optimizer: An optimizer with parameters of the model.
+        parameters: All parameters of the model.
+        max_grad_norm: Limit of the global norm of the gradients; None for no limit.
+        part: The parameters that the optimizer may have; default all.
+
+    Raises:
+        HyperparameterError: `optimizer` is not an optimizer or one that computes losses several times, has no parameter
+            of the model or one of another part, or several processes learn together.
+    """
+
+    BASE: ClassVar[type[Any]]
+    """The base of the framework's optimizers."""
+    EXAMPLE: ClassVar[str]
+    """An optimizer of a model, for messages."""
+
+    _RATES = (*LearningRate._RATES, "_given")
+
+    _learners: Callable[[], Learners]
+    """Backend hook: the processes that learn together."""
+    _given: float | None = None
+
+    def __init__(
+        self,
+        optimizer: Any,
+        parameters: Iterable[Any],
+        max_grad_norm: float | None = None,
+        *,
+        part: Iterable[Any] | None = None,
+    ) -> None:
+        kind = type(optimizer).__name__
+        if not isinstance(optimizer, self.BASE):
+            package = self.BASE.__module__.rpartition(".")[0]
+            raise HyperparameterError(
+                f"optimizer must be one of {package} or parl.optim, got {optimizer!r}: for instance {self.EXAMPLE}"
+            )
+        if self._repeats_losses(optimizer):
+            raise HyperparameterError(
+                f"{kind} computes the loss of one step several times, and updates compute it once: use another "
+                f"optimizer, such as {self.EXAMPLE}"
+            )
+        self.optimizer = optimizer
+        own = set(map(id, self._listed()))
+        if own.isdisjoint(map(id, parameters)):
+            raise HyperparameterError(
+                f"the {kind} has no parameters of this model, so nothing would be learned: make it of the parameters "
+                f"of the model that the algorithm is given, as {self.EXAMPLE}"
+            )
+        if part is not None and not own.issubset(map(id, part)):
+            raise HyperparameterError(
+                f"the {kind} has parameters of another part of the model, whose loss it would also follow: make it of "
+                "what the model lists for its part, such as model.get_actor_params()"
+            )
+        if self._learners().size > 1:
+            raise HyperparameterError("several processes learn together with optimizers of parl.optim: leave it out")
+        self._lr = None
+        self._max_grad_norm = max_grad_norm
+
+    def descend(self, loss: Callable[..., Any], *batch: Any, lr: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Take one step down the gradient of the loss."""
+        value, figures = loss(*batch)
+        self.minimize(value, lr)
+        return value.detach(), {name: figure.detach() for name, figure in figures.items()}
+
+    def minimize(self, loss: Any, lr: float | None = None) -> Any:
+        """Compute gradients of `loss` and take one step; `lr` becomes the learning rate of the optimizer."""
+        raise NotImplementedError
+
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate of the optimizer, of all its groups of parameters, for later steps; see the base."""
+        super().set_lr(lr)
+        self._give(lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the optimizer, and the rates that it was given."""
+        return {**self._accessor().get(), **self._rate_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that `state_dict` returned."""
+        self._accessor().set({name: part for name, part in state.items() if name != "rates"})
+        self._restore_rate(state)
+
+    def _follow(self, lr: float | None) -> None:
+        """Give the optimizer the rate of a step that is requested with one; a rate that a program gave it stays."""
+        if lr is not None and self._rate(lr) != self._given:
+            self._give(self._rate(lr))
+
+    def _give(self, lr: float) -> None:
+        self._given = lr
+        self._set_rate(lr)
+
+    # Backend hooks
+
+    def _repeats_losses(self, optimizer: Any) -> bool:
+        """Return whether one step computes the loss several times."""
+        raise NotImplementedError
+
+    def _set_rate(self, lr: float) -> None:
+        """Set the learning rate of the optimizer itself."""
+        raise NotImplementedError
+
+    def _accessor(self) -> StateAccessor:
+        """Return the functions that read and write the state of the optimizer."""
+        raise NotImplementedError
 
 
 def require_gradient(has_one: bool, owner: str) -> None:
@@ -648,7 +758,9 @@ class Algorithm:
         """
         raise NotImplementedError
 
-    def _adapted(self, optimizer: Any, max_grad_norm: float | None, part: Iterable[Any] | None = None) -> Any:
+    def _adapted(
+        self, optimizer: Any, max_grad_norm: float | None, part: Iterable[Any] | None = None
+    ) -> FrameworkOptimizer:
         """Return an adapter that takes steps with an optimizer of the framework.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import paddle
@@ -214,23 +214,13 @@ class _Slot:
             tensor.set_value(paddle.to_tensor(array, dtype=tensor.dtype, place=tensor.place))
 
 
-class FrameworkOptimizer(contract.LearningRate):
-    """An adapter of one of paddle's optimizers for an algorithm, which saves its state.
+class FrameworkOptimizer(contract.FrameworkOptimizer):
+    """`parl_core.algorithm.FrameworkOptimizer` of paddle; an optimizer's own `grad_clip` replaces `max_grad_norm`."""
 
-    Args:
-        optimizer: An optimizer with parameters of the model, with or without `grad_clip`.
-        parameters: All parameters of the model.
-        max_grad_norm: Limit of the global norm of the gradients if the optimizer has no `grad_clip`; None for no limit.
-        part: The parameters that the optimizer may have; default all.
+    BASE: ClassVar[type[Any]] = paddle.optimizer.Optimizer
+    EXAMPLE: ClassVar[str] = "paddle.optimizer.AdamW(1e-3, parameters=model.parameters())"
 
-    Raises:
-        HyperparameterError: `optimizer` is not an optimizer or one that computes losses several times, has no parameter
-            of the model or one of another part, or several processes learn together.
-    """
-
-    _RATES = (*contract.LearningRate._RATES, "_given")
-
-    _given: float | None = None
+    _learners = staticmethod(learners)
 
     def __init__(
         self,
@@ -240,76 +230,34 @@ class FrameworkOptimizer(contract.LearningRate):
         *,
         part: Iterable[Tensor] | None = None,
     ) -> None:
-        if not isinstance(optimizer, paddle.optimizer.Optimizer):
-            raise HyperparameterError(
-                f"optimizer must be one of paddle.optimizer or parl.optim, got {optimizer!r}: for instance "
-                "paddle.optimizer.AdamW(1e-3, parameters=model.parameters())"
-            )
-        if isinstance(optimizer, paddle.optimizer.LBFGS):
-            raise HyperparameterError(
-                f"{type(optimizer).__name__} computes the loss of one step several times, and updates compute it once: "
-                "use another optimizer, such as paddle.optimizer.AdamW(1e-3, parameters=model.parameters())"
-            )
-        known = set(map(id, parameters))
-        if not known.intersection(map(id, _parameters_of(optimizer))):
-            raise HyperparameterError(
-                f"the {type(optimizer).__name__} has no parameters of this model, so nothing would be learned: make it "
-                "with parameters=model.parameters() of the model that the algorithm is given"
-            )
-        if part is not None and not set(map(id, part)).issuperset(map(id, _parameters_of(optimizer))):
-            raise HyperparameterError(
-                f"the {type(optimizer).__name__} has parameters of another part of the model, whose loss it would also "
-                "follow: make it of what the model lists for its part, such as model.get_actor_params()"
-            )
-        if learners().size > 1:
-            raise HyperparameterError("several processes learn together with optimizers of parl.optim: leave it out")
-        self.optimizer: Any = optimizer
-        self._lr = None
-        if max_grad_norm is not None and self.optimizer._grad_clip is None:
-            self.optimizer._grad_clip = paddle.nn.ClipGradByGlobalNorm(max_grad_norm)
+        super().__init__(optimizer, parameters, max_grad_norm, part=part)
+        if max_grad_norm is not None and optimizer._grad_clip is None:
+            optimizer._grad_clip = paddle.nn.ClipGradByGlobalNorm(max_grad_norm)
 
     def minimize(self, loss: Tensor, lr: float | None = None) -> None:
-        """Compute gradients of `loss` and take one step; `lr` becomes the learning rate of the optimizer."""
         if in_program():
             raise HyperparameterError("programs of build_program take steps with parl.optim: leave optimizer= out")
         self.optimizer.clear_grad()
         contract.require_gradient(not loss.stop_gradient, f"the {type(self.optimizer).__name__}")
         loss.backward()
-        if lr is not None and self._rate(lr) != self._given:  # what a program has given to the optimizer itself stays
-            self._give(self._rate(lr))
+        self._follow(lr)
         self.optimizer.step()
-
-    def set_lr(self, lr: float) -> None:
-        """Set the learning rate of the optimizer for later steps; see the contract."""
-        super().set_lr(lr)
-        self._give(lr)
 
     def get_lr(self) -> float:
         """Return the learning rate of the optimizer."""
         return float(self.optimizer.get_lr())
 
-    def _give(self, lr: float) -> None:
-        self._given = lr
-        self.optimizer.set_lr(lr)
-
     def _listed(self) -> list[Tensor]:
         return _parameters_of(self.optimizer)
 
-    def descend(self, loss: Callable[..., Any], *batch: Any, lr: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """Take one step down the gradient of the loss."""
-        value, figures = loss(*batch)
-        self.minimize(value, lr)
-        return value.detach(), {name: figure.detach() for name, figure in figures.items()}
+    def _repeats_losses(self, optimizer: Any) -> bool:
+        return isinstance(optimizer, paddle.optimizer.LBFGS)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the optimizer, and the rates that it was given."""
-        return {**accessor_of_optimizer(self.optimizer).get(), **self._rate_state()}
+    def _set_rate(self, lr: float) -> None:
+        self.optimizer.set_lr(lr)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
-        own = {name: part for name, part in state.items() if name != "rates"}
-        accessor_of_optimizer(self.optimizer).set(own)
-        self._restore_rate(state)
+    def _accessor(self) -> StateAccessor:
+        return accessor_of_optimizer(self.optimizer)
 
 
 def accessor_of_optimizer(optimizer: Any) -> StateAccessor:

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ from torch._utils import _flatten_dense_tensors
 from torch.nn.parameter import is_lazy
 
 from parl_core import algorithm as contract
+from parl_core._attached_state import StateAccessor
 from parl_core._small_networks import has_hooks
-from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
 from parl_torch._chains import Plan
 from parl_torch._compiled import CompiledGradients, Loss, gradients_of
@@ -262,78 +262,22 @@ class Adam(contract.Optimizer):
         )
 
 
-class FrameworkOptimizer(contract.LearningRate):
-    """An adapter of one of PyTorch's optimizers for an algorithm, which saves its state.
+class FrameworkOptimizer(contract.FrameworkOptimizer):
+    BASE: ClassVar[type[Any]] = torch.optim.Optimizer
+    EXAMPLE: ClassVar[str] = "torch.optim.AdamW(model.parameters(), lr=1e-3)"
 
-    Args:
-        optimizer: An optimizer with parameters of the model, with any `foreach` and `fused`.
-        parameters: All parameters of the model.
-        max_grad_norm: Limit of the global norm of the gradients; None for no limit.
-        part: The parameters that the optimizer may have; default all.
-
-    Raises:
-        HyperparameterError: `optimizer` is not an optimizer or one that computes losses several times, has no parameter
-            of the model or one of another part, or several processes learn together.
-    """
-
-    _RATES = (*contract.LearningRate._RATES, "_given")
-
-    _given: float | None = None
-
-    def __init__(
-        self,
-        optimizer: Any,
-        parameters: Iterable[Tensor],
-        max_grad_norm: float | None = None,
-        *,
-        part: Iterable[Tensor] | None = None,
-    ) -> None:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise HyperparameterError(
-                f"optimizer must be one of torch.optim or parl.optim, got {optimizer!r}: for instance "
-                "torch.optim.AdamW(model.parameters(), lr=1e-3)"
-            )
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
-            raise HyperparameterError(
-                f"{type(optimizer).__name__} computes the loss of one step several times, and updates compute it once: "
-                "use another optimizer, such as torch.optim.AdamW(model.parameters(), lr=1e-3)"
-            )
-        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        known = set(map(id, parameters))
-        if not known.intersection(map(id, self._parameters)):
-            raise HyperparameterError(
-                f"the {type(optimizer).__name__} has no parameters of this model, so nothing would be learned: make it "
-                "from model.parameters() of the model that the algorithm is given"
-            )
-        if part is not None and not set(map(id, part)).issuperset(map(id, self._parameters)):
-            raise HyperparameterError(
-                f"the {type(optimizer).__name__} has parameters of another part of the model, whose loss it would also "
-                "follow: make it of what the model lists for its part, such as model.get_actor_params()"
-            )
-        if learners().size > 1:
-            raise HyperparameterError("several processes learn together with optimizers of parl.optim: leave it out")
-        self.optimizer = optimizer
-        self._lr = None
-        self._max_grad_norm = max_grad_norm
+    _learners = staticmethod(learners)
 
     def minimize(self, loss: Tensor, lr: float | None = None) -> Tensor | None:
-        """Compute gradients of `loss` and take one step; `lr` becomes the learning rate of all groups of parameters."""
         self.optimizer.zero_grad(set_to_none=True)
         contract.require_gradient(loss.requires_grad, f"the {type(self.optimizer).__name__}")
         loss.backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         norm = None
         if self._max_grad_norm is not None:
-            norm = nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
-        if lr is not None and self._rate(lr) != self._given:  # what a program has given to single groups stays
-            self._give(self._rate(lr))
+            norm = nn.utils.clip_grad_norm_(self._listed(), self._max_grad_norm)
+        self._follow(lr)
         self.optimizer.step()
         return norm
-
-    def set_lr(self, lr: float) -> None:
-        """Set the learning rate of all groups of parameters for later steps; see the contract."""
-        super().set_lr(lr)
-        self._give(lr)
 
     def get_lr(self) -> float:
         """Return the learning rate of the first group of parameters."""
@@ -344,25 +288,19 @@ class FrameworkOptimizer(contract.LearningRate):
         """The groups of parameters of the optimizer itself."""
         return [*self.optimizer.param_groups]
 
-    def _give(self, lr: float) -> None:
-        self._given = lr
+    def _listed(self) -> list[Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def _repeats_losses(self, optimizer: torch.optim.Optimizer) -> bool:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        return closure is not None and closure.default is inspect.Parameter.empty
+
+    def _set_rate(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
 
-    def descend(self, loss: Loss, *batch: Any, lr: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Take one step down the gradient of the loss."""
-        value, figures = loss(*batch)
-        self.minimize(value, lr)
-        return value.detach(), {name: figure.detach() for name, figure in figures.items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the optimizer, and the rates that it was given."""
-        return {**self.optimizer.state_dict(), **self._rate_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
-        self.optimizer.load_state_dict({name: part for name, part in state.items() if name != "rates"})
-        self._restore_rate(state)
+    def _accessor(self) -> StateAccessor:
+        return StateAccessor(self.optimizer.state_dict, self.optimizer.load_state_dict)
 
 
 def _global_norm(gradients: list[Tensor], flat: bool) -> Tensor:
