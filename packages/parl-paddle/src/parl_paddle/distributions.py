@@ -6,9 +6,8 @@ All have `sample`, `mode`, `entropy`, `logp` and `kl`; they draw from paddle's g
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import cached_property
-from typing import Any, Protocol
+import sys
+from functools import cached_property, partial, update_wrapper
 
 import numpy as np
 import paddle
@@ -16,7 +15,8 @@ import paddle.nn.functional as F
 from paddle import Tensor
 
 from parl_core.checks import same_shape
-from parl_core.contracts.actions import ActionKind
+from parl_core.contracts import actions as contract
+from parl_core.contracts.actions import PolicyDistribution
 from parl_core.errors import DivergedError
 from parl_paddle._static_graphs import in_program
 
@@ -38,34 +38,6 @@ IMPOSSIBLE = -1e9
 """Logit of what a mask excludes: Paddle's exp() of less is not quite 0, times the smallest number there more than 1."""
 SMALLEST = 1e-20
 """Keeps log(-log(u)) finite."""
-
-
-class PolicyDistribution(Protocol):
-    """A distribution of actions; entropies and log-probabilities are `[batch]`."""
-
-    def sample(self) -> Tensor: ...
-    def mode(self) -> Tensor: ...
-    def entropy(self) -> Tensor: ...
-    def logp(self, actions: Tensor) -> Tensor: ...
-
-
-def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = None) -> PolicyDistribution:
-    """Return the distribution of actions of a kind, from the output of the model's `policy(obs)`.
-
-    Args:
-        output: As described in `ActionKind`; for numbers without choices, `used` of the distribution may follow.
-        kind: The kind of the actions.
-        mask: The mask of the distribution; None without one.
-    """
-    if kind.continuous and kind.nvec is not None:
-        logits, mean, std = output
-        choices = MultiCategoricalDistribution(logits, kind.nvec, mask)
-        return ChoicesAndNumbersDistribution(choices, DiagGaussianDistribution.from_std(mean, std))
-    if kind.continuous:
-        return DiagGaussianDistribution.from_std(*output)
-    if kind.nvec is not None:
-        return MultiCategoricalDistribution(output, kind.nvec, mask)
-    return CategoricalDistribution(output, mask)
 
 
 class CategoricalDistribution:
@@ -116,81 +88,6 @@ class CategoricalDistribution:
         return (paddle.exp(self.log_probabilities) * (self.log_probabilities - other.log_probabilities)).sum(axis=-1)
 
 
-class MultiCategoricalDistribution:
-    """Independent categorical distributions, one for each part of a multi-discrete action.
-
-    Args:
-        logits: Unnormalised log-probabilities of all parts side by side, `[batch, sum(sizes)]`.
-        sizes: Number of choices of each part.
-        mask: `[batch, sum(sizes)]`, as in `CategoricalDistribution`.
-    """
-
-    def __init__(self, logits: Tensor, sizes: Sequence[int], mask: Tensor | None = None) -> None:
-        if logits.shape[-1] != sum(sizes):
-            raise ValueError(f"actions of sizes {list(sizes)} need {sum(sizes)} logits, got {logits.shape[-1]}")
-        masks = [None] * len(sizes) if mask is None else paddle.split(mask, list(sizes), axis=-1)
-        parts = paddle.split(logits, list(sizes), axis=-1)
-        self.parts = [CategoricalDistribution(part, allowed) for part, allowed in zip(parts, masks, strict=True)]
-
-    def sample(self) -> Tensor:
-        """Return actions, int64 `[batch, number of parts]`, each counted from 0."""
-        return paddle.stack([part.sample() for part in self.parts], axis=-1)
-
-    def mode(self) -> Tensor:
-        """Return the most probable choices, int64 `[batch, number of parts]`."""
-        return paddle.stack([part.mode() for part in self.parts], axis=-1)
-
-    def entropy(self) -> Tensor:
-        """Return the sum of the parts' entropies in nats, `[batch]`."""
-        return paddle.add_n([part.entropy() for part in self.parts])
-
-    def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability `[batch]` of actions, int64 `[batch, number of parts]`."""
-        choices = zip(self.parts, paddle.unbind(actions, axis=-1), strict=True)
-        return paddle.add_n([part.logp(choice) for part, choice in choices])
-
-    def kl(self, other: MultiCategoricalDistribution) -> Tensor:
-        """Return KL(self || other) in nats, summed over the parts, `[batch]`."""
-        return paddle.add_n([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)])
-
-
-class ChoicesAndNumbersDistribution:
-    """A distribution of independent choices and numbers, side by side in one row.
-
-    Args:
-        choices: The distribution of the choices.
-        numbers: The distribution of the numbers.
-    """
-
-    def __init__(self, choices: MultiCategoricalDistribution, numbers: DiagGaussianDistribution) -> None:
-        self.choices, self.numbers = choices, numbers
-
-    def sample(self) -> Tensor:
-        """Return actions, floats `[batch, parts + act_dim]`, choices first."""
-        return self._joined(self.choices.sample(), self.numbers.sample())
-
-    def mode(self) -> Tensor:
-        """Return the most probable choices and the means, floats `[batch, parts + act_dim]`."""
-        return self._joined(self.choices.mode(), self.numbers.mode())
-
-    def entropy(self) -> Tensor:
-        """Return the sum of both entropies in nats, `[batch]`."""
-        return self.choices.entropy() + self.numbers.entropy()
-
-    def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-density `[batch]` of actions `[batch, parts + act_dim]`."""
-        count = len(self.choices.parts)
-        return self.choices.logp(actions[..., :count].astype("int64")) + self.numbers.logp(actions[..., count:])
-
-    def kl(self, other: ChoicesAndNumbersDistribution) -> Tensor:
-        """Return KL(self || other) in nats, summed over both parts, `[batch]`."""
-        return self.choices.kl(other.choices) + self.numbers.kl(other.numbers)
-
-    @staticmethod
-    def _joined(choices: Tensor, numbers: Tensor) -> Tensor:
-        return paddle.concat([choices.astype(numbers.dtype), numbers], axis=-1)
-
-
 class SoftCategoricalDistribution(CategoricalDistribution):
     """A categorical distribution with differentiable draws: softmax(logits + Gumbel noise), rows that add up to 1.
 
@@ -204,47 +101,6 @@ class SoftCategoricalDistribution(CategoricalDistribution):
     def logp(self, actions: Tensor) -> Tensor:
         """Return the sum of the log-probabilities, weighted by the soft actions `[batch, act_dim]`; `[batch]`."""
         return (actions * self.log_probabilities).sum(axis=-1)
-
-
-class SoftMultiCategoricalDistribution:
-    """Several soft categorical distributions side by side, as MADDPG uses for multi-discrete actions.
-
-    Args:
-        logits: Unnormalised log-probabilities of all actions side by side, `[batch, sum(high - low + 1)]`.
-        low: Smallest value of each action.
-        high: Largest value of each action.
-
-    Raises:
-        ValueError: The number of logits is another.
-    """
-
-    def __init__(self, logits: Tensor, low: Sequence[int], high: Sequence[int]) -> None:
-        sizes = [int(top) - int(bottom) + 1 for bottom, top in zip(low, high, strict=True)]
-        if min(sizes) < 1 or sum(sizes) != logits.shape[-1]:
-            raise ValueError(f"actions of sizes {sizes} need {sum(sizes)} logits, got {logits.shape[-1]}")
-        self.sizes = sizes
-        self.parts = [SoftCategoricalDistribution(part) for part in paddle.split(logits, sizes, axis=-1)]
-
-    def sample(self) -> Tensor:
-        """Return relaxed one-hot actions side by side, as wide as the logits; gradients flow into the logits."""
-        return paddle.concat([part.sample() for part in self.parts], axis=-1)
-
-    def mode(self) -> Tensor:
-        """Return the most probable values, int64 `[batch, number of actions]`, counted from 0."""
-        return paddle.stack([part.mode() for part in self.parts], axis=-1)
-
-    def entropy(self) -> Tensor:
-        """Return the sum of the actions' entropies in nats, `[batch]`."""
-        return paddle.add_n([part.entropy() for part in self.parts])
-
-    def logp(self, actions: Tensor) -> Tensor:
-        """Return the sum over the actions of `SoftCategoricalDistribution.logp`, `[batch]`; actions as drawn."""
-        columns = paddle.split(actions, self.sizes, axis=-1)
-        return paddle.add_n([part.logp(column) for part, column in zip(self.parts, columns, strict=True)])
-
-    def kl(self, other: SoftMultiCategoricalDistribution) -> Tensor:
-        """Return KL(self || other) in nats, summed over the actions, `[batch]`."""
-        return paddle.add_n([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)])
 
 
 class DiagGaussianDistribution:
@@ -295,6 +151,27 @@ class DiagGaussianDistribution:
 
     def _counted(self, numbers: Tensor) -> Tensor:
         return numbers if self._used is None else numbers * self._used
+
+
+class MultiCategoricalDistribution(contract.MultiCategoricalDistribution):
+    _part, _stacked = CategoricalDistribution, staticmethod(partial(paddle.stack, axis=-1))
+
+
+class SoftMultiCategoricalDistribution(contract.SoftMultiCategoricalDistribution):
+    _part, _stacked = SoftCategoricalDistribution, staticmethod(partial(paddle.stack, axis=-1))
+    _joined = staticmethod(partial(paddle.concat, axis=-1))
+
+
+class ChoicesAndNumbersDistribution(contract.ChoicesAndNumbersDistribution):
+    def _joined(self, choices: Tensor, numbers: Tensor) -> Tensor:
+        return paddle.concat([choices.astype(numbers.dtype), numbers], axis=-1)
+
+
+policy_distribution = update_wrapper(
+    partial(contract.policy_distribution, distributions=sys.modules[__name__]), contract.policy_distribution
+)
+"""Function that returns the distribution of actions of a kind, as `parl_core.contracts.actions.policy_distribution`
+without `distributions`."""
 
 
 def standard_normal_like(tensor: Tensor) -> Tensor:

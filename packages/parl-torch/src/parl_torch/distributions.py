@@ -3,16 +3,16 @@
 All have `sample`, `mode`, `entropy`, `logp` and `kl`; they draw from PyTorch's generator (`torch.manual_seed`).
 """
 
-import itertools
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+import sys
+from functools import partial, update_wrapper
 
 import torch
 from torch import Tensor
 
 from parl_core.checks import same_shape
-from parl_core.contracts.actions import ActionKind
+from parl_core.contracts import actions as contract
+from parl_core.contracts.actions import PolicyDistribution
 from parl_core.errors import DivergedError
 
 __all__ = [
@@ -27,34 +27,6 @@ __all__ = [
 ]
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
-
-
-class PolicyDistribution(Protocol):
-    """A distribution of actions; entropies and log-probabilities are `[batch]`."""
-
-    def sample(self) -> Tensor: ...
-    def mode(self) -> Tensor: ...
-    def entropy(self) -> Tensor: ...
-    def logp(self, actions: Tensor) -> Tensor: ...
-
-
-def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = None) -> PolicyDistribution:
-    """Return the distribution of actions of a kind, from the output of the model's `policy(obs)`.
-
-    Args:
-        output: As described in `ActionKind`; for numbers without choices, `used` of the distribution may follow.
-        kind: The kind of the actions.
-        mask: The mask of the distribution; None without one.
-    """
-    if kind.continuous and kind.nvec is not None:
-        logits, mean, std = output
-        choices = MultiCategoricalDistribution(logits, kind.nvec, mask)
-        return ChoicesAndNumbersDistribution(choices, DiagGaussianDistribution.from_std(mean, std))
-    if kind.continuous:
-        return DiagGaussianDistribution.from_std(*output)
-    if kind.nvec is not None:
-        return MultiCategoricalDistribution(output, kind.nvec, mask)
-    return CategoricalDistribution(output, mask)
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
@@ -180,81 +152,6 @@ class DiagGaussianDistribution:
         return numbers if self._used is None else numbers * self._used
 
 
-class MultiCategoricalDistribution:
-    """Independent categorical distributions, one for each part of a multi-discrete action.
-
-    Args:
-        logits: Unnormalised log-probabilities of all parts side by side, `[batch, sum(sizes)]`.
-        sizes: Number of choices of each part.
-        mask: `[batch, sum(sizes)]`, as in `CategoricalDistribution`.
-    """
-
-    def __init__(self, logits: Tensor, sizes: Sequence[int], mask: Tensor | None = None) -> None:
-        if logits.shape[-1] != sum(sizes):
-            raise ValueError(f"actions of sizes {list(sizes)} need {sum(sizes)} logits, got {logits.shape[-1]}")
-        masks = [None] * len(sizes) if mask is None else _split(mask, sizes)
-        pairs = zip(_split(logits, sizes), masks, strict=True)
-        self.parts = [CategoricalDistribution(part, allowed) for part, allowed in pairs]
-
-    def sample(self) -> Tensor:
-        """Return actions, int64 `[batch, number of parts]`, each counted from 0."""
-        return torch.stack([part.sample() for part in self.parts], dim=-1)
-
-    def mode(self) -> Tensor:
-        """Return the most probable choices, int64 `[batch, number of parts]`."""
-        return torch.stack([part.mode() for part in self.parts], dim=-1)
-
-    def entropy(self) -> Tensor:
-        """Return the sum of the parts' entropies in nats, `[batch]`."""
-        return torch.stack([part.entropy() for part in self.parts]).sum(dim=0)
-
-    def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability `[batch]` of actions, int64 `[batch, number of parts]`."""
-        choices = zip(self.parts, actions.unbind(dim=-1), strict=True)
-        return torch.stack([part.logp(choice) for part, choice in choices]).sum(dim=0)
-
-    def kl(self, other: "MultiCategoricalDistribution") -> Tensor:
-        """Return KL(self || other) in nats, summed over the parts, `[batch]`."""
-        return torch.stack([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)]).sum(dim=0)
-
-
-class ChoicesAndNumbersDistribution:
-    """A distribution of independent choices and numbers, side by side in one row.
-
-    Args:
-        choices: The distribution of the choices.
-        numbers: The distribution of the numbers.
-    """
-
-    def __init__(self, choices: MultiCategoricalDistribution, numbers: DiagGaussianDistribution) -> None:
-        self.choices, self.numbers = choices, numbers
-
-    def sample(self) -> Tensor:
-        """Return actions, floats `[batch, parts + act_dim]`, choices first."""
-        return self._joined(self.choices.sample(), self.numbers.sample())
-
-    def mode(self) -> Tensor:
-        """Return the most probable choices and the means, floats `[batch, parts + act_dim]`."""
-        return self._joined(self.choices.mode(), self.numbers.mode())
-
-    def entropy(self) -> Tensor:
-        """Return the sum of both entropies in nats, `[batch]`."""
-        return self.choices.entropy() + self.numbers.entropy()
-
-    def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-density `[batch]` of actions `[batch, parts + act_dim]`."""
-        count = len(self.choices.parts)
-        return self.choices.logp(actions[..., :count].long()) + self.numbers.logp(actions[..., count:])
-
-    def kl(self, other: "ChoicesAndNumbersDistribution") -> Tensor:
-        """Return KL(self || other) in nats, summed over both parts, `[batch]`."""
-        return self.choices.kl(other.choices) + self.numbers.kl(other.numbers)
-
-    @staticmethod
-    def _joined(choices: Tensor, numbers: Tensor) -> Tensor:
-        return torch.cat([choices.to(numbers.dtype), numbers], dim=-1)
-
-
 class SoftCategoricalDistribution(CategoricalDistribution):
     """A categorical distribution with differentiable draws: softmax(logits + Gumbel noise), rows that add up to 1.
 
@@ -271,46 +168,22 @@ class SoftCategoricalDistribution(CategoricalDistribution):
         return (actions * self.log_probabilities).sum(dim=-1)
 
 
-class SoftMultiCategoricalDistribution:
-    """Several soft categorical distributions side by side, as MADDPG uses for multi-discrete actions.
-
-    Args:
-        logits: Unnormalised log-probabilities of all actions side by side, `[batch, sum(high - low + 1)]`.
-        low: Smallest value of each action.
-        high: Largest value of each action.
-
-    Raises:
-        ValueError: The number of logits is another.
-    """
-
-    def __init__(self, logits: Tensor, low: list[int], high: list[int]) -> None:
-        self.sizes = [top - bottom + 1 for bottom, top in zip(low, high, strict=True)]
-        if logits.shape[-1] != sum(self.sizes):
-            raise ValueError(f"actions of sizes {self.sizes} need {sum(self.sizes)} logits, got {logits.shape[-1]}")
-        self.parts = [SoftCategoricalDistribution(part) for part in _split(logits, self.sizes)]
-
-    def sample(self) -> Tensor:
-        """Return relaxed one-hot actions side by side, as wide as the logits; gradients flow into the logits."""
-        return torch.cat([part.sample() for part in self.parts], dim=-1)
-
-    def mode(self) -> Tensor:
-        """Return the most probable values, int64 `[batch, number of actions]`, counted from 0."""
-        return torch.stack([part.mode() for part in self.parts], dim=-1)
-
-    def entropy(self) -> Tensor:
-        """Return the sum of the actions' entropies in nats, `[batch]`."""
-        return torch.stack([part.entropy() for part in self.parts]).sum(dim=0)
-
-    def logp(self, actions: Tensor) -> Tensor:
-        """Return the sum over the actions of `SoftCategoricalDistribution.logp`, `[batch]`; actions as drawn."""
-        pieces = zip(self.parts, _split(actions, self.sizes), strict=True)
-        return torch.stack([part.logp(piece) for part, piece in pieces]).sum(dim=0)
-
-    def kl(self, other: "SoftMultiCategoricalDistribution") -> Tensor:
-        """Return KL(self || other) in nats, summed over the actions, `[batch]`."""
-        return torch.stack([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)]).sum(dim=0)
+class MultiCategoricalDistribution(contract.MultiCategoricalDistribution):
+    _part, _stacked = CategoricalDistribution, staticmethod(partial(torch.stack, dim=-1))
 
 
-def _split(columns: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    edges = [0, *itertools.accumulate(sizes)]
-    return [columns[..., start:stop] for start, stop in itertools.pairwise(edges)]
+class SoftMultiCategoricalDistribution(contract.SoftMultiCategoricalDistribution):
+    _part, _stacked = SoftCategoricalDistribution, staticmethod(partial(torch.stack, dim=-1))
+    _joined = staticmethod(partial(torch.cat, dim=-1))
+
+
+class ChoicesAndNumbersDistribution(contract.ChoicesAndNumbersDistribution):
+    def _joined(self, choices: Tensor, numbers: Tensor) -> Tensor:
+        return torch.cat([choices.to(numbers.dtype), numbers], dim=-1)
+
+
+policy_distribution = update_wrapper(
+    partial(contract.policy_distribution, distributions=sys.modules[__name__]), contract.policy_distribution
+)
+"""Function that returns the distribution of actions of a kind, as `parl_core.contracts.actions.policy_distribution`
+without `distributions`."""

@@ -1,13 +1,18 @@
 """Kinds of actions (discrete, multi-discrete, continuous), and masks of the discrete ones that are possible.
 
+Below them are the distributions of actions of several parts, which the backends put over their own of one part.
+
 A mask is True (or 1) where an action is possible, `[batch, act_dim]`, of several agents `[batch, agents, act_dim]`. It
 is given as `action_mask=`, or comes with observations that are a dictionary under the key `action_mask`, as in
 PettingZoo.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from operator import add
+from types import ModuleType
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +21,18 @@ from parl_core.checks import check_int
 from parl_core.contracts.batches import actions_column
 from parl_core.errors import HyperparameterError
 
-__all__ = ["ActionKind", "check_mask", "check_possible", "mask_of", "unit_line"]
+__all__ = [
+    "ActionKind",
+    "ChoicesAndNumbersDistribution",
+    "MultiCategoricalDistribution",
+    "PolicyDistribution",
+    "SoftMultiCategoricalDistribution",
+    "check_mask",
+    "check_possible",
+    "mask_of",
+    "policy_distribution",
+    "unit_line",
+]
 
 
 _KEY = "action_mask"
@@ -220,3 +236,153 @@ class ActionKind:
         if action is not None:
             check_possible(action, mask, self.nvec)
         return mask
+
+
+class PolicyDistribution(Protocol):
+    """A distribution of actions; entropies and log-probabilities are `[batch]`."""
+
+    def sample(self) -> Any: ...
+    def mode(self) -> Any: ...
+    def entropy(self) -> Any: ...
+    def logp(self, actions: Any) -> Any: ...
+
+
+def policy_distribution(
+    output: Any, kind: ActionKind, mask: Any = None, *, distributions: ModuleType
+) -> PolicyDistribution:
+    """Return the distribution of actions of a kind, from the output of the model's `policy(obs)`.
+
+    Args:
+        output: As described in `ActionKind`; for numbers without choices, `used` of the distribution may follow.
+        kind: The kind of the actions.
+        mask: The mask of the distribution; None without one.
+        distributions: The backend's module of distributions; its own function of this name needs none.
+    """
+    if kind.continuous and kind.nvec is not None:
+        logits, mean, std = output
+        choices = distributions.MultiCategoricalDistribution(logits, kind.nvec, mask)
+        numbers = distributions.DiagGaussianDistribution.from_std(mean, std)
+        return distributions.ChoicesAndNumbersDistribution(choices, numbers)  # type: ignore[no-any-return]
+    if kind.continuous:
+        return distributions.DiagGaussianDistribution.from_std(*output)  # type: ignore[no-any-return]
+    if kind.nvec is not None:
+        return distributions.MultiCategoricalDistribution(output, kind.nvec, mask)  # type: ignore[no-any-return]
+    return distributions.CategoricalDistribution(output, mask)  # type: ignore[no-any-return]
+
+
+class _SideBySide:
+    """Independent distributions of choices, one for each part of an action: their logarithms add up."""
+
+    _part: ClassVar[type[Any]]
+    """The backend's distribution of one part."""
+    _stacked: Callable[[Sequence[Any]], Any]
+    """Backend hook: columns `[batch]` side by side, `[batch, number of parts]`."""
+
+    def __init__(self, logits: Any, sizes: Sequence[int], *masks: Any) -> None:
+        if min(sizes, default=0) < 1 or sum(sizes) != logits.shape[-1]:
+            raise ValueError(f"actions of sizes {list(sizes)} need {sum(sizes)} logits, got {logits.shape[-1]}")
+        self.sizes = list(sizes)
+        self.parts = [self._part(*pieces) for pieces in zip(*map(self._split, (logits, *masks)), strict=True)]
+
+    def mode(self) -> Any:
+        """Return the most probable choices, int64 `[batch, number of parts]`, counted from 0."""
+        return self._stacked([part.mode() for part in self.parts])
+
+    def entropy(self) -> Any:
+        """Return the sum of the parts' entropies in nats, `[batch]`."""
+        return reduce(add, [part.entropy() for part in self.parts])
+
+    def kl(self, other: Any) -> Any:
+        """Return KL(self || other) in nats, summed over the parts, `[batch]`."""
+        return reduce(add, [mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)])
+
+    def _split(self, columns: Any) -> Any:
+        return columns.split(self.sizes, -1)
+
+
+class MultiCategoricalDistribution(_SideBySide):
+    """Independent categorical distributions, one for each part of a multi-discrete action.
+
+    Args:
+        logits: Unnormalised log-probabilities of all parts side by side, `[batch, sum(sizes)]`.
+        sizes: Number of choices of each part.
+        mask: `[batch, sum(sizes)]`, as in `CategoricalDistribution`.
+
+    Raises:
+        ValueError: The number of logits is another.
+    """
+
+    def __init__(self, logits: Any, sizes: Sequence[int], mask: Any = None) -> None:
+        super().__init__(logits, sizes, *([] if mask is None else [mask]))
+
+    def sample(self) -> Any:
+        """Return actions, int64 `[batch, number of parts]`, each counted from 0."""
+        return self._stacked([part.sample() for part in self.parts])
+
+    def logp(self, actions: Any) -> Any:
+        """Return the log-probability `[batch]` of actions, int64 `[batch, number of parts]`."""
+        return reduce(add, [part.logp(actions[..., i]) for i, part in enumerate(self.parts)])
+
+
+class SoftMultiCategoricalDistribution(_SideBySide):
+    """Several soft categorical distributions side by side, as MADDPG uses for multi-discrete actions.
+
+    Args:
+        logits: Unnormalised log-probabilities of all actions side by side, `[batch, sum(high - low + 1)]`.
+        low: Smallest value of each action.
+        high: Largest value of each action.
+
+    Raises:
+        ValueError: The number of logits is another.
+    """
+
+    _joined: Callable[[Sequence[Any]], Any]
+    """Backend hook: rows side by side."""
+
+    def __init__(self, logits: Any, low: Sequence[int], high: Sequence[int]) -> None:
+        super().__init__(logits, [int(top) - int(bottom) + 1 for bottom, top in zip(low, high, strict=True)])
+
+    def sample(self) -> Any:
+        """Return relaxed one-hot actions side by side, as wide as the logits; gradients flow into the logits."""
+        return self._joined([part.sample() for part in self.parts])
+
+    def logp(self, actions: Any) -> Any:
+        """Return the sum over the actions of `SoftCategoricalDistribution.logp`, `[batch]`; actions as drawn."""
+        return reduce(add, [part.logp(piece) for part, piece in zip(self.parts, self._split(actions), strict=True)])
+
+
+class ChoicesAndNumbersDistribution:
+    """A distribution of independent choices and numbers, side by side in one row.
+
+    Args:
+        choices: The distribution of the choices, a `MultiCategoricalDistribution`.
+        numbers: The distribution of the numbers, a `DiagGaussianDistribution`.
+    """
+
+    def __init__(self, choices: Any, numbers: Any) -> None:
+        self.choices, self.numbers = choices, numbers
+
+    def sample(self) -> Any:
+        """Return actions, floats `[batch, parts + act_dim]`, choices first."""
+        return self._joined(self.choices.sample(), self.numbers.sample())
+
+    def mode(self) -> Any:
+        """Return the most probable choices and the means, floats `[batch, parts + act_dim]`."""
+        return self._joined(self.choices.mode(), self.numbers.mode())
+
+    def entropy(self) -> Any:
+        """Return the sum of both entropies in nats, `[batch]`."""
+        return self.choices.entropy() + self.numbers.entropy()
+
+    def logp(self, actions: Any) -> Any:
+        """Return the log-density `[batch]` of actions `[batch, parts + act_dim]`."""
+        count = len(self.choices.parts)
+        return self.choices.logp(actions[..., :count]) + self.numbers.logp(actions[..., count:])
+
+    def kl(self, other: Any) -> Any:
+        """Return KL(self || other) in nats, summed over both parts, `[batch]`."""
+        return self.choices.kl(other.choices) + self.numbers.kl(other.numbers)
+
+    def _joined(self, choices: Any, numbers: Any) -> Any:
+        """Backend hook: both side by side, in the dtype of the numbers."""
+        raise NotImplementedError
