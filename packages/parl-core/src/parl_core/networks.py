@@ -23,6 +23,7 @@
     DiscreteActorCritic        vectors   -> policy; action values by two critics DiscreteSAC
     NoveltyNetwork             vectors   -> features twice; value of novelty     RND
     ImplicitActorCritic        vectors   -> Gaussian; two critics; state's value IQL
+    TrajectoryTransformer      windows   -> action of each step                  DecisionTransformer
 
 Actor-critics start from orthogonal weights (Saxe et al. 2014) with the gains of OpenAI's baselines, the last layer of
 the policy nearly at zero, so that it begins close to uniform.
@@ -34,7 +35,7 @@ from inspect import signature
 from itertools import accumulate, pairwise
 from math import sqrt
 from types import MappingProxyType, ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from parl_core._encoders import Layer, SpacePart
 from parl_core.checks import check_fraction, check_int, check_sizes
@@ -73,6 +74,8 @@ __all__ = [
     "SharedActorCritic",
     "SimBa",
     "SquashedActorCritic",
+    "TrajectoryTransformer",
+    "TransformerBlock",
     "TwinActorCritic",
 ]
 
@@ -1076,3 +1079,139 @@ class ImplicitActorCritic(_ContinuousActorCritic):
         """Return the values of both critics, each `[batch]`."""
         q1, q2 = self._critics(obs, action, 2)
         return q1, q2
+
+
+class TransformerBlock(Layer):
+    """A block of GPT-2: attention behind a normalisation, then two layers behind another, each beside a shortcut.
+
+    Args:
+        hidden: Width of the tokens.
+        heads: Number of attention heads.
+        dropout: Probability of dropout in training mode.
+    """
+
+    _linear: ClassVar[Callable[..., Any]]
+    """Class of fully connected layers of known sizes."""
+    _norm: ClassVar[Callable[..., Any]]
+    _dropout: ClassVar[Callable[..., Any]]
+    _gelu: Callable[..., Any]
+    """GELU by tanh."""
+
+    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = self._norm(hidden)
+        self.query_key_value = self._linear(hidden, 3 * hidden)
+        self.project = self._linear(hidden, hidden)
+        self.norm2 = self._norm(hidden)
+        self.widen = self._linear(hidden, 4 * hidden)
+        self.narrow = self._linear(4 * hidden, hidden)
+        self.dropout = self._dropout(dropout)
+
+    if TYPE_CHECKING:
+
+        def __call__(self, tokens: Any, bias: Any) -> Any: ...  # type: ignore[override]  # other layers take one input
+
+    def forward(self, tokens: Any, bias: Any) -> Any:
+        """Return the block's outputs `[batch * length, hidden]`.
+
+        Args:
+            tokens: The inputs, one sequence's after another's: frameworks then multiply one matrix, not one a sequence.
+            bias: Added to the scores of attention, `[batch or 1, 1, length, length]`.
+        """
+        reshape, swap = self._layers.reshape, self._layers.transpose
+        length, width = bias.shape[-1], tokens.shape[-1]
+        split = reshape(self.query_key_value(self.norm1(tokens)), [-1, length, 3, self.heads, width // self.heads])
+        query, key, value = (swap(split[:, :, i], [0, 2, 1, 3]) for i in range(3))
+        scores = (query @ swap(key, [0, 1, 3, 2])) / sqrt(width // self.heads)
+        attention = self.dropout(self._layers.softmax(scores + bias))
+        seen = reshape(swap(attention @ value, [0, 2, 1, 3]), [-1, width])
+        tokens = tokens + self.dropout(self.project(seen))
+        return tokens + self.dropout(self.narrow(self._gelu(self.widen(self.norm2(tokens)))))
+
+
+class TrajectoryTransformer(Model):
+    """A network that predicts the action of each step from earlier steps, the return-to-go and the observation.
+
+        ... R_t  s_t  a_t  R_t+1  s_t+1  a_t+1 ...      three tokens a step, each with its step's embedding added
+                    │                 │
+               action a_t        action a_t+1           predicted at the observations' tokens, from all up to them
+
+    Chen et al. 2021 (arXiv:2106.01345), figure 1.
+
+    Args:
+        obs_dim: Size of an observation.
+        act_dim: Size of an action, whose numbers are in [-1, 1].
+        hidden: Width, a multiple of `heads`; default 128 (paper, table 9).
+        layers: Number of blocks; default 3.
+        heads: Number of attention heads; default 1.
+        max_timestep: Length of the longest episode, in steps.
+        dropout: Probability of dropout in training mode, 0 to below 1; default 0.1.
+
+    Raises:
+        HyperparameterError: An argument is invalid.
+    """
+
+    _layers: Any
+    _layer_list: ClassVar[Callable[..., Any]]
+    _embedding: ClassVar[Callable[..., Any]]
+    """Class of tables of known sizes."""
+    _block: ClassVar[type[TransformerBlock]]
+    """`TransformerBlock` on the framework."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        act_dim: int,
+        hidden: int = 128,
+        layers: int = 3,
+        heads: int = 1,
+        max_timestep: int = 1000,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        for name, value in (("obs_dim", obs_dim), ("act_dim", act_dim), ("layers", layers), ("heads", heads)):
+            check_int(name, value)
+        if check_int("hidden", hidden) % heads:
+            raise HyperparameterError(f"hidden must be a multiple of heads={heads}, got {hidden}")
+        linear, norm = self._block._linear, self._block._norm
+        self.obs_dim, self.act_dim = obs_dim, act_dim
+        self.max_timestep = check_int("max_timestep", max_timestep)
+        self.embed_timestep = self._embedding(max_timestep, hidden)
+        self.embed_return = linear(1, hidden)
+        self.embed_obs = linear(obs_dim, hidden)
+        self.embed_action = linear(act_dim, hidden)
+        self.norm = norm(hidden)
+        self.dropout = self._block._dropout(dropout)
+        self.blocks = self._layer_list([self._block(hidden, heads, dropout) for _ in range(layers)])
+        self.last_norm = norm(hidden)
+        self.head = linear(hidden, act_dim)
+        self._start()
+
+    def _start(self) -> None:
+        """Backend hook: give initial weights as GPT-2 has them, normal with deviation 0.02, where layers have others."""
+
+    def forward(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
+        """Return actions `[batch, K, act_dim]` in [-1, 1]; the arguments are those of `parl_core.offline.Window`."""
+        reshape = self._layers.reshape
+        when = self.embed_timestep(timestep)
+        parts = [self.embed_return(return_to_go), self.embed_obs(obs), self.embed_action(action)]
+        tokens = self._layers.stack([part + when for part in parts], axis=2)
+        steps, hidden = tokens.shape[1], tokens.shape[3]
+        tokens = self.dropout(self.norm(reshape(tokens, [-1, hidden])))
+        bias = self._bias(mask, when.dtype)
+        for block in self.blocks:
+            tokens = block(tokens, bias)
+        of_obs = self.last_norm(reshape(tokens, [-1, 3, hidden])[:, 1])
+        return reshape(self.head(of_obs).tanh(), [-1, steps, self.act_dim])
+
+    def _bias(self, mask: Any, dtype: Any) -> Any:
+        """Return what hides later tokens and padding from attention, `[batch, 1, 3 * K, 3 * K]`: -1e9, elsewhere 0.
+
+        A padded token may look at itself, because attention to nothing is not a number.
+        """
+        there = self._layers.cast(mask, "float32").repeat_interleave(3, 1)
+        place = (there[:1] * 0.0 + 1.0).cumsum(1)
+        visible = (place.unsqueeze(1) <= place.unsqueeze(2)) & self._layers.cast(there.unsqueeze(1), "bool")
+        visible = visible | (place.unsqueeze(1) == place.unsqueeze(2))
+        return (self._layers.cast(visible, dtype) * 1e9 - 1e9).unsqueeze(1)
