@@ -52,6 +52,7 @@ CASES: list[tuple[str, Callable[..., Any], tuple[Any, ...], Any]] = [
     ("stack", lambda x, y: layers.stack([x, y], axis=1), (X, Y), np.stack([X, Y], axis=1)),
     ("flatten", layers.flatten, (IMAGES,), IMAGES.reshape(1, -1)),
     ("flatten_from_2", lambda x: layers.flatten(x, axis=2), (IMAGES,), IMAGES.reshape(2, -1)),
+    ("flatten_a_vector", lambda x: layers.flatten(x[0]), (X,), X[0].reshape(-1, 1)),
     ("flatten_from_0", lambda x: layers.flatten(x, axis=0), (X,), X.reshape(1, -1)),
     ("reshape", lambda x: layers.reshape(x, [0, -1, 4]), (IMAGES,), IMAGES.reshape(1, 8, 4)),
     ("squeeze", lambda x: layers.squeeze(x, [1]), (LABELS,), LABELS[:, 0]),

@@ -13,6 +13,7 @@ original, whichever runs first, and the framework's seed at the model's construc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, update_wrapper
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -41,20 +42,28 @@ __all__ = [
     "activation",
     "argmax",
     "check_dtype",
-    "check_pool_type",
     "clip",
+    "create_parameter",
+    "cross_entropy",
     "elementwise_add",
     "elementwise_div",
     "elementwise_max",
     "elementwise_min",
     "elementwise_mul",
     "elementwise_sub",
+    "filled_in",
+    "flatten",
     "mean",
-    "new_parameter",
+    "pool2d",
+    "reduce_max",
     "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
     "reduce_sum",
+    "softmax_with_cross_entropy",
     "square_error_cost",
     "squeeze",
+    "unsqueeze",
 ]
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -506,14 +515,37 @@ TrainedDtype = Literal["float16", "float32", "float64"]
 _TRAINED_DTYPES: tuple[TrainedDtype, ...] = ("float16", "float32", "float64")
 
 
-def new_parameter(
-    shape: Sequence[int], dtype: str, is_bias: bool, default_initializer: Initializer | None
-) -> tuple[tuple[int, ...], TrainedDtype, Constant | Uniform | Normal | NDArray[np.float64]]:
-    """Check the arguments of `create_parameter` and return the parameter's shape, dtype and initial values.
+def create_parameter(
+    shape: Sequence[int],
+    dtype: str = "float32",
+    is_bias: bool = False,
+    default_initializer: Initializer | None = None,
+    name: str | None = None,  # noqa: ARG001 - PARL 1.x's programs give it
+    *,
+    make: Callable[[tuple[int, ...], TrainedDtype, Constant | Uniform | Normal | NDArray[np.float64]], Any],
+) -> Any:
+    """Return a trainable parameter; assign it to an attribute of a model, which is then trained with it.
+
+        self.log_std = parl.layers.create_parameter([act_dim], default_initializer=-0.5)
+
+    Args:
+        shape: Shape of the parameter; `[]` for a single number.
+        dtype: Dtype of the parameter, such as `"float32"`.
+        is_bias: True for initial values of 0; other parameters have uniform initial values (Glorot & Bengio 2010).
+        default_initializer: The initial value instead, `Constant`, `Uniform` or `Normal` of parl_core.layers, or a
+            function that takes the shape and returns an array.
+        name: No effect; the parameter has the name of the model's attribute.
+        make: The backend's function of shape, dtype and initial values; `parl.layers.create_parameter` needs none.
 
     Raises:
         HyperparameterError: The shape, the dtype or the initial values are invalid.
     """
+    return make(*_new_parameter(shape, dtype, is_bias, default_initializer))
+
+
+def _new_parameter(
+    shape: Sequence[int], dtype: str, is_bias: bool, default_initializer: Initializer | None
+) -> tuple[tuple[int, ...], TrainedDtype, Constant | Uniform | Normal | NDArray[np.float64]]:
     if isinstance(shape, (str, int)):
         raise HyperparameterError(f"shape must list the sizes of all dimensions, such as [3] or [8, 4], got {shape!r}")
     sizes = tuple(check_int(f"shape[{i}]", size) for i, size in enumerate(shape))
@@ -550,6 +582,25 @@ def reduce_sum(input: Any, dim: int | Sequence[int] | None = None, keep_dim: boo
 def reduce_mean(input: Any, dim: int | Sequence[int] | None = None, keep_dim: bool = False) -> Any:
     """Return the mean over `dim`; over everything by default."""
     return input.mean(axis=dim, keepdim=keep_dim)
+
+
+def reduce_max(input: Any, dim: int | Sequence[int] | None = None, keep_dim: bool = False) -> Any:
+    """Return the maximum over `dim`; over everything by default."""
+    return input.amax(_all_axes(input) if dim is None else dim, keep_dim)
+
+
+def reduce_min(input: Any, dim: int | Sequence[int] | None = None, keep_dim: bool = False) -> Any:
+    """Return the minimum over `dim`; over everything by default."""
+    return input.amin(_all_axes(input) if dim is None else dim, keep_dim)
+
+
+def _all_axes(tensor: Any) -> list[int]:
+    return list(range(len(tensor.shape)))
+
+
+def reduce_prod(input: Any, dim: int | None = None, keep_dim: bool = False) -> Any:
+    """Return the product over `dim`; over everything by default."""
+    return input.prod() if dim is None else input.prod(dim, keep_dim)
 
 
 def mean(x: Any) -> Any:
@@ -626,6 +677,21 @@ def squeeze(input: Any, axes: Sequence[int]) -> Any:
     return input.squeeze(tuple(axes))
 
 
+def unsqueeze(input: Any, axes: Sequence[int]) -> Any:
+    """Return the tensor with a new dimension of size 1 at each of `axes`."""
+    for axis in sorted(axes):
+        input = input.unsqueeze(axis)
+    return input
+
+
+def flatten(x: Any, axis: int = 1) -> Any:
+    """Return a matrix: the dimensions before `axis` become its rows, the others its columns."""
+    if axis == 0:
+        return x.reshape([1, -1])
+    rows = x.flatten(axis) if len(x.shape) > axis else x.unsqueeze(-1)
+    return rows.flatten(0, axis - 1) if axis > 1 else rows
+
+
 def square_error_cost(input: Any, label: Any) -> Any:
     """Return (input - label)**2, entry by entry.
 
@@ -651,12 +717,76 @@ def check_dtype(name: str) -> str:
     return name
 
 
-def check_pool_type(name: str) -> str:
-    """Return the kind of a `pool2d`: "max" or "avg".
+# Functions of PARL 1.x's `parl.layers` that need something of the framework, which backends fill in
+
+
+def filled_in(function: Callable[..., Any], **parts: Any) -> Callable[..., Any]:
+    """Return one of the functions here whose keyword-only arguments are those of a backend."""
+    return update_wrapper(partial(function, **parts), function)
+
+
+def cross_entropy(input: Any, label: Any, soft_label: bool = False, *, of_class: Callable[[Any, Any], Any]) -> Any:
+    """Return the cross-entropy `[n, 1]` of `label` from probabilities `[n, classes]`.
+
+    Args:
+        input: The probabilities.
+        label: Classes, whole numbers `[n]` or `[n, 1]`; with `soft_label` the probability of each, `[n, classes]`.
+        soft_label: True if labels are probabilities.
+        of_class: The entries `[n, 1]` of the classes in `[n, classes]`.
+    """
+    if soft_label:
+        return -(label * input.masked_fill(label == 0, 1.0).log()).sum(1, keepdim=True)  # not 0 * log(0)
+    return -of_class(input, label).log()
+
+
+def softmax_with_cross_entropy(
+    logits: Any,
+    label: Any,
+    soft_label: bool = False,
+    *,
+    log_softmax: Callable[[Any], Any],
+    of_class: Callable[[Any, Any], Any],
+) -> Any:
+    """Return the cross-entropy `[n, 1]` of `label` from logits `[n, classes]`, without overflow.
+
+    Args:
+        logits: Logits of the classes, `[n, classes]`.
+        label: As in `cross_entropy`.
+        soft_label: True if labels are probabilities.
+        log_softmax: The logarithm of the softmax over the last axis.
+        of_class: As in `cross_entropy`.
+    """
+    log_probs = log_softmax(logits)
+    if soft_label:
+        return -(label * log_probs).sum(1, keepdim=True)
+    return -of_class(log_probs, label)
+
+
+def pool2d(
+    input: Any,
+    pool_size: _Size = -1,
+    pool_type: str = "max",
+    pool_stride: _Size = 1,
+    pool_padding: _Size = 0,
+    global_pooling: bool = False,
+    *,
+    kinds: Mapping[str, Callable[..., Any]],
+) -> Any:
+    """Return the maximum or mean over windows of images `[n, channels, height, width]`.
+
+    Args:
+        input: The images.
+        pool_size: Height and width of a window, or one number for both; needed unless `global_pooling`.
+        pool_type: `"max"` or `"avg"`; the mean does not include the padding.
+        pool_stride: Distance between windows, as `pool_size`.
+        pool_padding: Size of the padding on each side, as `pool_size`.
+        global_pooling: True for one window, the whole image.
+        kinds: The framework's functions by type.
 
     Raises:
-        HyperparameterError: It is another one.
+        HyperparameterError: `pool_type` is unknown.
     """
-    if name not in ("max", "avg"):
-        raise HyperparameterError(f'pool_type must be "max" or "avg", got {name!r}')
-    return name
+    if pool_type not in kinds:
+        raise HyperparameterError(f'pool_type must be "max" or "avg", got {pool_type!r}')
+    size = tuple(input.shape[2:]) if global_pooling else pool_size
+    return kinds[pool_type](input, size, pool_stride, pool_padding)

@@ -1189,7 +1189,7 @@ class TrajectoryTransformer(Model):
         self._start()
 
     def _start(self) -> None:
-        """Backend hook: give initial weights as GPT-2 has them, normal with deviation 0.02, where layers have others."""
+        """Backend hook: where layers begin with other weights, give them those of GPT-2, N(0, 0.02**2)."""
 
     def forward(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
         """Return actions `[batch, K, act_dim]` in [-1, 1]; the arguments are those of `parl_core.offline.Window`."""

@@ -19,7 +19,6 @@ from paddle import Tensor
 from parl_core import layers as contract
 from parl_core.errors import ModelContractError
 from parl_core.layers import (
-    Initializer,
     Shapes,
     argmax,
     clip,
@@ -29,11 +28,16 @@ from parl_core.layers import (
     elementwise_min,
     elementwise_mul,
     elementwise_sub,
+    flatten,
     mean,
+    reduce_max,
     reduce_mean,
+    reduce_min,
+    reduce_prod,
     reduce_sum,
     square_error_cost,
     squeeze,
+    unsqueeze,
 )
 from parl_paddle._static_graphs import eager, in_program
 from parl_paddle.distributions import log_softmax, standard_normal_like
@@ -243,29 +247,7 @@ fc, conv_2d, conv2d, embedding, batch_norm, layer_norm = Fc, Conv2d, Conv2d, Emb
 noisy_fc = NoisyFc
 
 
-def create_parameter(
-    shape: Sequence[int],
-    dtype: str = "float32",
-    is_bias: bool = False,
-    default_initializer: Initializer | None = None,
-    name: str | None = None,  # noqa: ARG001 - PARL 1.x's programs give it
-) -> Tensor:
-    """Return a trainable parameter; assign it to an attribute of a model, which is then trained with it.
-
-        self.log_std = parl.layers.create_parameter([act_dim], default_initializer=-0.5)
-
-    Args:
-        shape: Shape of the parameter; `[]` for a single number.
-        dtype: Dtype of the parameter, such as `"float32"`.
-        is_bias: True for initial values of 0; other parameters have uniform initial values (Glorot & Bengio 2010).
-        default_initializer: The initial value instead, `Constant`, `Uniform` or `Normal` of parl_core.layers, or a
-            function that takes the shape and returns an array.
-        name: No effect; the parameter has the name of the model's attribute.
-
-    Raises:
-        HyperparameterError: The shape, the dtype or the initial values are invalid.
-    """
-    sizes, kind, initial = contract.new_parameter(shape, dtype, is_bias, default_initializer)
+def _parameter(sizes: tuple[int, ...], dtype: contract.TrainedDtype, initial: Any) -> Tensor:
     initializers: Any = paddle.nn.initializer
     match initial:
         case contract.Constant(value):
@@ -275,13 +257,26 @@ def create_parameter(
         case contract.Normal(std):
             draw = initializers.Normal(0.0, std)
         case _:
-            draw = initializers.Assign(initial.astype(kind))
+            draw = initializers.Assign(initial.astype(dtype))
     with eager():
-        parameter: Tensor = paddle.create_parameter(list(sizes), kind, default_initializer=draw)
+        parameter: Tensor = paddle.create_parameter(list(sizes), dtype, default_initializer=draw)
     return parameter
 
 
-_Dims = int | Sequence[int] | None
+def _of_class(values: Tensor, label: Tensor) -> Tensor:
+    return paddle.index_sample(values, label.reshape([-1, 1]).astype("int64"))
+
+
+create_parameter = contract.filled_in(contract.create_parameter, make=_parameter)
+"""As `parl_core.layers.create_parameter`."""
+cross_entropy = contract.filled_in(contract.cross_entropy, of_class=_of_class)
+"""As `parl_core.layers.cross_entropy`."""
+softmax_with_cross_entropy = contract.filled_in(
+    contract.softmax_with_cross_entropy, log_softmax=log_softmax, of_class=_of_class
+)
+"""As `parl_core.layers.softmax_with_cross_entropy`."""
+pool2d = contract.filled_in(contract.pool2d, kinds={"max": F.max_pool2d, "avg": F.avg_pool2d})
+"""As `parl_core.layers.pool2d`."""
 
 relu, tanh, sigmoid = F.relu, F.tanh, F.sigmoid
 abs, exp, log, sqrt, square = paddle.abs, paddle.exp, paddle.log, paddle.sqrt, paddle.square
@@ -313,21 +308,6 @@ def softmax(input: Tensor, axis: int = -1) -> Tensor:
     return F.softmax(input, axis=axis)
 
 
-def reduce_max(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
-    """Return the maximum over `dim`, by default over all dimensions."""
-    return paddle.max(input, axis=dim, keepdim=keep_dim)
-
-
-def reduce_min(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
-    """Return the minimum over `dim`, by default over all dimensions."""
-    return paddle.min(input, axis=dim, keepdim=keep_dim)
-
-
-def reduce_prod(input: Tensor, dim: int | None = None, keep_dim: bool = False) -> Tensor:
-    """Return the product over `dim`, by default over all dimensions."""
-    return paddle.prod(input, axis=dim, keepdim=keep_dim)
-
-
 def one_hot(input: Tensor, depth: int) -> Tensor:
     """Return one-hot rows, float32 `[n, depth]`, of integers `[n]` or `[n, 1]`, 0 to `depth` - 1."""
     index = paddle.squeeze(input, axis=-1) if input.ndim > 1 and input.shape[-1] == 1 else input
@@ -345,33 +325,6 @@ def cast(x: Tensor, dtype: Any) -> Tensor:
     return paddle.cast(x, dtype)
 
 
-def cross_entropy(input: Tensor, label: Tensor, soft_label: bool = False) -> Tensor:
-    """Return the cross-entropy `[n, 1]` of `label` from probabilities `[n, classes]`.
-
-    Args:
-        input: The probabilities.
-        label: Classes, whole numbers `[n]` or `[n, 1]`; with `soft_label` the probability of each, `[n, classes]`.
-        soft_label: True if labels are probabilities.
-    """
-    if soft_label:
-        return -(label * paddle.log(input.masked_fill(label == 0, 1.0))).sum(1, keepdim=True)  # not 0 * log(0)
-    return -paddle.log(paddle.index_sample(input, label.reshape([-1, 1]).astype("int64")))
-
-
-def softmax_with_cross_entropy(logits: Tensor, label: Tensor, soft_label: bool = False) -> Tensor:
-    """Return the cross-entropy `[n, 1]` of `label` from logits `[n, classes]`, without overflow.
-
-    Args:
-        logits: Logits of the classes, `[n, classes]`.
-        label: As in `cross_entropy`.
-        soft_label: True if labels are probabilities.
-    """
-    log_probs = log_softmax(logits)
-    if soft_label:
-        return -(label * log_probs).sum(1, keepdim=True)
-    return -paddle.index_sample(log_probs, label.reshape([-1, 1]).astype("int64"))
-
-
 def concat(input: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Return tensors joined along `axis`."""
     return paddle.concat(list(input), axis=axis)
@@ -382,22 +335,9 @@ def stack(x: Sequence[Tensor], axis: int = 0) -> Tensor:
     return paddle.stack(list(x), axis=axis)
 
 
-def flatten(x: Tensor, axis: int = 1) -> Tensor:
-    """Return a matrix: the dimensions before `axis` become its rows, the others its columns."""
-    if axis == 0:
-        return paddle.reshape(x, [1, -1])
-    columns = paddle.flatten(x, start_axis=axis) if x.ndim > axis + 1 else x
-    return paddle.flatten(columns, stop_axis=axis - 1) if axis > 1 else columns
-
-
 def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the same entries in another shape; -1 is inferred, 0 keeps the dimension of `x`."""
     return paddle.reshape(x, list(shape))
-
-
-def unsqueeze(input: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return the tensor with a new dimension of size 1 at each of `axes`."""
-    return paddle.unsqueeze(input, axis=list(axes))
 
 
 def transpose(x: Tensor, perm: Sequence[int]) -> Tensor:
@@ -413,30 +353,3 @@ def gather(input: Tensor, index: Tensor) -> Tensor:
 def dropout(x: Tensor, dropout_prob: float, is_test: bool = False) -> Tensor:
     """Return `x` with entries set to 0 with probability `dropout_prob` and the others scaled up; `x` if `is_test`."""
     return F.dropout(x, p=dropout_prob, training=not is_test)
-
-
-def pool2d(
-    input: Tensor,
-    pool_size: int | tuple[int, int] = -1,
-    pool_type: str = "max",
-    pool_stride: int | tuple[int, int] = 1,
-    pool_padding: int | tuple[int, int] = 0,
-    global_pooling: bool = False,
-) -> Tensor:
-    """Return the maximum or mean over windows of images `[n, channels, height, width]`.
-
-    Args:
-        input: The images.
-        pool_size: Height and width of a window, or one number for both; needed unless `global_pooling`.
-        pool_type: `"max"` or `"avg"`; the mean does not include the padding.
-        pool_stride: Distance between windows, as `pool_size`.
-        pool_padding: Size of the padding on each side, as `pool_size`.
-        global_pooling: True for one window, the whole image.
-
-    Raises:
-        HyperparameterError: `pool_type` is unknown.
-    """
-    size: Any = tuple(input.shape[2:]) if global_pooling else pool_size
-    if contract.check_pool_type(pool_type) == "max":
-        return F.max_pool2d(input, size, pool_stride, pool_padding)
-    return F.avg_pool2d(input, size, pool_stride, pool_padding, exclusive=True)

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from parl_core import layers as contract
 from parl_core.layers import (
     Initial,
-    Initializer,
     Shapes,
     argmax,
     clip,
@@ -25,11 +24,16 @@ from parl_core.layers import (
     elementwise_min,
     elementwise_mul,
     elementwise_sub,
+    flatten,
     mean,
+    reduce_max,
     reduce_mean,
+    reduce_min,
+    reduce_prod,
     reduce_sum,
     square_error_cost,
     squeeze,
+    unsqueeze,
 )
 from parl_torch._tensors import is_followed, orthogonal_
 
@@ -246,30 +250,8 @@ fc, conv_2d, conv2d, embedding, batch_norm, layer_norm = Fc, Conv2d, Conv2d, Emb
 noisy_fc = NoisyFc
 
 
-def create_parameter(
-    shape: Sequence[int],
-    dtype: str = "float32",
-    is_bias: bool = False,
-    default_initializer: Initializer | None = None,
-    name: str | None = None,  # noqa: ARG001 - PARL 1.x's programs give it
-) -> nn.Parameter:
-    """Return a trainable parameter; assign it to an attribute of a model, which is then trained with it.
-
-        self.log_std = parl.layers.create_parameter([act_dim], default_initializer=-0.5)
-
-    Args:
-        shape: Shape of the parameter; `[]` for a single number.
-        dtype: Dtype of the parameter, such as `"float32"`.
-        is_bias: True for initial values of 0; other parameters have uniform initial values (Glorot & Bengio 2010).
-        default_initializer: The initial value instead, `Constant`, `Uniform` or `Normal` of parl_core.layers, or a
-            function that takes the shape and returns an array.
-        name: No effect; the parameter has the name of the model's attribute.
-
-    Raises:
-        HyperparameterError: The shape, the dtype or the initial values are invalid.
-    """
-    sizes, kind, initial = contract.new_parameter(shape, dtype, is_bias, default_initializer)
-    values = torch.empty(sizes, dtype=getattr(torch, kind))
+def _parameter(sizes: tuple[int, ...], dtype: str, initial: Any) -> nn.Parameter:
+    values = torch.empty(sizes, dtype=getattr(torch, dtype))
     match initial:
         case contract.Constant(value):
             return nn.Parameter(values.fill_(value))
@@ -281,7 +263,22 @@ def create_parameter(
             return nn.Parameter(torch.tensor(initial, dtype=values.dtype))
 
 
-_Dims = int | Sequence[int] | None
+def _of_class(values: Tensor, label: Tensor) -> Tensor:
+    return values.gather(1, label.reshape(-1, 1).long())
+
+
+create_parameter = contract.filled_in(contract.create_parameter, make=_parameter)
+"""As `parl_core.layers.create_parameter`."""
+cross_entropy = contract.filled_in(contract.cross_entropy, of_class=_of_class)
+"""As `parl_core.layers.cross_entropy`."""
+softmax_with_cross_entropy = contract.filled_in(
+    contract.softmax_with_cross_entropy, log_softmax=partial(torch.log_softmax, dim=-1), of_class=_of_class
+)
+"""As `parl_core.layers.softmax_with_cross_entropy`."""
+pool2d = contract.filled_in(
+    contract.pool2d, kinds={"max": torch.max_pool2d, "avg": partial(F.avg_pool2d, count_include_pad=False)}
+)
+"""As `parl_core.layers.pool2d`."""
 
 relu, tanh, sigmoid = torch.relu, torch.tanh, torch.sigmoid
 abs, exp, log, sqrt, square = torch.abs, torch.exp, torch.log, torch.sqrt, torch.square
@@ -290,21 +287,6 @@ abs, exp, log, sqrt, square = torch.abs, torch.exp, torch.log, torch.sqrt, torch
 def softmax(input: Tensor, axis: int = -1) -> Tensor:
     """Return the softmax along `axis`."""
     return torch.softmax(input, dim=axis)
-
-
-def reduce_max(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
-    """Return the maximum over `dim`, by default over all dimensions."""
-    return torch.amax(input, dim=_axes(dim), keepdim=keep_dim)
-
-
-def reduce_min(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
-    """Return the minimum over `dim`, by default over all dimensions."""
-    return torch.amin(input, dim=_axes(dim), keepdim=keep_dim)
-
-
-def reduce_prod(input: Tensor, dim: int | None = None, keep_dim: bool = False) -> Tensor:
-    """Return the product over `dim`, by default over all dimensions."""
-    return torch.prod(input) if dim is None else torch.prod(input, dim=dim, keepdim=keep_dim)
 
 
 def one_hot(input: Tensor, depth: int) -> Tensor:
@@ -322,33 +304,6 @@ def cast(x: Tensor, dtype: str | torch.dtype) -> Tensor:
     return x.to(getattr(torch, contract.check_dtype(dtype)) if isinstance(dtype, str) else dtype)
 
 
-def cross_entropy(input: Tensor, label: Tensor, soft_label: bool = False) -> Tensor:
-    """Return the cross-entropy `[n, 1]` of `label` from probabilities `[n, classes]`.
-
-    Args:
-        input: The probabilities.
-        label: Classes, whole numbers `[n]` or `[n, 1]`; with `soft_label` the probability of each, `[n, classes]`.
-        soft_label: True if labels are probabilities.
-    """
-    if soft_label:
-        return -(label * torch.log(input.masked_fill(label == 0, 1.0))).sum(1, keepdim=True)  # not 0 * log(0)
-    return -torch.log(input.gather(1, label.reshape(-1, 1).long()))
-
-
-def softmax_with_cross_entropy(logits: Tensor, label: Tensor, soft_label: bool = False) -> Tensor:
-    """Return the cross-entropy `[n, 1]` of `label` from logits `[n, classes]`, without overflow.
-
-    Args:
-        logits: Logits of the classes, `[n, classes]`.
-        label: As in `cross_entropy`.
-        soft_label: True if labels are probabilities.
-    """
-    log_probs = torch.log_softmax(logits, dim=-1)
-    if soft_label:
-        return -(label * log_probs).sum(1, keepdim=True)
-    return -log_probs.gather(1, label.reshape(-1, 1).long())
-
-
 def concat(input: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Return tensors joined along `axis`."""
     return torch.cat(list(input), dim=axis)
@@ -359,24 +314,9 @@ def stack(x: Sequence[Tensor], axis: int = 0) -> Tensor:
     return torch.stack(list(x), dim=axis)
 
 
-def flatten(x: Tensor, axis: int = 1) -> Tensor:
-    """Return a matrix: the dimensions before `axis` become its rows, the others its columns."""
-    rows = 1
-    for size in x.shape[:axis]:
-        rows *= size
-    return x.reshape(rows, -1)
-
-
 def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the same entries in another shape; -1 is inferred, 0 keeps the dimension of `x`."""
     return x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(shape)])
-
-
-def unsqueeze(input: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return the tensor with a new dimension of size 1 at each of `axes`."""
-    for axis in sorted(axes):
-        input = torch.unsqueeze(input, axis)
-    return input
 
 
 def transpose(x: Tensor, perm: Sequence[int]) -> Tensor:
@@ -392,34 +332,3 @@ def gather(input: Tensor, index: Tensor) -> Tensor:
 def dropout(x: Tensor, dropout_prob: float, is_test: bool = False) -> Tensor:
     """Return `x` with entries set to 0 with probability `dropout_prob` and the others scaled up; `x` if `is_test`."""
     return F.dropout(x, dropout_prob, training=not is_test)
-
-
-def pool2d(
-    input: Tensor,
-    pool_size: int | tuple[int, int] = -1,
-    pool_type: str = "max",
-    pool_stride: int | tuple[int, int] = 1,
-    pool_padding: int | tuple[int, int] = 0,
-    global_pooling: bool = False,
-) -> Tensor:
-    """Return the maximum or mean over windows of images `[n, channels, height, width]`.
-
-    Args:
-        input: The images.
-        pool_size: Height and width of a window, or one number for both; needed unless `global_pooling`.
-        pool_type: `"max"` or `"avg"`; the mean does not include the padding.
-        pool_stride: Distance between windows, as `pool_size`.
-        pool_padding: Size of the padding on each side, as `pool_size`.
-        global_pooling: True for one window, the whole image.
-
-    Raises:
-        HyperparameterError: `pool_type` is unknown.
-    """
-    size: Any = tuple(input.shape[2:]) if global_pooling else pool_size
-    if contract.check_pool_type(pool_type) == "max":
-        return F.max_pool2d(input, size, pool_stride, pool_padding)
-    return F.avg_pool2d(input, size, pool_stride, pool_padding, count_include_pad=False)
-
-
-def _axes(dim: _Dims) -> int | tuple[int, ...]:
-    return () if dim is None else dim if isinstance(dim, int) else tuple(dim)
