@@ -138,15 +138,20 @@ class LazyLayer:
     TRANSPOSED: ClassVar[bool] = False
     """The framework keeps the weight as `[in, out]`; the shared layout, which is PyTorch's, is `[out, in]`."""
 
+    _functional: Any
+    """Backend hook: the framework's module of functions."""
+    _own_activations: ClassVar[Mapping[str, Callable[[Any], Any]]]
+    """Backend hook: activations that are used instead of the framework's; they may overwrite their input."""
+
     seed: int
-    shaped: bool
-    act: Callable[[Any], Any] | None
-    activation: str | None
     own_parameters: tuple[str, ...]
     """The members of `PARAMETERS` that this layer has."""
 
     def __init__(self, act: str | None = None, bias: bool = True) -> None:
-        raise NotImplementedError
+        self.act = activation(act, self._own_activations, self._functional)
+        self.activation = act
+        self.shaped = False
+        self.own_parameters = tuple(name for name in self.PARAMETERS if name != "bias" or bias)
 
     @property
     def waiting(self) -> tuple[str, ...]:

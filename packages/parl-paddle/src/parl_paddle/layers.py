@@ -100,9 +100,6 @@ __all__ = [
 ]
 
 
-_ACTIVATIONS = {"swish": F.silu}
-
-
 class LazyLayer(paddle.nn.Layer, contract.LazyLayer):
     """Base of the lazily shaped layers on paddle.
 
@@ -114,16 +111,15 @@ class LazyLayer(paddle.nn.Layer, contract.LazyLayer):
     weight: Tensor
     bias: Tensor | None
 
+    _functional, _own_activations = F, {"swish": F.silu}
+
     def __init__(self, act: str | None = None, bias: bool = True) -> None:
         super().__init__()
+        contract.LazyLayer.__init__(self, act, bias)
         with eager():
             self.seed = int(paddle.randint(0, 2**31 - 1, [1]).numpy()[0])
-        self.act = contract.activation(act, _ACTIVATIONS, F)
-        self.activation = act
-        self.shaped = False
         self.device: str | None = None
         self.dtype: Any = None
-        self.own_parameters = tuple(name for name in self.PARAMETERS if name != "bias" or bias)
         for name in (*self.PARAMETERS, *self.BUFFERS):
             setattr(self, name, None)
 

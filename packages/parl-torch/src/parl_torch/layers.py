@@ -137,13 +137,12 @@ class LazyLayer(nn.Module, contract.LazyLayer):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
+    _functional, _own_activations = F, _ACTIVATIONS
+
     def __init__(self, act: str | None = None, bias: bool = True) -> None:
         super().__init__()
+        contract.LazyLayer.__init__(self, act, bias)
         self.seed = int(torch.randint(2**62, ()).item())
-        self.act = contract.activation(act, _ACTIVATIONS, F)
-        self.activation = act
-        self.shaped = False
-        self.own_parameters = tuple(name for name in self.PARAMETERS if name != "bias" or bias)
         for name in self.PARAMETERS:
             made = name in self.own_parameters
             self.register_parameter(name, typed(nn.Parameter, nn.UninitializedParameter()) if made else None)
