@@ -727,7 +727,9 @@ def check_dtype(name: str) -> str:
 
 def filled_in(function: Callable[..., Any], **parts: Any) -> Callable[..., Any]:
     """Return one of the functions here whose keyword-only arguments are those of a backend."""
-    return update_wrapper(partial(function, **parts), function)
+    found: Any = update_wrapper(partial(function, **parts), function)
+    del found.__wrapped__  # in whose signature the arguments have no defaults
+    return found  # type: ignore[no-any-return]
 
 
 def cross_entropy(input: Any, label: Any, soft_label: bool = False, *, of_class: Callable[[Any, Any], Any]) -> Any:

@@ -1,7 +1,7 @@
 """The contract of IMPALA: an actor-critic that learns from slightly older policies' experience, with V-trace."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from parl_core.contracts.batches import Fragment, actions_column, learns_from, o
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 
-__all__ = ["IMPALA", "VTraceLoss"]
+__all__ = ["IMPALA", "VTraceLoss", "VTraceReturns", "from_importance_weights"]
 
 _DEFAULTS: dict[str, Any] = {
     "sample_batch_steps": None,
@@ -315,3 +315,51 @@ class IMPALA(CountingUpdates):
 
 def _bound(name: str, value: Any) -> float:
     return math.inf if value == math.inf else check_positive(name, value)
+
+
+class VTraceReturns(NamedTuple):
+    """Value targets and policy-gradient advantages, both `[T, n]`, without gradients."""
+
+    vs: Any
+    pg_advantages: Any
+
+
+def from_importance_weights(
+    behaviour_actions_log_probs: Any,
+    target_actions_log_probs: Any,
+    discounts: Any,
+    rewards: Any,
+    values: Any,
+    bootstrap_value: Any,
+    clip_rho_threshold: float = 1.0,
+    clip_pg_rho_threshold: float = 1.0,
+    *,
+    vtrace: Callable[..., VTraceReturns],
+    joined: Callable[[Sequence[Any]], Any],
+    ones_like: Callable[[Any], Any],
+) -> VTraceReturns:
+    """Return the targets of V-trace from the arguments of PARL 2.x.
+
+    Args:
+        behaviour_actions_log_probs: log mu(a|s), `[T, n]`.
+        target_actions_log_probs: log pi(a|s), `[T, n]`.
+        discounts: Discounts, `[T, n]`; 0 where an episode ended.
+        rewards: Rewards, `[T, n]`.
+        values: Values of the states before the steps, `[T, n]`.
+        bootstrap_value: Value of the state after the last step, `[n]`.
+        clip_rho_threshold: Upper bound of the importance weights of the temporal differences.
+        clip_pg_rho_threshold: Upper bound of the importance weights of the advantages.
+        vtrace: The backend's function of that name.
+        joined: The framework's function that joins tensors along the first axis.
+        ones_like: The framework's function of that name.
+    """
+    return vtrace(
+        target_actions_log_probs - behaviour_actions_log_probs,
+        rewards,
+        discounts,
+        values,
+        joined([values[1:], bootstrap_value.unsqueeze(0)]),
+        ones_like(rewards),
+        clip_rho_threshold,
+        clip_pg_rho_threshold,
+    )

@@ -1,21 +1,15 @@
 """V-trace: value targets and advantages from the data of an older policy (Espeholt et al. 2018, arXiv:1802.01561)."""
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from parl_core.checks import same_shape
+from parl_core.contracts import impala
+from parl_core.contracts.impala import VTraceReturns
+from parl_core.layers import filled_in
 
 __all__ = ["VTraceReturns", "from_importance_weights", "vtrace"]
-
-
-class VTraceReturns(NamedTuple):
-    """Value targets and policy-gradient advantages, both `[T, n]`, without gradients."""
-
-    vs: Tensor
-    pg_advantages: Tensor
 
 
 @torch.no_grad()
@@ -70,36 +64,7 @@ def _is_of_the_host(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def from_importance_weights(
-    behaviour_actions_log_probs: Tensor,
-    target_actions_log_probs: Tensor,
-    discounts: Tensor,
-    rewards: Tensor,
-    values: Tensor,
-    bootstrap_value: Tensor,
-    clip_rho_threshold: float = 1.0,
-    clip_pg_rho_threshold: float = 1.0,
-) -> VTraceReturns:
-    """Return the targets of `vtrace` from the arguments of PARL 2.x.
-
-    Args:
-        behaviour_actions_log_probs: log mu(a|s), `[T, n]`.
-        target_actions_log_probs: log pi(a|s), `[T, n]`.
-        discounts: Discounts, `[T, n]`; 0 where an episode ended.
-        rewards: Rewards, `[T, n]`.
-        values: Values of the states before the steps, `[T, n]`.
-        bootstrap_value: Value of the state after the last step, `[n]`.
-        clip_rho_threshold: Upper bound of the importance weights of the temporal differences.
-        clip_pg_rho_threshold: Upper bound of the importance weights of the advantages.
-    """
-    following = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
-    return vtrace(
-        target_actions_log_probs - behaviour_actions_log_probs,
-        rewards,
-        discounts,
-        values,
-        following,
-        torch.ones_like(rewards),
-        clip_rho_threshold,
-        clip_pg_rho_threshold,
-    )
+from_importance_weights = filled_in(
+    impala.from_importance_weights, vtrace=vtrace, joined=torch.cat, ones_like=torch.ones_like
+)
+"""As `parl_core.contracts.impala.from_importance_weights`."""
