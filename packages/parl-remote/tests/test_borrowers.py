@@ -185,6 +185,17 @@ def test_a_request_that_is_given_up_does_not_hold_the_actor(part: Borrowers, act
     assert actor.read() == [Kind.RELEASE]
 
 
+def test_a_request_that_is_given_up_leaves_the_client_s_others(part: Borrowers, actor: Actor) -> None:
+    client = Client("one")
+    for number in (1, 2):
+        part.received(client.link, WatchActor(number, LEASE), [])
+    assert actor.read() == [Kind.HOLD]
+    part.received(client.link, UnwatchActor(LEASE, 1), [])
+    assert actor.read() == []
+    part.received(client.link, UnwatchActor(LEASE, 2), [])
+    assert actor.read() == [Kind.RELEASE]
+
+
 def test_only_the_owner_describes_an_actor(part: Borrowers) -> None:
     with pytest.raises(RemoteError, match="which it has not made"):
         part.received(Client("another").link, DescribeActor(LEASE, "something else"), [])

@@ -52,7 +52,7 @@ class Borrowers:
         self._ended = ended
         self._is_owner = is_owner
         self._watching: defaultdict[str, set[Link]] = defaultdict(set)
-        self._on_their_way: defaultdict[str, set[Link]] = defaultdict(set)
+        self._on_their_way: defaultdict[str, dict[Link, set[int]]] = defaultdict(dict)  # by client: its requests
         self._looking: set[str] = set()  # the actors that will be looked at again
         self._held: set[str] = set()  # the actors that were told HOLD and not yet RELEASE
         self._descriptions: dict[str, str] = {}
@@ -118,7 +118,7 @@ class Borrowers:
             link.tell(ActorWatched(request.request_id, cause=self._ended(lease_id) or unknown))
             return
         self._watching[lease_id].add(link)
-        self._on_their_way[lease_id].add(link)
+        self._on_their_way[lease_id].setdefault(link, set()).add(request.request_id)
         link.tell(ActorWatched(request.request_id, actor[0], self._descriptions.get(lease_id, "")))
 
     def _hold(self, lease_id: str, channel: UnixChannel) -> bool:
@@ -128,9 +128,10 @@ class Borrowers:
         return lease_id in self._held
 
     def _arrived(self, link: Link, lease_id: str) -> None:
+        """Expect a client no longer: its one connection serves all of its requests."""
         on_their_way = self._on_their_way.get(lease_id)
         if on_their_way is not None:
-            on_their_way.discard(link)
+            on_their_way.pop(link, None)
             self._release(lease_id)
 
     def _release(self, lease_id: str) -> None:
@@ -158,7 +159,10 @@ class Borrowers:
         waiting = self._undescribed.get(lease_id, [])
         left = [(other, request) for other, request in waiting if other is not link or request.request_id != number]
         if len(left) == len(waiting):
-            self._arrived(link, lease_id)
+            answered = self._on_their_way.get(lease_id, {}).get(link, set())
+            answered.discard(number)
+            if not answered:
+                self._arrived(link, lease_id)
         elif left:
             self._undescribed[lease_id] = left
         else:
