@@ -22,6 +22,9 @@ import pytest
 import parl_remote
 from parl_remote import RemoteFuture, SerializationError, _future, submit
 from parl_remote._data import object_memory
+from parl_remote._functions.sources import Calls
+from parl_remote._functions.worker import CallForm, Code, Outcome, pack
+from parl_remote._functions.workers import Chunk, Quota
 from parl_remote._future import Waiter, leave_to_parent
 from parl_remote._pools import pool as pool_module
 from parl_remote._system import interrupts
@@ -481,6 +484,20 @@ def test_a_callback_whose_wait_is_interrupted_ends_the_wait_that_ran_it() -> Non
     assert future.result() == 1
 
 
+def test_ctrl_c_that_insists_while_the_result_of_a_function_is_read_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "_LONGEST_DEFERRAL_S", 0.0)
+    calls = Calls(Mock(lock=threading.RLock()), Quota(None), 0, None)
+    future: RemoteFuture[Any] = RemoteFuture(None)
+    calls.begin(future)
+    chunk = Chunk(calls, Code.of(abs), None, 1, CallForm.CALL, 0)
+    chunk.future = future
+    with uninterrupted, pytest.raises(KeyboardInterrupt):
+        calls.settle(chunk, Outcome(0.0, pack([Disturbing()]), None, []))
+    with pytest.raises(SerializationError, match="KeyboardInterrupt"):
+        future.result()
+    calls.await_all()
+
+
 # What a handler raises in a finalizer is printed, and lost: Python has no other place for it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 class TestPrograms:
@@ -537,6 +554,11 @@ class TestPrograms:
         with pytest.raises(SerializationError, match="KeyboardInterrupt"):
             read.result()
         assert other.result() == 3
+        results = parl_remote.map(lambda _: Disturbing(), [1])
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+        with pytest.raises(SerializationError, match="KeyboardInterrupt"):
+            next(results)
 
     def test_a_queue_keeps_its_items(self, shared_cluster: None, alarmed: Alarm) -> None:
         items: parl_remote.Queue[int] = parl_remote.Queue()

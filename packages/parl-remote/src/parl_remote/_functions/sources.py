@@ -175,12 +175,18 @@ class Calls:
         """Settle the future of a call with its outcome."""
         future = chunk.future
         chunk.future = chunk.items = None
-        values, failures = read(outcome, chunk)
-        if failures:
-            future._settle(None, failures.pop(0))
-        else:
-            future._settle(values.pop())
-        self.end(future)
+        try:
+            values, failures = read(outcome, chunk)
+            if failures:
+                future._settle(None, failures.pop(0))
+            else:
+                future._settle(values.pop())
+        except BaseException as error:  # of a signal that has insisted
+            if not future._settled:
+                future._settle(None, unreadable(error, chunk.code.name))
+            raise
+        finally:
+            self.end(future)
 
     def fail(self, chunk: Chunk, error: BaseException) -> None:
         """Settle the future of a call with an error."""
@@ -193,7 +199,10 @@ _Read = tuple[list[Any], dict[int, BaseException]]
 
 
 def read(outcome: Outcome, chunk: Chunk) -> _Read:
-    """Return the values of a chunk, and the errors of its items without a value, by their positions."""
+    """Return the values of a chunk, and the errors of its items without a value, by their positions.
+
+    What a signal's handler raises meanwhile is raised.
+    """
     if outcome.failures:
         failures = {place: rebuild(Failure(*fields), "worker") for place, fields in outcome.failures.items()}
         if (first := min(failures)) < 0:  # `NO_CODE` or `NO_ITEMS`
@@ -210,6 +219,8 @@ def read(outcome: Outcome, chunk: Chunk) -> _Read:
                 failures[place] = unreadable(value.error, chunk.code.name)
         return values, failures
     except BaseException as error:  # of a user's class, which must not end the thread that reads
+        if is_by_handler(error):
+            raise
         return [None] * chunk.size, dict.fromkeys(range(chunk.size), unreadable(error, chunk.code.name))
 
 
@@ -415,7 +426,12 @@ class Items:
         chunk, outcome = found
         if isinstance(outcome, BaseException):
             return [None] * chunk.size, dict.fromkeys(range(chunk.size), outcome)
-        return read(outcome, chunk)
+        try:
+            return read(outcome, chunk)
+        except BaseException as error:  # of a signal that has insisted
+            with self.workers.lock:
+                self._done[self.given] = chunk, unreadable(error, chunk.code.name)
+            raise
 
     def _wait_for_next(self, deadline: float | None) -> bool:
         """Wait until the next part has arrived or there are no more results; return False if neither is so in time."""

@@ -29,6 +29,7 @@ from parl_remote._data import serialize
 from parl_remote._data.answers import describe
 from parl_remote._data.class_spec import culprit_of
 from parl_remote._streams import can_stream, open_stream
+from parl_remote._system.interrupts import is_by_handler
 from parl_remote._system.texts import class_name_of, described
 from parl_remote._transport import Buffer
 from parl_remote.errors import SerializationError
@@ -248,6 +249,8 @@ def _read(data: Buffer, buffers: Sequence[Any]) -> Any:
     try:
         return serialize.loads(data, buffers)
     except BaseException as error:  # of a user's class
+        if is_by_handler(error):
+            raise
         return UnreadableResult(error)
 
 
