@@ -624,6 +624,24 @@ class TestPrograms:
         at_each_step(noted, lambda: pools[0].close(), look, pool_module.__file__)
         pools[0].close()
 
+    @pytest.mark.parametrize("of_pool", [True, False])
+    def test_ctrl_c_while_an_iterator_of_results_closes_the_items_is_raised(
+        self, shared_cluster: None, of_pool: bool
+    ) -> None:
+        def source() -> Iterator[int]:
+            try:
+                while True:
+                    yield 1
+            finally:
+                signal.raise_signal(signal.SIGINT)
+
+        with parl_remote.ActorPool([Echo()]) as pool:
+            results = pool.map("echo", source()) if of_pool else parl_remote.map(abs, source())
+            assert next(results) == 1
+            with pytest.raises(KeyboardInterrupt):
+                results.close()
+            assert list(results) == []
+
     def test_what_a_handler_raises_is_not_taken_for_a_value_that_cannot_be_sent(
         self, shared_cluster: None, alarmed: Alarm
     ) -> None:

@@ -404,6 +404,7 @@ class Results(ResultIterator[Any]):
         what = "the next result did not come" if self._is_ordered else "no result came"
         return ResultTimeout(f"{what} within {self._timeout_s} s; ask again")
 
+    @uninterrupted
     def close(self) -> None:
         """Take no more items, cancel those that have not begun and drop the results that have arrived.
 
