@@ -446,11 +446,11 @@ class UnwatchActor(Message):
 
     Attributes:
         lease_id: The actor's lease.
-        request_id: The number of the WatchActor that it gives up; 0 if it has released the actor.
+        watch_id: The number of the WatchActor that it gives up; 0 if it has released the actor.
     """
 
     lease_id: str
-    request_id: int = 0
+    watch_id: int = 0
 
 
 @record

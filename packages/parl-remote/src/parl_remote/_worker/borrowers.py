@@ -70,9 +70,9 @@ class Borrowers:
                 self._watch(link, message)
             case ActorReached(lease_id=lease_id):
                 self._arrived(link, lease_id)
-            case UnwatchActor(lease_id=lease_id, request_id=0):
+            case UnwatchActor(lease_id=lease_id, watch_id=0):
                 self._let_go(link, lease_id)
-            case UnwatchActor(lease_id=lease_id, request_id=number):
+            case UnwatchActor(lease_id=lease_id, watch_id=number):
                 self._give_up(link, lease_id, number)
             case DescribeActor(lease_id=lease_id, description=description):
                 if not self._is_owner(lease_id, link.hello.id):
