@@ -449,6 +449,11 @@ class TestExecutor:
             next(results)
         assert list(results) == []
 
+    def test_a_map_is_closed_by_a_with_statement(self, executor: Executor) -> None:
+        with executor.map(square, itertools.count(), buffersize=4) as results:
+            assert next(results) == 0
+        assert list(results) == []
+
     def test_map_raises_an_error_of_the_items_source_at_once(self, executor: Executor) -> None:
         with pytest.raises(OSError, match="disk"):
             executor.map(square, numbers_and_an_error())

@@ -19,7 +19,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from parl_remote import _current
@@ -130,7 +130,7 @@ class Executor(concurrent.futures.Executor):
         timeout: float | None = None,
         chunksize: int | None = None,
         buffersize: int | None = None,
-    ) -> Iterator[T]:
+    ) -> Results[T]:
         """Return an iterator over the results of `fn(*items)`, in order; work starts at once.
 
         Args:
