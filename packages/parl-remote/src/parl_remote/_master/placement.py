@@ -8,7 +8,7 @@
    memory, then for CPUs. So it blocks the first kind that it is short of, and the kinds before that one, which it has;
    if there is enough of each, but not on one node, it waits for all. A kind that it has once waited for stays blocked
    until it is served. So streams of later requests cannot take turns in keeping it short of one kind or another, and no
-   CPU is kept free while it waits for a GPU.
+   CPU is kept free while it waits for a GPU, unless another node has a free one.
 5. A request for one particular node blocks later requests on that node only.
 6. A request that no present node could hold, even if the node were empty, waits for a new node and blocks nothing.
 
