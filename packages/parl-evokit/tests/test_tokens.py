@@ -238,6 +238,33 @@ def test_threads_count_every_refused_token(tokens: Tokens, monkeypatch: pytest.M
     assert tokens.refused == {Refusal.MALFORMED: 3}
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork copies locks")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_child_refuses_tokens_while_its_parent_counts_one(
+    tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statuses: list[int] = []
+    shown = Refusal.__hash__
+
+    def hashed(reason: Refusal) -> int:
+        monkeypatch.undo()
+        child = os.fork()  # the thread that counts goes on in the parent only
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)
+            with contextlib.suppress(InvalidToken):
+                tokens.redeem("x" * 56)
+            os._exit(0)
+        statuses.append(os.waitpid(child, 0)[1])
+        return shown(reason)
+
+    monkeypatch.setattr(Refusal, "__hash__", hashed)
+    with pytest.raises(InvalidToken):
+        tokens.redeem("x" * 56)
+    assert statuses == [0]
+    assert tokens.refused == {Refusal.MALFORMED: 1}
+
+
 def test_tokens_can_be_sent_to_another_process(tokens: Tokens) -> None:
     with pytest.raises(InvalidToken):
         tokens.redeem("x" * 56)

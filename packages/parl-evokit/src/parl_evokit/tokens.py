@@ -107,13 +107,13 @@ class Tokens:
         self._file: Path | None = None
         self._version: object = None  # of the file when it was read
         self.refused: Counter[Refusal] = Counter()
-        self._counting = threading.Lock()  # an increment of a `Counter` is several steps
+        self._counting: dict[int, threading.Lock] = {}  # by process: a fork may copy one that another thread holds
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_counting"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _counting=threading.Lock())
+        vars(self).update(state, _counting={})
 
     @classmethod
     def load(
@@ -196,7 +196,7 @@ class Tokens:
 
     def refuse(self, reason: Refusal) -> None:
         """Count a token that is refused for this reason."""
-        with self._counting:
+        with self._counting.setdefault(os.getpid(), threading.Lock()):  # an increment of a `Counter` is several steps
             self.refused[reason] += 1
 
     def _redeem(self, token: object) -> SamplingInfo:
