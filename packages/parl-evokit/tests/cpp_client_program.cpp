@@ -10,6 +10,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+#include <fcntl.h>
+#include <sys/stat.h>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -223,6 +225,33 @@ int forked(char **given) {
     return evokit_log_close(log) ? failed() : 0;
 }
 
+// forked-reader SECRET TOKEN of an unknown secret: the status of a child that redeems it while a thread of its parent is
+// reading the file of the secrets
+int forked_reader(char **given) {
+    const std::string secret = given[0], aside = secret + ".aside";
+    evokit_tokens *tokens = evokit_tokens_load(given[0], 3600);
+    if (!tokens || std::rename(secret.c_str(), aside.c_str()) || mkfifo(secret.c_str(), 0600)) return failed();
+    auto redeem = [&] {
+        evokit_info info;
+        return evokit_token_redeem(tokens, given[1], &info);
+    };
+    std::thread reader(redeem);
+    const int end = open(secret.c_str(), O_WRONLY); // returns once the thread has the other end
+    if (std::rename(aside.c_str(), secret.c_str())) return failed();
+    const pid_t child = fork();
+    if (!child) {
+        alarm(10);
+        _exit(redeem());
+    }
+    int status;
+    waitpid(child, &status, 0);
+    std::printf("%d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    close(end);
+    reader.join();
+    evokit_tokens_close(tokens);
+    return 0;
+}
+
 // bare LOG, lines "key identity model fingerprint" on standard input: the result of a reward for each
 int bare(char **given) {
     evokit_log *log = evokit_log_open(given[0], nullptr, 0);
@@ -277,7 +306,8 @@ int main(int argc, char **argv) {
     const Command commands[] = {{"noise", 7, noise},   {"record", 4, record},         {"issue", 3, issue},
                                 {"redeem", 2, redeem}, {"serve", 9, serve},           {"parameters", 2, parameters},
                                 {"speed", 4, speed},   {"feedback", 2, feedback},     {"values", 2, values},
-                                {"bare", 1, bare},     {"rotated", 1, rotated}, {"forked", 2, forked}};
+                                {"bare", 1, bare},     {"rotated", 1, rotated},       {"forked", 2, forked},
+                                {"forked-reader", 2, forked_reader}};
     for (const Command &command : commands)
         if (argc == command.arguments + 2 && !std::strcmp(argv[1], command.name)) return command.run(argv + 2);
     std::fprintf(stderr, "usage: see cpp_client_program.cpp\n");

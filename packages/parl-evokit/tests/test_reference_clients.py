@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_evokit import AsyncESAgent, ESAgent, InvalidToken, LogWriter, SamplingInfo, Tokens, mlp, read_log
+from parl_evokit import AsyncESAgent, ESAgent, InvalidToken, LogWriter, Refusal, SamplingInfo, Tokens, mlp, read_log
 from parl_evokit.guard import Comparison
 from parl_evokit.log._segments import prune
 from parl_evokit.noise._keys import Arm
@@ -602,6 +602,14 @@ def test_a_forked_child_of_a_cpp_service_does_not_write_its_parents_tally_once_m
 ) -> None:
     said(cpp, "forked", tmp_path / "log", create_secret(tmp_path / "secret"))
     assert read_log(tmp_path / "log").refused == {1: 2}
+
+
+def test_a_forked_child_of_a_cpp_service_redeems_while_its_parent_reads_the_secrets(
+    cpp: Command, tmp_path: Path
+) -> None:
+    secret, other = create_secret(tmp_path / "secret"), create_secret(tmp_path / "other")
+    token = Tokens.load(other).issue(infos(2)[1])
+    assert said(cpp, "forked-reader", secret, token) == [str(Refusal.UNKNOWN_SECRET.value)]
 
 
 def test_the_cpp_client_logs_no_sample_that_readers_would_take_for_damage(cpp: Command, tmp_path: Path) -> None:

@@ -1214,27 +1214,29 @@ struct evokit_tokens {
     double lifetime_s = 0;
     std::string file, directory; // of the secrets, if they are in one
 
-    void take(Secrets secrets) {
-        kept_.push_back(std::make_unique<const Secrets>(std::move(secrets)));
-        present.store(kept_.back().get(), std::memory_order_release);
+    ~evokit_tokens() {
+        if (Reading *last = reading_.load(); last->owner == getpid()) delete last; // the parent's lock may be held
     }
 
+    void take(Secrets secrets) { take(own_reading(), std::move(secrets)); }
+
     bool refresh() {
-        std::lock_guard<std::mutex> lock(refreshing_);
+        Reading &reading = own_reading();
+        std::lock_guard<std::mutex> lock(reading.running);
         if (file.empty()) return false;
         const Version version = version_of(status_of(file));
-        if (version == tried_) {
-            if (!failure_.empty()) throw Failure(failure_);
+        if (version == reading.tried) {
+            if (!reading.failure.empty()) throw Failure(reading.failure);
             return false;
         }
-        tried_ = version; // also of a file that cannot be used: it is not read for every forged token
+        reading.tried = version; // also of a file that cannot be used: it is not read for every forged token
         try {
-            take(secrets_in(file));
+            take(reading, secrets_in(file));
         } catch (const Failure &error) {
-            failure_ = error.what();
+            reading.failure = error.what();
             throw;
         }
-        failure_.clear();
+        reading.failure.clear();
         return true;
     }
 
@@ -1246,10 +1248,30 @@ struct evokit_tokens {
     }
 
   private:
-    std::mutex refreshing_;
-    std::vector<std::unique_ptr<const Secrets>> kept_; // also earlier ones, which a thread may be reading
-    Version tried_{};
-    std::string failure_;
+    // What a process has read from the file.
+    struct Reading {
+        const pid_t owner = getpid();
+        std::mutex running;
+        std::vector<std::unique_ptr<const Secrets>> kept; // also earlier ones, which a thread may be reading
+        Version tried{};
+        std::string failure;
+    };
+
+    // That of this process: in a fork's child, a thread that the child lacks may be in the middle of the parent's for ever.
+    Reading &own_reading() {
+        Reading *found = reading_.load(std::memory_order_acquire);
+        if (found->owner == getpid()) return *found;
+        auto own = std::make_unique<Reading>();
+        if (!reading_.compare_exchange_strong(found, own.get(), std::memory_order_acq_rel)) return *found;
+        return *own.release();
+    }
+
+    void take(Reading &reading, Secrets secrets) {
+        reading.kept.push_back(std::make_unique<const Secrets>(std::move(secrets)));
+        present.store(reading.kept.back().get(), std::memory_order_release);
+    }
+
+    std::atomic<Reading *> reading_{new Reading};
 };
 
 evokit_tokens *evokit_tokens_load(const char *path, double lifetime_s) {
