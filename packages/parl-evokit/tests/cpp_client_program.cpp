@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <sys/wait.h>
@@ -88,6 +89,23 @@ int redeem(char **given) {
         std::printf("%d %llu %llu %u %u\n", reason, static_cast<unsigned long long>(info.key),
                     static_cast<unsigned long long>(info.identity), info.model_iter_id, info.fingerprint);
     }
+    evokit_tokens_close(tokens);
+    return 0;
+}
+
+// full SECRET ROTATED TOKEN of the rotated secret: the reason for which it is refused while the process can open no more
+// files, and that after it can
+int full(char **given) {
+    evokit_tokens *tokens = evokit_tokens_load(given[0], 3600);
+    if (!tokens || std::rename(given[1], given[0])) return failed();
+    rlimit least = {64, 64};
+    if (setrlimit(RLIMIT_NOFILE, &least)) return failed();
+    std::vector<int> files;
+    for (int file; (file = open("/dev/null", O_RDONLY)) >= 0;) files.push_back(file);
+    evokit_info info;
+    const int reason = evokit_token_redeem(tokens, given[2], &info);
+    for (int file : files) close(file);
+    std::printf("%d %d\n", reason, evokit_token_redeem(tokens, given[2], &info));
     evokit_tokens_close(tokens);
     return 0;
 }
@@ -307,7 +325,7 @@ int main(int argc, char **argv) {
                                 {"redeem", 2, redeem}, {"serve", 9, serve},           {"parameters", 2, parameters},
                                 {"speed", 4, speed},   {"feedback", 2, feedback},     {"values", 2, values},
                                 {"bare", 1, bare},     {"rotated", 1, rotated},       {"forked", 2, forked},
-                                {"forked-reader", 2, forked_reader}};
+                                {"forked-reader", 2, forked_reader}, {"full", 3, full}};
     for (const Command &command : commands)
         if (argc == command.arguments + 2 && !std::strcmp(argv[1], command.name)) return command.run(argv + 2);
     std::fprintf(stderr, "usage: see cpp_client_program.cpp\n");

@@ -292,6 +292,17 @@ def test_the_cpp_client_takes_up_rotated_secrets_while_it_serves(cpp: Command, t
         found, token = turn()
         assert found == "1"
         assert Tokens.load(secret).redeem(token).noise_key == 42
+        rotate_secret(secret)
+        (tmp_path / "solver.json").touch()
+        assert turn()[0] == "-1"
+        (tmp_path / "solver.json").unlink()
+        assert turn()[0] == "1"
+
+
+def test_a_cpp_service_out_of_files_takes_up_rotated_secrets_once_it_has_some(cpp: Command, tmp_path: Path) -> None:
+    secret, rotated = create_secret(tmp_path / "secret"), create_secret(tmp_path / "rotated")
+    token = Tokens.load(rotated).issue(infos(2)[1])
+    assert said(cpp, "full", secret, rotated, token) == [f"{Refusal.UNKNOWN_SECRET.value} 0"]
 
 
 def test_the_cpp_client_reads_the_secrets_anew_for_a_token_of_an_unknown_one(cpp: Command, tmp_path: Path) -> None:

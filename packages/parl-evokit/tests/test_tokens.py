@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import copy
+import errno
 import os
 import pickle
 import re
@@ -14,6 +15,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -372,4 +374,17 @@ def test_a_rotated_secret_that_came_with_a_wrong_mode_is_read_once_that_is_right
     with pytest.raises(InvalidToken):
         collector.redeem(token)
     path.chmod(0o600)
+    assert collector.redeem(token).key == [1, 2]
+
+
+def test_a_rotated_secret_is_read_once_the_process_has_files_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = create_secret(tmp_path / "secret")
+    collector = Tokens.load(path)
+    rotate_secret(path)
+    token = Tokens.load(path).issue(SamplingInfo([1, 2], 3, 4))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        assert refusal(collector, token) is Refusal.UNKNOWN_SECRET
     assert collector.redeem(token).key == [1, 2]

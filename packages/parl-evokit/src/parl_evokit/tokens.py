@@ -232,8 +232,11 @@ class Tokens:
     def _rotated(self) -> Mapping[bytes, bytes]:
         """Return the secrets by name, after reading the file anew if it has changed: not for every forged token."""
         if self._file is not None and (version := _version(self._file)) not in {None, self._version}:
-            with contextlib.suppress(SecretError):  # the secrets that are known stay
+            try:
                 self._keys = _by_name(_read(self._file))
+            except SecretError as error:  # the secrets that are known stay
+                if isinstance(error.__cause__, OSError):  # such as too many open files: the file may be right
+                    return self._keys[0]
             self._version = version
         return self._keys[0]
 

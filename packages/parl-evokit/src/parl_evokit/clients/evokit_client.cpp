@@ -36,6 +36,10 @@ struct Failure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+struct Unreadable : Failure { // for now: the cause may be another than the file
+    using Failure::Failure;
+};
+
 thread_local std::string last_error;
 
 // Runs what may throw; C callers get `failed` and find the reason in evokit_error().
@@ -64,11 +68,11 @@ struct Descriptor {
 // A file's bytes; relative to a directory that is open, so that two files are those of one directory.
 Bytes file_at(int directory, const std::string &name) {
     Descriptor file(openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC));
-    if (file.number < 0) throw Failure(system_error(name + " cannot be opened"));
+    if (file.number < 0) throw Unreadable(system_error(name + " cannot be opened"));
     Bytes data;
     std::array<uint8_t, 65536> part;
     for (ssize_t got; (got = read(file.number, part.data(), part.size())) != 0;) {
-        if (got < 0) throw Failure(system_error(name + " cannot be read"));
+        if (got < 0) throw Unreadable(system_error(name + " cannot be read"));
         data.insert(data.end(), part.begin(), part.begin() + got);
     }
     return data;
@@ -1220,23 +1224,21 @@ struct evokit_tokens {
 
     void take(Secrets secrets) { take(own_reading(), std::move(secrets)); }
 
-    bool refresh() {
+    // Reads the file if it has changed, or if it could not be used and `again` is true; returns whether it did.
+    bool refresh(bool again) {
         Reading &reading = own_reading();
         std::lock_guard<std::mutex> lock(reading.running);
         if (file.empty()) return false;
         const Version version = version_of(status_of(file));
-        if (version == reading.tried) {
-            if (!reading.failure.empty()) throw Failure(reading.failure);
-            return false;
-        }
-        reading.tried = version; // also of a file that cannot be used: it is not read for every forged token
+        if (version == reading.tried && !(again && reading.failed)) return false;
+        reading.tried = version, reading.failed = true; // a file that cannot be used is not read for every forged token
         try {
             take(reading, secrets_in(file));
-        } catch (const Failure &error) {
-            reading.failure = error.what();
+        } catch (const Unreadable &) {
+            reading.tried = {};
             throw;
         }
-        reading.failure.clear();
+        reading.failed = false;
         return true;
     }
 
@@ -1254,7 +1256,7 @@ struct evokit_tokens {
         std::mutex running;
         std::vector<std::unique_ptr<const Secrets>> kept; // also earlier ones, which a thread may be reading
         Version tried{};
-        std::string failure;
+        bool failed = false;
     };
 
     // That of this process: in a fork's child, a thread that the child lacks may be in the middle of the parent's for ever.
@@ -1286,7 +1288,7 @@ evokit_tokens *evokit_tokens_load(const char *path, double lifetime_s) {
             if (S_ISLNK(status_of(given).st_mode)) throw Failure(given + " is a symbolic link: give the file itself");
             tokens->directory = directory_of(given);
             tokens->file = tokens->directory + "/" + (slash == std::string::npos ? given : given.substr(slash + 1));
-            tokens->refresh();
+            tokens->refresh(true);
         } else if (const char *secrets = std::getenv("EVOKIT_SECRET")) {
             tokens->take(parsed(secrets, "EVOKIT_SECRET"));
         } else {
@@ -1297,7 +1299,7 @@ evokit_tokens *evokit_tokens_load(const char *path, double lifetime_s) {
 }
 
 int evokit_tokens_refresh(evokit_tokens *tokens) {
-    return guarded(-1, [&] { return tokens->refresh() ? 1 : 0; });
+    return guarded(-1, [&] { return tokens->refresh(true) ? 1 : 0; });
 }
 
 void evokit_tokens_close(evokit_tokens *tokens) { delete tokens; }
@@ -1363,7 +1365,7 @@ int evokit_token_redeem_at(evokit_tokens *tokens, double now, const char *token,
     const Secrets *known = tokens->present.load(std::memory_order_acquire);
     const int result = redeemed(*known, data, now, info);
     if (result != EVOKIT_UNKNOWN_SECRET) return result;
-    evokit_tokens_refresh(tokens); // where the file cannot be read, the secrets that are known stay
+    guarded(false, [&] { return tokens->refresh(false); }); // where the file cannot be read, the secrets that are known stay
     const Secrets *newest = tokens->present.load(std::memory_order_acquire);
     return newest == known ? result : redeemed(*newest, data, now, info);
 }
