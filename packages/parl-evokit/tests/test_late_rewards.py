@@ -286,6 +286,33 @@ def test_who_never_answers_counts_also_where_a_rollback_makes_two_models_too_old
     assert contents.pending == silent[3]
 
 
+def test_who_may_still_answer_does_not_count_in_a_rollback_without_a_step(tmp_path: Path) -> None:
+    """Too few samples: the number rises by one only, so another update can use those without a reward."""
+    update = {"max_age": 2, "reward_timeout_s": 1e6, "min_samples": 10}
+    guard = {"rollback": True, "control_share": 0.45, "holdout_share": 0.45, "min_control": 10}
+    settings = {"keys": "COUNTER", "solver": {"update": update, "guard": guard}}
+    agent = ESAgent(settings, ({"w": np.zeros(8)}, lambda arrays, x: arrays))
+    random, clone = np.random.default_rng(1), agent.clone()
+    silent = 0
+    for number in range(2):
+        answered = 0
+        with LogWriter(tmp_path / "log") as log:
+            for served in range(300):
+                info = clone.add_noise()
+                if number and info.noise_key and served > 100:
+                    continue
+                log.sampled(info)
+                if (not info.noise_key or not number) and random.random() < 0.5:
+                    answered += 1
+                    log.reward(info, random.normal() - 9.0 * (number and info.identity >> 60 == Arm.PRESENT))
+                else:
+                    silent += 1
+        report, contents = agent.update_from_log(tmp_path / "log")
+    assert (bool(report.rolled_back), report.model_iter_id, report.used) == (True, 2, 0)
+    assert (report.set_aside.too_few, report.control + report.holdout) == (0, answered)
+    assert (report.timed_out, contents.pending) == (0, silent)
+
+
 @pytest.mark.parametrize(("settings", "second", "timed_out"), [({}, 1050, 0), ({}, 1150, 1), ({"max_age": 2}, 1150, 1)])
 def test_who_may_still_answer_is_waited_for_although_only_the_present_model_counts(
     tmp_path: Path, settings: dict[str, Any], second: int, timed_out: int

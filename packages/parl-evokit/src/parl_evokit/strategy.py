@@ -251,8 +251,7 @@ class Strategy(ABC):
         guard = self.guard.noting(*self._since_trusted(intake, before))
         comparison, verdict = guard.comparison, guard.verdict()
         if verdict is Verdict.WORSE:
-            intake = intake if of_rollback is None else of_rollback()
-            return self._with_comparison(self._roll_back(intake, before, guard), comparison)
+            return self._with_comparison(self._roll_back(intake, before, guard, of_rollback), comparison)
         if verdict is Verdict.TRUSTED:
             guard = guard.trust_present()
         if (used := intake.used) < self._min_samples:
@@ -329,7 +328,9 @@ class Strategy(ABC):
         low, high = comparison.interval(self.config.solver.guard.level)
         return replace(report, advantage=(low, high)) if isfinite(low) else report
 
-    def _roll_back(self, intake: SortedSamples, before: Sampler, guard: Guard) -> UpdateReport:
+    def _roll_back(
+        self, intake: SortedSamples, before: Sampler, guard: Guard, of_rollback: Callable[[], SortedSamples] | None
+    ) -> UpdateReport:
         """Go back to the trusted model, and learn from the samples around the one that was left.
 
         Their noise is taken for noise around the trusted model: what told better from worse there does so here, while
@@ -337,13 +338,15 @@ class Strategy(ABC):
         """
         reason = guard.reason()
         self.guard = guard
+        without_last, intake = intake, intake if of_rollback is None else of_rollback()
         children = self._kept_of_round(intake, before)
         self._revert()
         reverted = self._sampler
-        if self.takes_stale_samples:
-            intake.set_aside.too_old += sum(len(group.keys) for group in intake.groups if group.age == self._max_age)
-            intake.groups = [replace(group, age=group.age + 1) for group in intake.groups if group.age < self._max_age]
+        self._make_older(intake)
         if intake.used < self._min_samples:
+            if intake is not without_last:  # the number rises by one only, so a later update can use the last samples
+                self._make_older(without_last)
+                intake = without_last
             intake.set_aside.too_few = intake.used
             norm = _distance(reverted.parameters, before.parameters)
             return _report(intake, before, used=0, update_norm=norm, parameters=self.mean, rolled_back=reason)
@@ -355,6 +358,12 @@ class Strategy(ABC):
         parameters = self._take(step, reverted, self.guard, state)
         norm = _distance(parameters, before.parameters)
         return _report(intake, reverted, intake.used, step.gradient_norm, norm, parameters, rolled_back=reason)
+
+    def _make_older(self, intake: SortedSamples) -> None:
+        """Add the update that a rollback takes back to the age of samples, where that counts."""
+        if self.takes_stale_samples:
+            intake.set_aside.too_old += sum(len(group.keys) for group in intake.groups if group.age == self._max_age)
+            intake.groups = [replace(group, age=group.age + 1) for group in intake.groups if group.age < self._max_age]
 
     def snapshot(self) -> Callable[[], None]:
         """Return a function that restores the present state, without reading a file."""
