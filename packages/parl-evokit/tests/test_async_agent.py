@@ -2,6 +2,8 @@
 
 import errno
 import os
+import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from parl_evokit import (
 )
 from parl_evokit.agent import ESAgent
 from parl_evokit.async_agent import Warehouse
+from parl_evokit.noise._keys import Arm
 
 Make = Callable[..., AsyncESAgent]
 
@@ -298,6 +301,43 @@ def test_an_update_with_orphans_can_be_replayed(tmp_path: Path) -> None:
     again.load_solver(tmp_path / "w" / "model_iter_id-4")
     replayed, _ = again.replay_log(tmp_path / "log", tmp_path / "w" / "model_iter_id-5")
     assert (replayed.used, replayed.set_aside.orphan) == (report.used, 6)
+    assert replayed.parameters_sha256 == report.parameters_sha256
+
+
+def test_who_never_answered_to_a_removed_model_is_an_orphan_in_a_rollback(tmp_path: Path) -> None:
+    config = {
+        "keys": "COUNTER",
+        "async_es": {"model_warehouse": str(tmp_path / "w"), "max_to_keep": 20},
+        "solver": {
+            "update": {"max_age": 2, "reward_timeout_s": 1e6},
+            "guard": {"rollback": True, "control_share": 0.3, "holdout_share": 0.3, "min_control": 10},
+        },
+    }
+    model = ({"w": np.zeros(8)}, lambda arrays, x: arrays)
+    agent, random = AsyncESAgent(model, config), np.random.default_rng(1)
+    clone, silent = agent.clone(), Counter[int]()
+    for number in range(4):
+        with LogWriter(tmp_path / "log") as log:
+            for _ in range(300):
+                info = clone.add_noise()
+                log.sampled(info)
+                if random.random() < 0.5:
+                    log.reward(info, random.normal() - 9.0 * (number == 3 and info.identity >> 60 == Arm.PRESENT))
+                else:
+                    silent[number] += 1
+        if number == 3:
+            shutil.rmtree(tmp_path / "w" / "model_iter_id-2")
+        report, _ = agent.update_from_log(tmp_path / "log")
+        assert bool(report.rolled_back) == (number == 3)
+    assert (report.set_aside.orphan, report.timed_out) == (silent[2], silent[1] + silent[2])
+    (orphans,) = agent.warehouse.path.glob("orphans-*.evl")
+    assert len(read_log(orphans).infos) == silent[2]
+    again = ESAgent()
+    again.load_config(config)
+    again.load_inference_model(tmp_path / "w" / "model_iter_id-3", model=model)
+    again.load_solver(tmp_path / "w" / "model_iter_id-3")
+    replayed, _ = again.replay_log(tmp_path / "log", tmp_path / "w" / "model_iter_id-5")
+    assert (replayed.set_aside.orphan, replayed.timed_out) == (silent[2], silent[1] + silent[2])
     assert replayed.parameters_sha256 == report.parameters_sha256
 
 

@@ -401,15 +401,18 @@ class ESAgent:
         model_iter_id, max_age = self.model_iter_id, strategy.max_age
         samples, aside = self._fresh(contents)
         samples, timed_out, last = self._timed_out(contents, samples, now_us, since_us)
-        there = samples
+        there, last_there = samples, last
         if until is not None:
-            removed = self._own(samples) & np.isin(samples.models, np.array(until.get("gone", ()), np.int64))
-            aside.orphan += int(np.count_nonzero(removed))
-            there = samples.where(~removed)
+            removed = np.array(until.get("gone", ()), np.int64)
+            there, last_there = (
+                some.where(~(self._own(some) & np.isin(some.models, removed))) for some in (samples, last)
+            )
+            aside.orphan += len(samples) - len(there)
         report = self._tell(
             there,
             aside,
-            last=last,
+            last=last_there,
+            lost=len(last) - len(last_there),
             refused=refusals(contents.refused),
             quarantined=tuple(segment.path.name for segment in contents.quarantined),
             timed_out=timed_out,
@@ -516,7 +519,7 @@ class ESAgent:
         )
 
     def _tell(
-        self, samples: Samples, aside: SetAsideCounts, last: Samples | None = None, **of_log: Any
+        self, samples: Samples, aside: SetAsideCounts, last: Samples | None = None, lost: int = 0, **of_log: Any
     ) -> UpdateReport:
         """Update from samples.
 
@@ -524,13 +527,15 @@ class ESAgent:
             samples: In columns.
             aside: Of those that could not be used.
             last: Samples that timed out, should the model be rolled back; see `_timed_out`.
+            lost: Number of further ones, whose model was removed.
             of_log: Attributes of the report that the log decides.
         """
         strategy, _ = self._ready("update")
         number = self.model_iter_id
         report = replace(strategy.tell_samples(samples, aside, last), **of_log)
         if last is not None and report.model_iter_id > number + 1:
-            report = replace(report, timed_out=report.timed_out + len(last))
+            report = replace(report, timed_out=report.timed_out + len(last) + lost)
+            report.set_aside.orphan += lost
         self._note(report)
         self._bind()
         return report

@@ -270,24 +270,37 @@ class AsyncESAgent(ESAgent):
         return restore
 
     def _tell(
-        self, samples: Samples, aside: SetAsideCounts, last: Samples | None = None, **of_log: Any
+        self, samples: Samples, aside: SetAsideCounts, last: Samples | None = None, lost: int = 0, **of_log: Any
     ) -> UpdateReport:
-        there = np.array([*self.warehouse.models(), self.model_iter_id], np.int64)
-        recordable = samples.models >> 31 == 0  # other numbers are no models, but mistakes
-        gone = self._own(samples) & recordable & ~np.isin(samples.models, there)
-        self._gone = distinct(samples.models[gone])
-        if not gone.any():
-            return super()._tell(samples, aside, last, **of_log)
+        last = Samples.of([], []) if last is None else last
+        gone, last_gone = self._removed(samples), self._removed(last)
+        self._gone = distinct(np.concatenate([samples.models[gone], last.models[last_gone]]))
         orphans = int(np.count_nonzero(gone))
+        if not self._gone:
+            return super()._tell(samples, aside, last, lost, **of_log)
         aside.orphan += orphans
+        lost += int(np.count_nonzero(last_gone))
         try:
-            report = super()._tell(samples.where(~gone), aside, last, **of_log)
+            report = super()._tell(samples.where(~gone), aside, last.where(~last_gone), lost, **of_log)
         except NothingToUpdate as error:
+            if not orphans:
+                raise
             raise NothingToUpdate(
                 f"{error}; {orphans} samples are of models that were removed", error.report
             ) from error
-        self.warehouse.keep_orphans(samples.where(gone))
+        kept = samples.where(gone)
+        if report.set_aside.orphan > aside.orphan:
+            kept = Samples.concatenated([kept, last.where(last_gone)])
+        if len(kept):
+            self.warehouse.keep_orphans(kept)
         return report
+
+    def _removed(self, samples: Samples) -> NDArray[np.bool_]:
+        """Return a mask of the samples whose model was removed, `[n]`."""
+        there = np.array([*self.warehouse.models(), self.model_iter_id], np.int64)
+        recordable = samples.models >> 31 == 0  # other numbers are no models, but mistakes
+        removed: NDArray[np.bool_] = self._own(samples) & recordable & ~np.isin(samples.models, there)
+        return removed
 
     def _needed(self) -> set[int]:
         """Return the models to which samples refer that have not been used yet; all, where the log cannot be read."""
