@@ -200,7 +200,31 @@ def test_a_copy_of_what_a_killed_run_has_archived_is_not_archived_again(tmp_path
     (tmp_path / "archive").mkdir()
     (tmp_path / "archive" / f"archive-{'5' * 12}.evl").write_bytes(b"written")
     done = compact([log, other], ledger, tmp_path / "archive")
-    assert (done.records, len(done.segments), done.archives) == (0, 2, [])
+    assert (done.records, len(done.segments)) == (0, 2)
+    assert [*log.iterdir(), *other.iterdir()] == []
+
+
+def test_copies_that_a_killed_run_was_removing_are_not_archived_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, ledger = used_log(tmp_path, 1)
+    (segment,) = log.iterdir()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "copy.evl").write_bytes(segment.read_bytes())
+    unlink = Path.unlink
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        if other in path.parents:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            compact([log, other], ledger, tmp_path / "archive")
+    assert compact([log, other], ledger, tmp_path / "archive").records == 0
+    assert len(read_log(tmp_path / "archive").samples) == 2
     assert [*log.iterdir(), *other.iterdir()] == []
 
 

@@ -27,7 +27,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from math import inf
 from os import PathLike
 from pathlib import Path
@@ -681,15 +680,14 @@ def _into_archive(staged: Path, target: Path, result: RetentionReport, archived:
     if path.exists():
         for _ in records:  # which are archived
             pass
-    else:
+    elif files:
         try:
-            if (first := next(records, None)) is not None:
-                target.mkdir(parents=True, exist_ok=True)
-                for left in target.glob(f".{path.name}.*.tmp"):  # of a run that was killed
-                    left.unlink(missing_ok=True)
-                with atomic_write(path) as out:
-                    result.records += _write_together(out, name, files[0], chain([first], records))
-                result.archives.append(path)
+            target.mkdir(parents=True, exist_ok=True)
+            for left in target.glob(f".{path.name}.*.tmp"):  # of a run that was killed
+                left.unlink(missing_ok=True)
+            with atomic_write(path) as out:  # also without records: it tells a later run that all are archived
+                result.records += _write_together(out, name, files[0], records)
+            result.archives.append(path)
         except BaseException as error:
             with contextlib.suppress(OSError):  # a later run finds what stays
                 for file in files:
