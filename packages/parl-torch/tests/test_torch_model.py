@@ -96,10 +96,12 @@ def test_weights_are_taken_and_given_without_a_look_at_every_layer(monkeypatch: 
     [
         lambda model: setattr(model, "second", nn.Linear(4, 2)),
         lambda model: setattr(model.first.weight, "data", torch.ones(4, 3)),
+        lambda model: setattr(model.first.weight, "data", model.first.weight.data[:2]),
+        lambda model: setattr(model.first.bias, "data", model.first.bias.data[:2]),
         lambda model: model.register_buffer("more", torch.ones(2)),
         lambda model: model.double(),
     ],
-    ids=["layer", "memory", "buffer", "dtype"],
+    ids=["layer", "memory", "rows", "entries", "buffer", "dtype"],
 )
 def test_weights_of_models_that_change_are_those_they_have_then(change: Any) -> None:
     model = Layers()

@@ -195,6 +195,8 @@ def _shares(one: Sequence[Layer], other: Sequence[Layer], at: int) -> bool:
 
 # Whether models stay as they are
 
+_SHAPE = attrgetter("shape")
+
 
 class Parts:
     """The present layers and tensors of models, and some attributes of them or of others.
@@ -222,6 +224,7 @@ class Parts:
         self._tensors = [tensor for tensor in found if not framework.is_waiting(tensor)]
         self._address, self._strides = framework.address, framework.strides
         self._memory = list(map(self._address, self._tensors))
+        self._shapes = list(map(_SHAPE, self._tensors))
         self._matrices = [tensor for tensor in self._tensors if tensor.ndim > 1]
         self._steps = list(map(self._strides, self._matrices))
         self._objects, self._named = [one for one, _ in attributes], [name for _, name in attributes]
@@ -229,11 +232,12 @@ class Parts:
         self.hooks = _hooks(framework, layers)
 
     def are_same(self) -> bool:
-        """Return whether all layers, tensors, activations and attributes are the same, at the same addresses."""
+        """Return whether all layers, tensors, activations and attributes are the same, with the same memory."""
         return (
             all(map(is_, map(dict.get, self._owners, self._names), self._found))
             and list(map(len, self._holders)) == self._sizes
             and list(map(self._address, self._tensors)) == self._memory
+            and list(map(_SHAPE, self._tensors)) == self._shapes
             and list(map(self._strides, self._matrices)) == self._steps
             and list(map(getattr, self._objects, self._named)) == self._attributes
         )
