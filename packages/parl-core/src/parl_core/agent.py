@@ -718,13 +718,15 @@ class Agent:
             obs: A batch `[n, ...]`.
 
         Returns:
-            The function; None where the framework acts, or the method is another one than `parl.Agent`'s.
+            The function; None where the framework acts, the algorithm has no such method, or the agent's is another one
+            than `parl.Agent`'s.
         """
-        method = getattr(self, name)
-        if getattr(method, "__func__", None) is not getattr(Agent, name) or type(obs) is not np.ndarray:
+        method, of_algorithm = getattr(self, name), getattr(self.alg, name, None)
+        is_plain = getattr(method, "__func__", None) is getattr(Agent, name)
+        if of_algorithm is None or not is_plain or type(obs) is not np.ndarray:
             return None
         batch, single = self._batched(obs)
-        acting = None if single else self.alg._acting_on_host(getattr(self.alg, name), batch)
+        acting = None if single else self.alg._acting_on_host(of_algorithm, batch)
         self.alg._settle_threads()
         if acting is None or not acting.is_chain or not self.alg._threads_settled:
             return None
