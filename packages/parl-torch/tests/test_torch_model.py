@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from parl_core._small_networks import Parts
 from parl_core.errors import WeightsMismatchError
 from parl_torch import layers
 from parl_torch.model import Model
@@ -89,6 +90,18 @@ def test_weights_are_taken_and_given_without_a_look_at_every_layer(monkeypatch: 
         np.testing.assert_array_equal(found[name], weights[name])
         found[name][...] = 0.0  # a copy
     np.testing.assert_array_equal(model.first.bias.detach(), weights["first.bias"])
+
+
+def test_lists_and_float64_are_taken_without_a_second_look_at_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Layers()
+    for _ in range(2):
+        before = model.get_weights()
+    monkeypatch.setattr(Parts, "__init__", lambda *_, **__: pytest.fail("all layers are looked through"))
+    for weights in ([2.0 * array for array in before.values()], {k: v.astype(np.float64) for k, v in before.items()}):
+        model.set_weights(weights)
+        expected = weights if isinstance(weights, list) else list(weights.values())
+        for found, array in zip(model.get_weights().values(), expected, strict=True):
+            np.testing.assert_array_equal(found, array)
 
 
 @pytest.mark.parametrize(

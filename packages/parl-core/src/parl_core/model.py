@@ -166,7 +166,8 @@ class Model:
         tensors = self._named_tensors()
         check_weights(type(self).__name__, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, named)
         self._assign(tensors, named)
-        self._view(tensors)
+        if self._viewed is None or not self._viewed.are_same():  # weights of another form leave the memory in place
+            self._view(tensors)
 
     def sync_weights_to(
         self,

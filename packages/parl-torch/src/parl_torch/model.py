@@ -145,8 +145,10 @@ class Model(nn.Module, contract.Model):
                 torch._foreach_lerp_(targets, sources, weight)
 
     def _views_of(self, tensors: Mapping[str, Tensor]) -> contract.Weights | None:
+        if not all(map(_is_viewed, tensors.values())):
+            return None
         lasting = set(map(id, (*self.parameters(), *self.buffers())))  # others are made when weights are asked for
-        if not all(id(tensor) in lasting and _is_viewed(tensor) for tensor in tensors.values()):
+        if not lasting.issuperset(map(id, tensors.values())):
             return None
         return {name: tensor.detach().numpy() for name, tensor in tensors.items()}
 
