@@ -135,6 +135,30 @@ class LazyLayersConformance(Conformance):
         with pytest.raises(ModelContractError, match=r"more than 1 dimensions, got shape \[3\].*embedding"):
             layer(self._tensor(np.arange(3)))
 
+    @pytest.mark.parametrize(
+        ("shape", "axis", "expected"),
+        [
+            ((2, 3, 4), 0, (1, 24)),
+            ((2, 3, 4), 1, (2, 12)),
+            ((2, 3, 4), 2, (6, 4)),
+            ((2, 3, 4), 3, (24, 1)),
+            ((2, 3, 4), 5, (24, 1)),
+            ((2, 3, 4), -1, (6, 4)),
+            ((5,), 1, (5, 1)),
+            ((5,), 2, (5, 1)),
+            ((5,), -1, (1, 5)),
+            ((), 0, (1, 1)),
+            ((), 1, (1, 1)),
+        ],
+    )
+    def test_flatten_counts_its_axis_as_in_a_slice_of_the_shape(
+        self, shape: tuple[int, ...], axis: int, expected: tuple[int, int]
+    ) -> None:
+        layers: Any = self.backend.layers
+        numbers = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        found = self._array(layers.flatten(self._tensor(numbers), axis))
+        np.testing.assert_array_equal(found, numbers.reshape(expected))
+
     def test_fc_flattens_images_and_conv_2d_pads(self) -> None:
         layers: Any = self.backend.layers
         convolution = layers.conv_2d(num_filters=5, filter_size=3, stride=1, padding=1, act="relu")

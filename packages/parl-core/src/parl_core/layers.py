@@ -690,7 +690,11 @@ def unsqueeze(input: Any, axes: Sequence[int]) -> Any:
 
 
 def flatten(x: Any, axis: int = 1) -> Any:
-    """Return a matrix: the dimensions before `axis` become its rows, the others its columns."""
+    """Return a matrix: the dimensions before `axis` become its rows, the others its columns.
+
+    `axis` counts as in a slice of the shape: -1 is the last dimension, and after the last one there is one column.
+    """
+    axis = len(x.shape[:axis])
     if axis == 0:
         return x.reshape([1, -1])
     rows = x.flatten(axis) if len(x.shape) > axis else x.unsqueeze(-1)
