@@ -10,6 +10,7 @@ from parl_torch import layers, networks
 from parl_torch.agent import Agent
 from parl_torch.algorithms import DQN, PPO
 from parl_torch.networks import ActorCritic, AtariActorCritic, AtariQNetwork, DuelingHead
+from parl_torch.transformer import TrajectoryTransformer
 
 
 def test_the_dueling_head_s_mean_is_the_state_s_value() -> None:
@@ -71,6 +72,19 @@ def test_actor_critics_begin_nearly_uniform_with_orthogonal_layers() -> None:
     model.value(obs)
     weight = model.get_weights()["policy_trunk.1.weight"]
     np.testing.assert_allclose(weight @ weight.T, 2.0 * np.eye(64), atol=1e-5)
+
+
+def test_a_transformer_of_trajectories_attends_in_half_precision() -> None:
+    torch.manual_seed(0)
+    model = TrajectoryTransformer(3, 2, hidden=16, layers=1).eval()
+    mask = torch.tensor([[0.0, 1.0, 1.0, 1.0], [1.0] * 4])
+    windows = [torch.randn(2, 4, 3), torch.randn(2, 4, 2), torch.randn(2, 4, 1), torch.arange(4).repeat(2, 1), mask]
+    expected = model(*windows)
+    for dtype in (torch.float16, torch.bfloat16):
+        model.to(dtype)
+        found = model(*[part.to(dtype) if part.is_floating_point() else part for part in windows])
+        torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.0)
+        model.float()
 
 
 def test_a_layer_s_tanh_of_many_values_and_its_two_derivatives_are_pytorch_s() -> None:

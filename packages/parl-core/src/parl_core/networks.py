@@ -1206,7 +1206,7 @@ class TrajectoryTransformer(Model):
         return reshape(self.head(of_obs).tanh(), [-1, steps, self.act_dim])
 
     def _bias(self, mask: Any, dtype: Any) -> Any:
-        """Return what hides later tokens and padding from attention, `[batch, 1, 3 * K, 3 * K]`: -1e9, elsewhere 0.
+        """Return what hides later tokens and padding from attention, `[batch, 1, 3 * K, 3 * K]`: -32768, elsewhere 0.
 
         A padded token may look at itself, because attention to nothing is not a number.
         """
@@ -1214,4 +1214,5 @@ class TrajectoryTransformer(Model):
         place = (there[:1] * 0.0 + 1.0).cumsum(1)
         visible = (place.unsqueeze(1) <= place.unsqueeze(2)) & self._layers.cast(there.unsqueeze(1), "bool")
         visible = visible | (place.unsqueeze(1) == place.unsqueeze(2))
-        return (self._layers.cast(visible, dtype) * 1e9 - 1e9).unsqueeze(1)
+        # float16 has 32768, and 1e9 is infinite there; either is far below what exp tells from 0.
+        return (self._layers.cast(visible, dtype) * 32768.0 - 32768.0).unsqueeze(1)
