@@ -97,8 +97,13 @@ class PPOConformance(Conformance):
         with pytest.raises(HyperparameterError, match=r"make minibatch_size larger, or .* norm_adv=False"):
             agent.learn_rollout(batch, epochs=1, minibatch_size=1, rng=rng)
         assert_weights_close(agent.alg.model.get_weights(portable=True), weights, FLOAT32.tolerance)
+        short = RolloutBatch(*_columns(_rollout(rng, 1, DISCRETE), FLOAT32))
+        with pytest.raises(HyperparameterError, match=r"make the rollout larger, or .* norm_adv=False"):
+            agent.learn_rollout(short, epochs=1, minibatch_size=4, rng=rng)
+        assert_weights_close(agent.alg.model.get_weights(portable=True), weights, FLOAT32.tolerance)
         agent, _ = self._agent(rng, DISCRETE, FLOAT32, norm_adv=False)
         assert agent.learn_rollout(batch, epochs=1, minibatch_size=1, rng=rng)["steps"] == 4
+        assert agent.learn_rollout(short, epochs=1, minibatch_size=4, rng=rng)["steps"] == 1
         agent, _ = self._agent(rng, DISCRETE, FLOAT32)
         assert agent.learn_rollout(batch, epochs=1, minibatch_size=3, rng=rng)["steps"] == 2
 

@@ -368,7 +368,7 @@ class PPO(_SeparateMethods, OnPolicy):
             Means over all steps taken of value_loss, policy_loss, entropy, approx_kl, clip_fraction; and `steps`.
 
         Raises:
-            HyperparameterError: A value is out of range, or minibatches of a single row are normalised.
+            HyperparameterError: A value is out of range, or minibatches or a rollout of a single row are normalised.
         """
         epochs = check_int("epochs", EPOCHS if epochs is None else epochs)
         size = check_int("minibatch_size", MINIBATCH_SIZE if minibatch_size is None else minibatch_size)
@@ -383,10 +383,11 @@ class PPO(_SeparateMethods, OnPolicy):
         if self.remembers:
             sequences = tensors.sequence_count
             count, size, taken = sequences, max(1, size * sequences // count), Rollout.sequences
-        if self.norm_adv and size == 1 and count == len(batch):
+        if self.norm_adv and min(size, count) == 1 and count == len(batch):
+            too_small = "the rollout" if count == 1 else "minibatch_size"
             raise HyperparameterError(
                 f"{type(self).__name__} normalises the advantages of each minibatch, and that of a single row is 0, so "
-                "the policy would not learn: make minibatch_size larger, or make the algorithm with norm_adv=False"
+                f"the policy would not learn: make {too_small} larger, or make the algorithm with norm_adv=False"
             )
         steps: list[tuple[Any, ...]] = []
         for _ in range(epochs):
