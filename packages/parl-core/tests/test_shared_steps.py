@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 
 from parl_core._subprocess_actors import SubprocessActors
 from parl_core.actors import ActorFuture, wait_any
-from parl_core.env._steps import GroupSpaces, StepMemory, can_share
+from parl_core.env._steps import GroupSpaces, StepMemory, can_share, packed, unpacked
 from parl_core.env.vector import VectorEnv, _CallLink, _SharedLink, make_vector_env
 from parl_core.errors import ActorProcessLost, ParlError
 
@@ -137,6 +137,14 @@ def test_where_the_memory_cannot_be_opened_steps_are_calls(
     envs = make_vector_env(Diary, 4, actors=actors, envs_per_actor=2)
     assert {type(link) for link in links_of(envs)} == {_CallLink}
     np.testing.assert_equal(drive(envs, 12), drive(make_vector_env(Diary, 4), 12))
+
+
+@pytest.mark.parametrize("dtype", [">f4", "M8[s]", "U3", [("x", "f4"), ("y", "i2")]])
+def test_arrays_of_messages_keep_their_dtype(dtype: Any) -> None:
+    array = np.ones(3, dtype)
+    found = unpacked(*packed(array))
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)
 
 
 def test_spaces_without_arrays_of_a_known_size_are_not_shared() -> None:

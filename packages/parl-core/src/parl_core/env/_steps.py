@@ -122,7 +122,9 @@ Packed = tuple[Any, ...]
 
 def packed(part: Any) -> Packed:
     """Return a part of a message as the arguments of `unpacked`: a small array as bytes, anything else as it is."""
-    if not isinstance(part, np.ndarray) or part.nbytes >= _BYTES_WORTH_A_COPY or part.dtype.hasobject:
+    if not isinstance(part, np.ndarray) or part.nbytes >= _BYTES_WORTH_A_COPY:
+        return (part,)
+    if part.dtype.hasobject or part.dtype.names:  # dtype.str has no names of fields
         return (part,)
     return part.tobytes(), part.dtype.str, part.shape
 
