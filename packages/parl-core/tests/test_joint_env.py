@@ -729,11 +729,16 @@ def test_particles_by_name_play_the_same_and_are_asked_once_for_each_observation
             over = found[2] or found[3]
 
 
-def test_agents_that_take_turns_are_converted() -> None:
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_agents_that_take_turns_are_converted(is_cut: bool) -> None:
     pettingzoo = pytest.importorskip("pettingzoo")
 
     class Counting(pettingzoo.AECEnv):  # type: ignore[misc,name-defined]  # optional package
         """Two agents count in turns; the one who acts gets its action as a reward, and the fourth turn is the last."""
+
+        def __init__(self, *, is_cut: bool) -> None:
+            super().__init__()
+            self.is_cut = is_cut
 
         metadata = {"name": "counting", "is_parallelizable": False}  # noqa: RUF012
         possible_agents = ["a", "b"]  # noqa: RUF012
@@ -761,17 +766,17 @@ def test_agents_that_take_turns_are_converted() -> None:
             return {"observation": np.full(1, self.turn, np.float32), "action_mask": mask}
 
         def step(self, action: Any) -> None:
-            if self.terminations[self.agent_selection]:
+            if self.terminations[self.agent_selection] or self.truncations[self.agent_selection]:
                 self._was_dead_step(action)
                 return
             self.turn += 1
             self.rewards = {name: float(action) * (name == self.agent_selection) for name in self.agents}
-            self.terminations = dict.fromkeys(self.agents, self.turn == 4)
+            setattr(self, "truncations" if self.is_cut else "terminations", dict.fromkeys(self.agents, self.turn == 4))
             self.agent_selection = "ba"[self.turn % 2 == 0]
 
         def close(self) -> None: ...
 
-    env = JointEnv(Counting(), team_reward="sum")
+    env = JointEnv(Counting(is_cut=is_cut), team_reward="sum")
     obs, _ = env.reset(seed=0)
     assert obs["action_mask"].tolist() == [[0, 1, 1], [1, 0, 0]]  # the other one waits: what it chooses is ignored
     rewards, masks = [], []
@@ -781,7 +786,9 @@ def test_agents_that_take_turns_are_converted() -> None:
         masks.append(obs["action_mask"].tolist())
     assert rewards == [1.0, 2.0, 1.0, 2.0]
     assert masks[:3] == [[[1, 0, 0], [0, 1, 1]], [[0, 1, 1], [1, 0, 0]], [[1, 0, 0], [0, 1, 1]]]
-    assert (terminated, truncated) == (True, False)
+    assert (terminated, truncated) == (not is_cut, is_cut)
+    if is_cut:
+        assert masks[3] == masks[1]  # the next choices, if the episode went on
 
 
 def test_agents_that_take_turns_with_numbers_are_refused() -> None:

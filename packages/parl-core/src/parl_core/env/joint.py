@@ -352,9 +352,12 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             raise EnvironmentContractError(f"the observation of {name} does not fit: {error}") from None
 
     def _mask(self, row: int, name: str, found: Mapping[str, Any], infos: Mapping[str, Any]) -> Any:
-        """Return the mask of possible choices of a present agent: one choice of an agent that waits."""
+        """Return the mask of possible choices of a present agent: one choice of an agent that waits.
+
+        An agent that was truncated by this step, too, has those that it would have if the episode went on.
+        """
         size = self.act_sizes[row]
-        if self._turns is not None and self._alive[row] and name != self._turns.agent_selection:
+        if self._turns is not None and not self._terminated[row] and name != self._turns.agent_selection:
             return np.arange(size) == 0  # whatever it chooses is ignored: nothing is learned of it
         if self._with_mask[row] and name in found:
             given = found[name]["action_mask"]
