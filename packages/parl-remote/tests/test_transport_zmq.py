@@ -21,6 +21,7 @@ import zmq
 import zmq.utils.monitor
 import zmq.utils.z85
 
+from faults.polling import eventually
 from faults.ports import unused_port
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
@@ -96,6 +97,24 @@ def echo_works(served: Served) -> bool:
     answer = bytes(channel.receive(10.0)[0])
     channel.close()
     return answer == b"echo"
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+@pytest.mark.parametrize("monitor_first", [False, True])
+def test_a_channel_that_nobody_closed_keeps_no_descriptors_of_others(served: Served, monitor_first: bool) -> None:
+    assert echo_works(served)
+    before = open_descriptors()
+    channel = ZmqChannel.connect(served.listener.address, KEY)
+    if monitor_first:  # as the garbage collector may do
+        channel._monitor.close(0)
+    del channel
+    for _ in range(3):
+        assert echo_works(served)
+    eventually(lambda: open_descriptors() <= before)
 
 
 def test_another_clusters_key_is_refused_and_nothing_of_the_peer_is_seen(served: Served) -> None:

@@ -248,6 +248,8 @@ class ZmqChannel:
         if not getattr(self, "_closed", True):
             self._closed = True
             self._poller.close()
+            if not self._socket.closed:  # the garbage collector may have closed both, in any order
+                self._socket.disable_monitor()
             self._monitor.close(0)
             self._socket.close(0)
             self._waker.close()

@@ -218,7 +218,12 @@ def configure(socket: Socket, limits: Limits, *, ipv6: bool) -> None:
 
 
 def monitored(socket: Socket, events: int) -> Socket:
-    """Return a socket that receives the connection events of another."""
+    """Return a socket that receives the connection events of another.
+
+    The last event, that there will be no more, is left out: zmq sends it while it destroys the socket, and would wait
+    for ever if nobody has the monitor any more, so that it destroyed no other socket of the process either.
+    """
+    events &= ~int(zmq.EVENT_MONITOR_STOPPED)
     # zmq's default name is made of the descriptor's number, which a socket that is still closing may hold as well
     monitor: Socket = socket.get_monitor_socket(events, addr=f"inproc://monitor-{os.urandom(8).hex()}")
     return monitor
