@@ -216,8 +216,11 @@ def test_an_optimum_in_the_box_is_found_from_any_std(kind: Any, sides: Any, std:
 
 
 @FAMILY
-def test_a_search_in_a_box_that_is_resumed_before_its_first_update_makes_the_same_samples(kind: Any) -> None:
-    es = kind(np.full(5, 0.4), settings(kind, std=0.3, lower=[0.0], upper=[1.0]))
+@pytest.mark.parametrize("box", [{}, {"lower": [0.0], "upper": [1.0]}], ids=["without a box", "in a box"])
+def test_a_search_that_is_resumed_before_its_first_update_makes_the_same_samples(
+    kind: Any, box: dict[str, Any]
+) -> None:
+    es = kind(np.full(5, 0.4), settings(kind, std=0.3, **box))
     resumed = kind(es.mean, es.config)
     resumed.load_state(es.state())
     infos = es.ask(20)

@@ -150,8 +150,7 @@ class CmaFamily(Strategy):
         self._evaluations = 0
         self._begin()
         self._limit_deviations()
-        if self._bounds is not None:  # as after a load; without bounds, the noise has the same bits by itself
-            self._sample_with(*self._shape())
+        self._sample_with(*self._shape())  # as after a load, which gives samples of the same bits
 
     @classmethod
     def warm_start(
