@@ -1,11 +1,12 @@
 """The lower bound of a blocking call: ours in turns with a pipe by hand, and with our own system calls by hand.
 
-    hatch run base:python benchmarks/remote/call_floor.py [--windows 20]
+    hatch run base:python benchmarks/remote/call_floor.py [--windows 20] [--one-cpu]
 
 `by hand` writes and reads as ours does, a stream socket, a header and a pickle, and a peer that polls because it may
 have several callers; it has one method, no exceptions, no threads, no futures, nothing that counts or is cancelled.
 Prints medians over windows of the p50, and of the CPU time that a call takes in both processes, which other load of the
-machine changes less.
+machine changes less; then how long an empty call takes that is begun at each layer of the caller, from its socket up
+to the proxy. With `--one-cpu` all processes share a CPU, so that none has to be woken on another one.
 """
 
 import argparse
@@ -25,6 +26,11 @@ import machine
 from subject import SMALL, SMALL_ARRAYS, Subject
 
 import parl
+from parl_remote._data.calls import Call
+from parl_remote._future import RemoteFuture
+from parl_remote._links.call_messages import Kind, pack
+from parl_remote._program.proxy import reference_of
+from parl_remote._transport.unix.sockets import PACK_ONE
 
 _HEADER = struct.Struct("<IQBBHI")
 _clock = time.perf_counter
@@ -64,11 +70,47 @@ def cpu_us(pid: int) -> float:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e3
 
 
+def layers(actor: Any) -> dict[str, Callable[[], Any]]:
+    """Return empty calls of an actor that begin at each layer of the caller."""
+    ref = reference_of(actor)
+    assert ref is not None
+    connection: Any = ref.outbox.path
+    channel = connection.channel
+    connected: socket.socket = channel._socket
+    number, into = ref.spec.methods["nothing"], bytearray(65536)
+
+    def through_socket() -> None:
+        frame = pack(Kind.CALL, 0, number, 0)[0]
+        connected.send(PACK_ONE(1, len(frame)) + frame)
+        connected.recv_into(into)
+
+    def through_channel() -> None:
+        channel.post(pack(Kind.CALL, 0, number, 0))
+        channel.receive()
+
+    def through_connection() -> None:
+        future: RemoteFuture[Any] = RemoteFuture(None, ref, "nothing")
+        connection.send(Call(int(Kind.CALL), 0, number, (), "nothing", ref), future)
+        connection.wait_for(future, None)
+
+    return {
+        "socket": through_socket,
+        "channel": through_channel,
+        "connection, future": through_connection,
+        "outbox, signals": lambda: ref.call("nothing", (), {}),
+        "proxy": lambda: actor.nothing(),
+    }
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--windows", type=int, default=20, help="of .2 s, for each way and kind of call (default: 20)")
-    windows = parser.parse_args().windows
+    parser.add_argument("--one-cpu", action="store_true", help="run all processes on the same CPU")
+    options = parser.parse_args()
+    windows = options.windows
+    if options.one_cpu:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     machine.compile_sources()
     fork = multiprocessing.get_context("fork")
     ours_end, pipe_end = fork.Pipe()
@@ -116,6 +158,16 @@ def main() -> None:
             p50, used = (statistics.median(ours[i] / theirs[i] for ours, theirs in pairs) for i in (0, 1))
             ratios.append(f"{p50:.2f} ({used:.2f})")
         print(f"| {' | '.join([kind, *cells, *ratios])} |")
+    print(f"\n| an empty call from | {' | '.join(by_layer := layers(actor))} |\n|{' --- |' * (1 + len(by_layer))}")
+    of_layer: dict[str, list[float]] = {layer: [] for layer in by_layer}
+    for _ in range(windows):
+        for layer, empty_call in by_layer.items():
+            end, times = _clock() + 0.1, []
+            while (begun := _clock()) < end:
+                empty_call()
+                times.append(1e6 * (_clock() - begun))
+            of_layer[layer].append(statistics.median(times))
+    print(f"| p50, us | {' | '.join(f'{statistics.median(found):.1f}' for found in of_layer.values())} |")
     parl.disconnect()
     piped.kill()
     by_hand.kill()
