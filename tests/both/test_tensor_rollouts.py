@@ -102,6 +102,22 @@ def test_training_on_tensors_gives_the_same_weights() -> None:
         np.testing.assert_allclose(found[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+class Clearing(AsTensors):
+    """Sets the actions that it was given to 0."""
+
+    def step(self, actions: Any) -> Any:
+        answer = super().step(actions)
+        actions.zero_()
+        return answer
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_actions_that_a_simulator_changes_are_those_that_were_drawn(env: str) -> None:
+    agent = ppo(env)
+    action = RolloutCollector(agent, Clearing(make_vector_env(env, 3), agent.alg), 30, seed=4).collect().action
+    assert np.asarray(action.numpy()).any()  # type: ignore[attr-defined]  # a tensor
+
+
 def test_an_unknown_last_observation_has_the_value_of_the_one_before() -> None:
     agent = ppo("Pendulum-v1")
     envs = AsTensors(make_vector_env("Pendulum-v1", 2, env_kwargs={"max_episode_steps": 5}), agent.alg, "never")

@@ -64,6 +64,22 @@ def test_one_action_is_made_valid_as_one_of_a_batch(space: Any, one_by_one: bool
     assert data_equivalence(valid(one), (batch if isinstance(batch, list) else one_each(space, batch))[1])
 
 
+@pytest.mark.parametrize(
+    "space",
+    [
+        BOX,
+        gymnasium.spaces.Discrete(3),
+        gymnasium.spaces.Discrete(3, start=5),
+        gymnasium.spaces.MultiDiscrete([3, 2]),
+        gymnasium.spaces.MultiBinary([2, 2]),
+    ],
+)
+def test_an_environment_may_change_its_action_of_which_the_drawn_one_stays(space: Any) -> None:
+    drawn = np.ones((2, *space.shape), np.float32 if space is BOX else np.int64)
+    into_space(space)(drawn)[...] -= 1
+    assert (drawn == 1).all()
+
+
 def test_multi_discrete_actions_count_from_where_each_part_starts() -> None:
     space = gymnasium.spaces.MultiDiscrete([2, 3], start=[10, 0])
     assert into_space(space)(np.array([[1, 2], [0, 0]])).tolist() == [[11, 2], [10, 0]]

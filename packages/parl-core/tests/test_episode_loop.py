@@ -131,6 +131,15 @@ def test_observations_of_an_environment_that_reuses_its_array_are_what_was_seen(
     assert run_episode(Reusing(), lambda obs: 0).obs.tolist() == [[0.0], [1.0], [2.0]]
 
 
+def test_actions_that_an_environment_changes_are_what_was_chosen() -> None:
+    class Centred(ThreeSteps):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            action -= 1
+            return super().step(action)
+
+    assert run_episode(Centred(), lambda _: np.array([2, 0])).actions.tolist() == [[2, 0]] * 3
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("where", ["reward", "observed"])
 def test_nothing_is_learned_from_an_episode_with_numbers_that_are_not_finite(bad: float, where: str) -> None:

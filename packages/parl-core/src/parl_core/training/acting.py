@@ -200,7 +200,8 @@ def into_space(space: Any, *, unit_box: bool = False, one_by_one: bool = False) 
 
     For a space in several parts (`Dict`, `Tuple`) the result has the same parts, each `[n, *part]`. A Gaussian policy
     draws outside of a box: its actions are clipped. A policy counts actions from 0: if a discrete space starts at
-    another number, it is added. Agents learn from the actions as drawn.
+    another number, it is added. Agents learn from the actions as drawn; the results are arrays of their own, which
+    environments may change.
 
     Args:
         space: The environment's action space.
@@ -279,7 +280,7 @@ def tensors_into_space(space: Any, algorithm: Any, *, unit_box: bool = False) ->
             f"environments that give tensors take actions of a Box or counted from 0, these have {space}: wrap them so "
             "that their action space is one of these"
         )
-    return lambda action: action
+    return lambda action: action.clone()  # environments may change theirs
 
 
 def _line_into(space: Any, unit_box: bool) -> tuple[NDArray[Any], NDArray[Any], bool]:
@@ -344,7 +345,7 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
         chosen = np.asarray(action)
         is_row = is_usual and chosen.ndim == 1 and chosen.dtype == np.int64
         if is_row and not np.count_nonzero(chosen.view(np.uint64) >= sizes):  # as such, negative numbers are large
-            return chosen + start if is_shifted else chosen
+            return chosen + start if is_shifted else chosen.copy()
         if chosen.dtype.kind == "f":
             kinds = "continuous_action=False" if isinstance(space, gymnasium.spaces.Discrete) else f"nvec={sizes}"
             raise HyperparameterError(
@@ -360,7 +361,7 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
                 f"the environment has the actions {space}, the policy chose {chosen.tolist()} (counted "
                 "from 0, one row per environment): give the model as many outputs as there are choices"
             )
-        return (chosen + start if is_shifted else chosen).astype(space.dtype, copy=False)
+        return (chosen + start if is_shifted else chosen).astype(space.dtype)
 
     return counted
 

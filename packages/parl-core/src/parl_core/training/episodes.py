@@ -72,9 +72,10 @@ def run_episode(
     seen, actions, rewards = [], [], []
     over = False
     while not over:
-        seen.append(map_nested(np.array, obs))  # a copy: the environment may change its own
-        actions.append(act(obs))
-        action = actions[-1] if valid is None else valid(np.asarray(actions[-1])[None])[0]
+        seen.append(map_nested(np.array, obs))  # copies: the environment may change its own
+        chosen = act(obs)
+        actions.append(np.array(chosen))
+        action = chosen if valid is None else valid(np.asarray(chosen)[None])[0]
         obs, reward, terminated, truncated, _ = env.step(action)
         rewards.append(float(reward))
         over = as_flag(env, "terminated", terminated) or as_flag(env, "truncated", truncated)
