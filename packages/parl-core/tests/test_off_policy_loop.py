@@ -566,6 +566,34 @@ def test_what_is_not_finite_is_not_remembered(wrong: dict[str, float], message: 
         assert len(memory) == 2
 
 
+class BlindAtFirst(Counting):
+    """Observes what is not finite at the beginning of an episode."""
+
+    def __init__(self, episode: int) -> None:
+        super().__init__(ends=2)
+        self._left = episode
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        self._left -= 1
+        seen, info = super().reset(**options)
+        return (seen if self._left else seen + np.inf), info
+
+
+@pytest.mark.parametrize(
+    ("episode", "remembered", "when"), [(1, 0, "after a reset"), (3, 3, "at the beginning of an episode")]
+)
+@pytest.mark.parametrize("normalized", [False, True])
+def test_a_first_observation_that_is_not_finite_is_not_remembered(
+    episode: int, remembered: int, when: str, normalized: bool
+) -> None:
+    memory = ReplayMemory(10, (1,), 0, n_envs=1)
+    with make_vector_env(lambda: BlindAtFirst(episode), 1) as envs:
+        seen = NormalizeVector(envs) if normalized else envs
+        with pytest.raises(DivergedError, match=rf"environment 0 observed inf in obs\[0\] {when}: repair observations"):
+            train_off_policy(Table(), seen, settings(), memory=memory)
+    assert len(memory) == remembered
+
+
 def test_environments_that_take_one_seed_for_all_are_trained_in() -> None:
     class OneSeed(SyncVectorEnv):
         def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:

@@ -372,6 +372,7 @@ def first_reset(envs: Any, seed: int | None) -> Any:
     Warn if the environments mark the possible actions in a way that the loops ignore.
 
     Raises:
+        DivergedError: An observation is infinite or NaN; the message names its environment.
         EnvironmentContractError: A mask allows no action; the message names its environment.
     """
     obs, infos = _reset_with(envs, spawn_seeds(seed, envs.num_envs))
@@ -404,6 +405,7 @@ def reset_with(envs: Any, seeds: Sequence[int]) -> Any:
     Environments that are one program, such as Gymnasium's `CartPoleVectorEnv`, take one seed for all: the first.
 
     Raises:
+        DivergedError: An observation is infinite or NaN; the message names its environment.
         EnvironmentContractError: A mask allows no action; the message names its environment.
     """
     return _reset_with(envs, seeds)[0]
@@ -412,10 +414,14 @@ def reset_with(envs: Any, seeds: Sequence[int]) -> Any:
 def _reset_with(envs: Any, seeds: Sequence[int]) -> tuple[Any, Mapping[str, Any]]:
     try:
         obs, infos = envs.reset(seed=list(seeds))
+    except EnvironmentContractError:  # a TypeError of what it returned, not of the seeds
+        raise
     except (gymnasium.error.Error, TypeError):
         obs, infos = envs.reset(seed=seeds[0])
-    if isinstance(envs.single_action_space, gymnasium.spaces.Discrete) and not holds_tensors(obs):
-        check_masks(obs, True, "after a reset")
+    if not holds_tensors(obs):
+        check_observations(obs, "after a reset")
+        if isinstance(envs.single_action_space, gymnasium.spaces.Discrete):
+            check_masks(obs, True, "after a reset")
     return obs, infos
 
 

@@ -215,6 +215,8 @@ class TransitionCollector:
             given = self._normalized.raw_reward
         next_obs = _with_last(now, ended, last) if ended.size else now
         check_observations(next_obs, "after the step just taken")
+        if ended.size:
+            check_observations(now, "at the beginning of an episode")
         if isinstance(self._envs.single_action_space, gymnasium.spaces.Discrete):
             check_masks(self._obs, True, "after the step just taken")
             if ended.size:
