@@ -29,7 +29,7 @@ from parl_core.training import (
     evaluate,
     train_off_policy,
 )
-from parl_core.training.off_policy import TransitionCollector, random_actions
+from parl_core.training.off_policy import TransitionCollector, make_memory, random_actions
 
 GAMMA = 0.5
 
@@ -101,7 +101,7 @@ class Table:
 
     def sample(self, obs: Any, **exploration: float) -> Any:
         self.explored.append(exploration)
-        n = len(obs["count"] if isinstance(obs, dict) else obs)
+        n = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
         return np.tile(np.array(self._middle, np.float32), (n, 1)) if self._middle else np.ones(n, np.int64)
 
     predict = sample
@@ -495,6 +495,27 @@ def test_a_memory_holds_what_the_environments_gave_and_batches_are_normalised_wh
     for seen in (obs, next_obs):
         counts = seen * np.sqrt(envs.ob_rms.var + envs.epsilon) + envs.ob_rms.mean
         np.testing.assert_allclose(counts, np.round(counts), atol=1e-5)
+
+
+def test_parts_of_a_tuple_are_remembered_where_rewards_alone_are_scaled() -> None:
+    class InTwo(Counting):
+        observation_space = gymnasium.spaces.Tuple([Counting.observation_space, gymnasium.spaces.Discrete(9)])
+
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            return (super().reset(**options)[0], 0), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            seen, *others = super().step(action)
+            return (seen, self._count), *others  # type: ignore[return-value]  # the four that the base returns
+
+    envs = NormalizeVector(make_vector_env(InTwo, 2, env_kwargs={"ends": 9, "cut": 5}), obs=False)
+    wanted = settings(total_steps=40)
+    memory = make_memory(Table(), envs, wanted, np.random.default_rng(0))
+    train_off_policy(Table(), envs, wanted, memory=memory)
+    np.testing.assert_array_equal(memory.reward[:40], 1.0)
+    for part in ("0", "1"):
+        np.testing.assert_array_equal(memory.obs[part][:40:2].reshape(-1), np.tile(np.arange(5), 4))
+        np.testing.assert_array_equal(memory.next_obs[part][:40:2].reshape(-1), np.tile(np.arange(1, 6), 4))
 
 
 @pytest.mark.parametrize("wrapper", ["NormalizeObservation", "NormalizeReward"])

@@ -180,7 +180,7 @@ class TransitionCollector:
                 f"replay memories keep arrays, and {type(envs.unwrapped).__name__} gives tensors: wrap it so that it "
                 "gives arrays, or use an algorithm of train_on_policy, such as PPO, which takes tensors as they are"
             )
-        self._raw = self._obs if self._normalized is None else self._normalized.raw_obs
+        self._raw = self._unscaled()
         try_out(agent, self._obs, envs.single_action_space, self._into_space)
 
     def collect(self, *, at_random: bool, exploration: Mapping[str, float]) -> int:
@@ -209,10 +209,11 @@ class TransitionCollector:
         self._obs, reward, terminated, truncated, infos = self._envs.step(self._into_space(action))
         check_rewards(reward, "of the step just taken")
         ended = np.flatnonzero(terminated | truncated)
-        now, last, given = self._obs, infos.get("final_obs"), reward
+        now, last, given = self._unscaled(), infos.get("final_obs"), reward
         if self._normalized is not None:
-            now, last = self._normalized.raw_obs, self._normalized.raw_final_obs
             given = self._normalized.raw_reward
+            if self._normalized.ob_rms is not None:
+                last = self._normalized.raw_final_obs
         next_obs = _with_last(now, ended, last) if ended.size else now
         check_observations(next_obs, "after the step just taken")
         if ended.size:
@@ -242,7 +243,7 @@ class TransitionCollector:
     def begin_again(self, seeds: Sequence[int]) -> None:
         """Reset all environments with these seeds, one each, and forget the episodes that were running."""
         self._obs = reset_with(self._envs, seeds)
-        self._raw = self._obs if self._normalized is None else self._normalized.raw_obs
+        self._raw = self._unscaled()
         self._acting.begin()
         self._running.begin_again()
 
@@ -259,6 +260,11 @@ class TransitionCollector:
         self._acting.set_state(state)
         self._running.set_state(state)
         self._episodes = [Episode(*ended) for ended in state["ended"]]
+
+    def _unscaled(self) -> Any:
+        """Return the newest observations as a memory holds them: not normalised."""
+        normalized = self._normalized
+        return self._obs if normalized is None or normalized.ob_rms is None else normalized.raw_obs
 
     def _as_stored(self, obs: Any) -> Any:
         return to_records(obs, self._memory.obs.dtype) if isinstance(obs, Mapping) else obs
