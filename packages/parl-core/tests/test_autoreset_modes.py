@@ -12,7 +12,7 @@ from gymnasium.wrappers.vector import NormalizeObservation
 from parl_core.actors import InProcessActors
 from parl_core.env.autoreset import SameStep, in_same_step
 from parl_core.env.vector import make_vector_env
-from parl_core.errors import HyperparameterError, ParlError
+from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
 
@@ -223,3 +223,31 @@ def test_what_is_no_vector_is_refused_by_the_loops_with_how_to_make_one(given: A
     settings = OnPolicySettings(total_steps=8) if loop is train_on_policy else OffPolicySettings(total_steps=8)
     with pytest.raises(HyperparameterError, match=r"a vector of environments, got .*make_vector_env\("):
         loop(None, given, settings)
+
+
+class WithoutLastObservations(VectorWrapper):
+    def step(self, actions: Any) -> Any:
+        *step, infos = self.env.step(actions)
+        return *step, {name: info for name, info in infos.items() if name != "final_obs"}
+
+
+def test_a_vector_that_gives_no_last_observations_is_told_what_is_needed() -> None:
+    class Standing:
+        """Stands still, and learns nothing."""
+
+        alg = type("Nothing", (), {"FIGURES": ("loss",), "gamma": 0.9})()
+
+        def explore(self, obs: Any) -> Any:
+            return np.zeros(len(obs)), self.sample(obs), np.zeros(len(obs))
+
+        def sample(self, obs: Any, **exploration: float) -> Any:
+            return np.zeros(len(obs), np.int64)
+
+    agent: Any = Standing()
+    envs = [WithoutLastObservations(make_vector_env(lambda: Clock(4), 1)) for _ in range(2)]
+    with pytest.raises(EnvironmentContractError, match=r"its infos lack final_obs, .*SAME_STEP"):
+        train_on_policy(agent, envs[0], OnPolicySettings(total_steps=9, n_steps=9))
+    with pytest.raises(EnvironmentContractError, match="its infos lack final_obs"):
+        train_off_policy(
+            agent, envs[1], OffPolicySettings(total_steps=9, learning_starts=9, batch_size=2, memory_size=9)
+        )

@@ -36,6 +36,7 @@ __all__ = [
     "check_rewards",
     "first_reset",
     "into_space",
+    "last_observations",
     "paired",
     "reset_with",
     "tell_dimensions",
@@ -423,6 +424,22 @@ def _reset_with(envs: Any, seeds: Sequence[int]) -> tuple[Any, Mapping[str, Any]
         if isinstance(envs.single_action_space, gymnasium.spaces.Discrete):
             check_masks(obs, True, "after a reset")
     return obs, infos
+
+
+def last_observations(infos: Mapping[str, Any]) -> Any:
+    """Return the last observations of the episodes that a step ended, one entry for each environment.
+
+    Raises:
+        EnvironmentContractError: The infos of the step do not have them.
+    """
+    found = infos.get("final_obs")
+    if found is None:
+        raise EnvironmentContractError(
+            "a step ended an episode, and its infos lack final_obs, the last observation, from which time limits are "
+            "bootstrapped: let the vector of environments give it, an array of objects with one entry for each "
+            "environment, as those of Gymnasium do with AutoresetMode.SAME_STEP"
+        )
+    return found
 
 
 def tell_dimensions(agent: object, space: Any) -> None:

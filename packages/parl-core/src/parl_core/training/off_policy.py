@@ -70,6 +70,7 @@ from parl_core.training.acting import (
     check_rewards,
     first_reset,
     into_space,
+    last_observations,
     reset_with,
     tell_dimensions,
 )
@@ -209,12 +210,14 @@ class TransitionCollector:
         self._obs, reward, terminated, truncated, infos = self._envs.step(self._into_space(action))
         check_rewards(reward, "of the step just taken")
         ended = np.flatnonzero(terminated | truncated)
-        now, last, given = self._unscaled(), infos.get("final_obs"), reward
-        if self._normalized is not None:
-            given = self._normalized.raw_reward
-            if self._normalized.ob_rms is not None:
-                last = self._normalized.raw_final_obs
-        next_obs = _with_last(now, ended, last) if ended.size else now
+        now, normalized = self._unscaled(), self._normalized
+        given = reward if normalized is None else normalized.raw_reward
+        next_obs = now
+        if ended.size:
+            last = last_observations(infos)
+            if normalized is not None and normalized.ob_rms is not None:
+                last = normalized.raw_final_obs
+            next_obs = _with_last(now, ended, last)
         check_observations(next_obs, "after the step just taken")
         if ended.size:
             check_observations(now, "at the beginning of an episode")

@@ -54,6 +54,7 @@ from parl_core.training.acting import (
     check_rewards,
     first_reset,
     into_space,
+    last_observations,
     reset_with,
     tell_dimensions,
     tensors_into_space,
@@ -205,7 +206,7 @@ class RolloutCollector:
                 after = _as_it_led_to(self._obs, ended, infos)
                 reward[t], terminated[t], truncated[t] = _of_agents(active[t], after, over, cut)
             for i in ended[~over[ended]].tolist():
-                last = infos["final_obs"][i]
+                last = last_observations(infos)[i]
                 last_seen[t, i] = acting.seen(last if active is None else _as_if_it_went_on(last, active[t, i]), i)
             if ended.size:
                 acting.begin(ended)
@@ -369,7 +370,7 @@ def _as_it_led_to(obs: Mapping[str, Any], ended: NDArray[np.int64], infos: Mappi
     parts = {name: np.array(obs[name]) for name in ("alive", "rewards", "terminated")}
     for i in ended.tolist():
         for name, array in parts.items():
-            array[i] = infos["final_obs"][i][name]
+            array[i] = last_observations(infos)[i][name]
     return parts
 
 
