@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 
 from parl_core.contracts.batches import RolloutBatch
 from parl_core.env.normalize import NormalizeVector
@@ -216,6 +216,22 @@ def test_gymnasiums_own_vector_gives_the_same_rollout_whichever_way_it_resets(mo
     found = RolloutCollector(TenTimesTheCount(), theirs, 7, seed=0).collect()
     np.testing.assert_equal(vars(found), vars(expected))
     assert len(found.episodes) == 4
+
+
+class WholeNumbers(VectorWrapper):
+    """Gives flags as 0 and 1."""
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, infos = self.env.step(actions)
+        return obs, reward, terminated.astype(np.int8), truncated.astype(np.int8), infos
+
+
+def test_ends_may_be_0_and_1() -> None:
+    expected, found = (
+        RolloutCollector(TenTimesTheCount(), wrap(make_vector_env(lambda: Counting(cut=3), 3)), 7, seed=0).collect()
+        for wrap in (lambda envs: envs, WholeNumbers)
+    )
+    np.testing.assert_equal(vars(found), vars(expected))
 
 
 def test_environments_that_do_not_say_when_they_reset_are_refused() -> None:

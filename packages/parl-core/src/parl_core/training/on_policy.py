@@ -193,6 +193,7 @@ class RolloutCollector:
             value[t], log_prob[t] = values, log_probs
             actions.append(action)
             self._obs, rewards, over, cut, infos = self._envs.step(self._into_space(action))
+            over, cut = np.asarray(over, np.bool_), np.asarray(cut, np.bool_)  # some vectors have 0 and 1
             if has_one_choice:
                 check_masks(self._obs, True, "after the step just taken")
             ended = np.flatnonzero(over | cut)
