@@ -147,6 +147,25 @@ def test_statistics_of_episodes_come_in_every_mode(mode: AutoresetMode) -> None:
     assert all(set(found) == {length} for found, length in zip(lengths, LENGTHS, strict=True))
 
 
+class InParts(Clock):
+    """Observes the same in a dictionary."""
+
+    observation_space: Any = gymnasium.spaces.Dict({"both": Clock.observation_space})
+
+    def _seen(self) -> Any:
+        return {"both": super()._seen()}
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_last_observations_in_parts_stay_where_a_vector_writes_into_the_same_arrays_again(mode: AutoresetMode) -> None:
+    envs = in_same_step(SyncVectorEnv([lambda: InParts(2)] * 2, copy=False, autoreset_mode=mode))
+    envs.reset(seed=0)
+    for _ in range(2):
+        obs, *_, infos = envs.step(np.zeros(2, int))
+    assert [last["both"].tolist() for last in infos["final_obs"]] == [[1, 2], [1, 2]]
+    assert obs["both"].tolist() == [[2, 0], [2, 0]]
+
+
 def test_same_step_environments_are_handed_back_as_they_are() -> None:
     envs = ours(AutoresetMode.SAME_STEP)
     assert in_same_step(envs) is envs

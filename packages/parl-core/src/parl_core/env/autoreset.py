@@ -11,6 +11,7 @@ last observation of one episode to the first of the next, with an action that wa
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,7 @@ class SameStep(VectorWrapper):
 
 
 def _rows(single: Any, batched: Any, observations: Any) -> list[Any]:
+    """Return the observations of each environment, copied."""
     if isinstance(single, ArraySpaces):
         return list(np.array(observations))
-    return list(iterate(batched, observations))
+    return list(iterate(batched, deepcopy(observations)))
