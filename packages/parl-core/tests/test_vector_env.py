@@ -105,6 +105,35 @@ def test_an_episode_that_ends_is_reset_in_the_same_step_and_its_last_observation
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
 
+class Reusing(Countdown):
+    """Returns one info, whose entries change."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        self._info = getattr(self, "_info", {"at": {"step": 0}, "seen": np.zeros(2)})
+        self._note(0)
+        return super().reset(**options)[0], self._info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *answer, info = super().step(action)
+        self._note(info["count"])
+        return *answer, self._info  # type: ignore[return-value]  # the four that the base returns
+
+    def _note(self, step: int) -> None:
+        self._info["at"]["step"] = step
+        self._info["seen"][:] = step
+
+
+@pytest.mark.parametrize("envs_per_actor", [1, 2])
+def test_the_last_info_is_kept_though_the_reset_changes_it(envs_per_actor: int) -> None:
+    with InProcessActors() as actors:
+        envs = make_vector_env(Reusing, 2, env_kwargs={"cut": 3}, actors=actors, envs_per_actor=envs_per_actor)
+        envs.reset(seed=0)
+        infos = [envs.step(np.array([0, 0]))[-1] for _ in range(3)][-1]
+        assert infos["final_info"]["at"]["step"].tolist() == [3, 3]
+        assert infos["final_info"]["seen"].tolist() == [[3.0, 3.0], [3.0, 3.0]]
+        assert infos["at"]["step"].tolist() == [0, 0]
+
+
 def test_statistics_begin_anew_with_every_episode() -> None:
     envs = make_vector_env(Countdown, 1, env_kwargs={"ends": 2})
     envs.reset(seed=0)

@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
+from parl_core._nested import map_nested
 from parl_core.env._contract import (
     CHECKED_SPACES,
     CHOICES,
@@ -311,7 +312,8 @@ class EnvGroup:
     def _ending(self, index: int, observation: Any, reward: float, info: dict[str, Any]) -> Ending:
         last = None
         if self._mode is AutoresetMode.SAME_STEP:
-            # A copy, because some environments reuse the array in which they return observations.
+            # Copies, because some environments reuse the arrays and the info that they return.
+            info = map_nested(_copied, info)
             space = self._space
             is_array = isinstance(space, ArraySpaces) and space.shape
             if isinstance(space, CHECKED_SPACES):
@@ -379,6 +381,10 @@ class EnvGroup:
 
     def _add_environment_note(self, error: Exception, method: str) -> None:
         error.add_note(f"raised in {method} by environment {self._at} of the {len(self._envs)} of its actor")
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _metadata(env: Any) -> dict[str, Any]:
