@@ -134,6 +134,40 @@ def test_the_last_info_is_kept_though_the_reset_changes_it(envs_per_actor: int) 
         assert infos["at"]["step"].tolist() == [0, 0]
 
 
+class Telling(Countdown):
+    """Its first info has an entry that another environment has in another form."""
+
+    entries: ClassVar[list[Any]] = []
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**options)[0], {"path": self.entries.pop(0), "count": 1, "within": {"path": 0}}
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        (np.zeros(2), np.ones(3)),
+        (np.zeros((1, 2)), np.ones(2)),
+        (1, 2.5),
+        (1.5, None),
+        (1, "two"),
+        (3, [1, 2]),
+        (np.arange(3), 7),
+        (None, np.ones(3)),
+        (None, {"step": 3}),
+        (2, {"step": 3}),
+    ],
+)
+def test_entries_of_infos_in_unequal_forms_stay_as_they_are(entries: tuple[Any, Any]) -> None:
+    Telling.entries = [*entries]
+    infos = make_vector_env(Telling, 2).reset(seed=0)[1]
+    for found, given in zip(infos["path"], entries, strict=True):
+        assert type(found) is type(given) or np.ndim(given) == 0
+        np.testing.assert_array_equal(found, given)
+    assert infos["_path"].all()
+    assert infos["count"].dtype == np.int64
+
+
 def test_statistics_begin_anew_with_every_episode() -> None:
     envs = make_vector_env(Countdown, 1, env_kwargs={"ends": 2})
     envs.reset(seed=0)

@@ -552,12 +552,41 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
             self._over |= ended
         return (infos if same_step else info) | named | {f"_{name}": ended for name in named}
 
+    def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
+        """Do as Gymnasium does, with an array of objects for entries that have other forms in other environments."""
+        usual = {}
+        for name, entry in env_info.items():
+            column = vector_infos.get(name)
+            if not isinstance(column, np.ndarray) or _fits(column, entry):
+                usual[name] = entry
+                continue
+            if not column.dtype.hasobject:
+                numbers, column = column, np.full(self.num_envs, None, object)
+                for index in np.flatnonzero(vector_infos[f"_{name}"]):
+                    column[index] = numbers[index]
+                vector_infos[name] = column
+            column[env_num] = entry
+            vector_infos[f"_{name}"][env_num] = True
+        return super()._add_info(vector_infos, usual, env_num)
+
     def _merge(self, parts: list[Infos]) -> dict[str, Any]:
         merged: dict[str, Any] = {}
         for start, part in zip(self._bounds, parts, strict=False):
             for index, info in part:
                 merged = self._add_info(merged, info, start + index)
         return merged
+
+
+def _fits(column: npt.NDArray[Any], entry: Any) -> bool:
+    """Return whether Gymnasium puts an entry of an info into the array of this entry over all environments."""
+    if column.dtype.hasobject:
+        return not isinstance(entry, dict)
+    is_number = isinstance(entry, (bool, int, float, np.generic, np.ndarray))
+    return (
+        is_number
+        and np.shape(entry) == column.shape[1:]
+        and np.can_cast(np.asarray(entry).dtype, column.dtype, "same_kind")
+    )
 
 
 def _joined(space: Any, parts: Sequence[Any]) -> Any:
