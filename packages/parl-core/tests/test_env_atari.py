@@ -257,6 +257,29 @@ def test_warping_weighs_colours_as_the_eye_does() -> None:
     assert (warped(np.full(SCREEN, 255, np.uint8), 84) == 255).all()
 
 
+class Pixels(gymnasium.Env[Any, Any]):
+    """Draws into the same array at each step."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (2, 2), np.uint8)
+    action_space: Any = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.screen = np.zeros((2, 2), np.uint8)
+        return self.screen, {}
+
+    def step(self, action: int) -> Any:
+        self.screen += 1
+        return self.screen, 0.0, False, False, {}
+
+
+def test_a_stack_of_screens_in_one_array_has_them_all() -> None:
+    env = FrameStack(Pixels(), 3, "NCHW")
+    env.reset(seed=0)
+    stacks = [env.step(0)[0][:, 0, 0].tolist() for _ in range(3)]
+    assert stacks == [[0, 0, 1], [0, 1, 2], [1, 2, 3]]
+
+
 def test_a_stack_holds_the_newest_frames_and_is_not_changed_later() -> None:
     env = FrameStack(WarpFrame(Game(), 8), 3, "NCHW")
     env.reset()

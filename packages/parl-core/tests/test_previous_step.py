@@ -58,6 +58,17 @@ def test_the_action_is_a_vector_and_the_reward_is_cut(actions: Any, action: Any,
     np.testing.assert_array_equal(after["previous_action"], flat)  # an observation is a value: later ones leave it
 
 
+def test_an_action_that_the_environment_changes_is_the_one_that_it_got() -> None:
+    class Centred(Seen):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            action -= 1
+            return super().step(action)
+
+    env = PreviousStep(Centred(ZEROS, NUMBERS, spaces.MultiDiscrete([2, 3])))
+    env.reset(seed=0)
+    assert env.step(np.array([1, 2]))[0]["previous_action"].tolist() == [0, 1, 0, 0, 1]
+
+
 def test_entries_of_a_dictionary_stay() -> None:
     space = spaces.Dict(seen=NUMBERS, action_mask=spaces.MultiBinary(3))
     observed = {"seen": ZEROS, "action_mask": np.ones(3, np.int8)}

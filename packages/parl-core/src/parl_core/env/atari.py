@@ -146,12 +146,12 @@ class FrameStack(ApiWrapper):
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        self._frames.extend([obs] * (self._frames.maxlen or 0))
+        self._frames.extend([np.array(obs)] * (self._frames.maxlen or 0))  # copies: the game may change its own
         return np.stack(self._frames, self._axis), info
 
     def _step(self, action: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._frames.append(obs)
+        self._frames.append(np.array(obs))
         return np.stack(self._frames, self._axis), float(reward), terminated, truncated, info
 
 
