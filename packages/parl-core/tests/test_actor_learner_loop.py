@@ -391,6 +391,24 @@ def test_an_environment_that_raises_too_often_ends_the_run_with_its_own_error(tm
     assert recorder.ended.stop is Stop.FAILED
 
 
+@pytest.mark.parametrize("inference", ["actors", "learner"])
+def test_an_environment_that_raises_and_cannot_be_closed_ends_the_run_with_its_first_error(
+    tmp_path: Path, inference: str
+) -> None:
+    class Locked(Failing):
+        def close(self) -> None:
+            raise OSError("the door is locked")
+
+    with pytest.raises(LookupError, match="lost its map"):
+        train_actor_learner(
+            Actor(),
+            Actor,
+            Locked,
+            settings(inference=inference, max_failures=0),
+            env_kwargs={"folder": str(tmp_path), "often": 100},
+        )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("inference", ["actors", "learner"])
 def test_an_actor_that_dies_is_replaced_and_the_run_goes_on(tmp_path: Path, inference: str) -> None:

@@ -16,7 +16,7 @@ An experience says which columns an actor-critic records while it acts, and how 
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -459,7 +459,8 @@ class GroupActor:
         return self._open[group]
 
     def _give_up(self, group: int) -> None:
-        self._open.pop(group).close()
+        with suppress(Exception):  # any: why a group is given up matters more
+            self._open.pop(group).close()
 
     def _seeds(self, group: int) -> list[int]:
         again = self._lives[group], self._begun[group]
