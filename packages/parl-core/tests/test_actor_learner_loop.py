@@ -585,6 +585,15 @@ def test_a_spoiled_agent_is_not_evaluated() -> None:
     assert not evaluated
 
 
+def test_a_function_that_makes_environments_may_have_an_argument_of_any_name() -> None:
+    def make(env: int) -> Counting:
+        return Counting(cut=env)
+
+    agent = Actor()
+    train_actor_learner(agent, Actor, make, settings(total_steps=24, max_lag=0), env_kwargs={"env": 3}, seed=3)
+    np.testing.assert_array_equal(agent.batches[0]["final_rows"], np.arange(6) * 4 + 2)
+
+
 def test_environments_are_closed_at_the_end_and_after_an_error() -> None:
     closed: list[str] = []
 

@@ -344,7 +344,7 @@ def stream_seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint32)[0])
 
 
-def _make_named(env: EnvMaker, **env_kwargs: Any) -> Any:
+def _make_named(env: EnvMaker, /, **env_kwargs: Any) -> Any:
     return with_named_parts(make_env(env, env_kwargs))
 
 
