@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from parl_core.errors import HyperparameterError
+from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.replay import Prioritized, ReplayMemory
 from parl_core.training.apex import ApexSettings, _remember, epsilons, first_errors
 from parl_core.training.fragment import FragmentSteps, Task
@@ -78,6 +78,22 @@ def test_a_fragment_is_remembered_step_by_step_with_its_priorities() -> None:
     np.testing.assert_array_equal(terminal, [False, False, False, True])
     drawn = np.bincount(np.concatenate([memory.sample(64).index for _ in range(200)]), minlength=6)[:6]
     np.testing.assert_allclose(drawn / drawn.sum(), np.array([1, 4, 2, 5, 3, 6]) / 21.0, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "said"),
+    [
+        ("reward", np.inf, "environment 1 of group 0 gave the reward inf at step 2"),
+        ("obs", np.nan, r"environment 1 of group 0 observed nan in obs\[0\] before step 2"),
+        ("last_obs", np.nan, r"environment 1 of group 0 observed nan in obs\[0\] after step 2"),
+    ],
+)
+def test_what_is_not_finite_is_not_remembered(name: str, number: float, said: str) -> None:
+    memory, spoiled = ReplayMemory(8, 1, 0, n_envs=2, sampling=Prioritized(), seed=0), fragment(0.0)
+    getattr(spoiled, name).reshape(-1)[-1] = number
+    with pytest.raises(DivergedError, match=said):
+        _remember(memory, spoiled)
+    assert len(memory) == 0
 
 
 def test_the_oldest_fragments_make_room() -> None:

@@ -54,7 +54,7 @@ from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, EndedEpisodes, LoopCounter, MetricMeans
-from parl_core.training.fragment import FragmentSteps, Task
+from parl_core.training.fragment import FragmentSteps, Task, require_finite
 from parl_core.training.off_policy import OffPolicySettings, check_memory, learn_from, make_memory, to_records
 
 __all__ = ["ApexActor", "ApexSettings", "epsilons", "first_errors", "train_apex"]
@@ -474,7 +474,11 @@ def _remember(memory: Any, fragment: FragmentSteps) -> int:
     """Write a fragment into a memory, with the priorities that its actor computed; return how many steps those are.
 
     The last step of each environment counts as cut, so that no n-step return goes beyond the fragment.
+
+    Raises:
+        DivergedError: A reward or an observation is infinite or NaN; nothing of the fragment was written.
     """
+    require_finite(fragment)
     count, length = map(int, fragment.reward.shape)
     next_obs = map_nested(_shifted, fragment.obs, fragment.last_obs)
     if fragment.final_obs is not None:

@@ -21,7 +21,16 @@ from parl_core.env._steps import GroupStep, Packed, packed, unpacked
 from parl_core.errors import DivergedError
 from parl_core.training.events import Episode
 
-__all__ = ["ActorSeconds", "BatchMemory", "FlatWeights", "FragmentBatch", "FragmentSteps", "FragmentWriter", "Task"]
+__all__ = [
+    "ActorSeconds",
+    "BatchMemory",
+    "FlatWeights",
+    "FragmentBatch",
+    "FragmentSteps",
+    "FragmentWriter",
+    "Task",
+    "require_finite",
+]
 
 
 class Task(NamedTuple):
@@ -410,6 +419,16 @@ class BatchMemory:
         if key not in self._arrays:
             self._arrays[key] = np.empty(shape, dtype)
         return self._arrays[key]
+
+
+def require_finite(fragment: FragmentSteps) -> None:
+    """Refuse a fragment with a reward or an observation that is infinite or NaN.
+
+    Raises:
+        DivergedError: The message names the environment and the step.
+    """
+    _refuse_rewards([fragment])
+    _refuse_observations([fragment])
 
 
 def _refuse_rewards(fragments: Sequence[FragmentSteps]) -> None:
