@@ -413,6 +413,19 @@ def test_an_observation_that_is_not_of_its_space_is_refused(space: Any, observat
     assert "raised in reset by environment 0 of the 2" in caught.value.__notes__[0]
 
 
+def test_observations_of_other_lengths_are_refused_though_together_they_are_long_enough() -> None:
+    lengths = iter([1, 3])
+
+    class Uneven(Countdown):
+        observation_space = gymnasium.spaces.Box(0.0, 9.0, (2,), np.float32)
+
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            return np.ones(next(lengths), np.float32), super().reset(**options)[1]
+
+    with pytest.raises(EnvironmentContractError, match=r"Uneven gave the observation \[1.\] of shape \[1\]"):
+        make_vector_env(Uneven, 2).reset(seed=0)
+
+
 def test_a_last_observation_with_an_unknown_key_is_refused_by_it() -> None:
     class Ends(Says):
         def step(self, action: Any) -> Any:

@@ -357,12 +357,13 @@ class EnvGroup:
         if shape:
             casting: Any = casting_to(space)
             try:  # looks at shapes and kinds of numbers itself, and is faster than row by row
-                if out is not None:
-                    np.concatenate(observations, out=out.reshape(count * shape[0], *shape[1:]), casting=casting)
-                    return out
-                rows = np.concatenate(observations, dtype=space.dtype, casting=casting)
-                if rows.shape[1:] == shape[1:]:
-                    return rows.reshape(count, *shape)
+                if {*map(len, observations)} == {shape[0]}:  # else it might cut them all into rows of that length
+                    if out is not None:
+                        np.concatenate(observations, out=out.reshape(count * shape[0], *shape[1:]), casting=casting)
+                        return out
+                    rows = np.concatenate(observations, dtype=space.dtype, casting=casting)
+                    if rows.shape[1:] == shape[1:]:
+                        return rows.reshape(count, *shape)
             except (TypeError, ValueError):
                 pass  # one does not fit: the slower way converts or names it
         stacked = np.empty((count, *shape), space.dtype) if out is None else out
