@@ -1,5 +1,6 @@
 """The priorities of an actor of Ape-X, and the learner's record of them."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.replay import Prioritized, ReplayMemory
 from parl_core.training.apex import ApexSettings, _remember, epsilons, first_errors
-from parl_core.training.fragment import FragmentSteps, Task
+from parl_core.training.fragment import BatchMemory, FragmentSteps, Task
 
 GAMMA = 0.9
 
@@ -94,6 +95,18 @@ def test_what_is_not_finite_is_not_remembered(name: str, number: float, said: st
     with pytest.raises(DivergedError, match=said):
         _remember(memory, spoiled)
     assert len(memory) == 0
+
+
+def test_a_part_without_numbers_is_joined_and_remembered_as_others_are() -> None:
+    plain = fragment(0.0)
+    rows = {"obs": (2, 3), "last_obs": (2,), "final_obs": (1,)}
+    parts: dict[str, Any] = {name: {"seen": getattr(plain, name), "none": np.zeros((*rows[name], 0))} for name in rows}
+    inside = replace(plain, **parts)
+    assert BatchMemory().join([inside, inside]).obs["none"].shape == (12, 0)
+    dtype = np.dtype([("seen", np.float32, (1,)), ("none", np.float32, (0,))])
+    memory = ReplayMemory(8, (), 0, obs_dtype=dtype, n_envs=2, sampling=Prioritized(), seed=0)
+    assert _remember(memory, inside) == 6
+    assert memory.obs["seen"][:6, 0].tolist() == [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]
 
 
 def test_the_oldest_fragments_make_room() -> None:

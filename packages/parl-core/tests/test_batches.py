@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_core.contracts.batches import Transitions
+from parl_core.contracts.batches import Rollout, Transitions
 
 KINDS = [np.float16, np.float32, np.float64, ">f4", ">f8"]
 
@@ -48,3 +48,11 @@ def test_the_row_of_an_infinite_number_is_named_in_every_width(dtype: Any) -> No
     numbers = np.array([0.0, -np.inf, 0.0], dtype)
     found = Transitions(obs, np.zeros(3, int), numbers, obs, np.zeros(3)).first_strange()
     assert found == "reward must be finite, got -inf in row 1"
+
+
+def test_sequences_of_observations_of_which_a_part_has_no_numbers_are_taken() -> None:
+    obs = {"seen": np.arange(6.0), "none": np.zeros((6, 0))}
+    batch = Rollout(obs, np.arange(6), begins=np.zeros(6, np.bool_), state={"hidden": np.zeros((3, 1))})
+    taken = batch.sequences(np.array([2, 0]))
+    assert taken.obs["seen"].tolist() == [4.0, 5.0, 0.0, 1.0]
+    assert taken.obs["none"].shape == (4, 0)

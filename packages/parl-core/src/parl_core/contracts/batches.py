@@ -222,8 +222,9 @@ class Batch:
         count = self.sequence_count
 
         def taken(column: Any) -> Any:
-            by_sequence = column.reshape([count, -1, *column.shape[1:]])[index]
-            return by_sequence.reshape([-1, *column.shape[1:]])
+            rows, *rest = column.shape
+            by_sequence = column.reshape([count, rows // count, *rest])[index]  # not -1: a part may be empty
+            return by_sequence.reshape([by_sequence.shape[0] * by_sequence.shape[1], *rest])
 
         found = {name: column for name, column in self.__dict__.items() if column is not None and name != "checked"}
         state = {name: array[index] for name, array in found.pop("state").items()}

@@ -506,5 +506,10 @@ def _shifted(obs: Any, last: Any) -> Any:
 
 def _by_time(column: Any, memory: Any) -> Any:
     """Return rows `[T * n, ...]` of `[n, T, ...]`, one step of all environments after another, as a memory has them."""
-    turned = map_nested(lambda array: np.swapaxes(array, 0, 1).reshape(-1, *array.shape[2:]), column)
+
+    def rows(array: NDArray[Any]) -> NDArray[Any]:
+        n, length, *rest = array.shape
+        return np.swapaxes(array, 0, 1).reshape(length * n, *rest)
+
+    turned = map_nested(rows, column)
     return to_records(turned, memory.obs.dtype) if isinstance(turned, Mapping) else turned

@@ -403,7 +403,7 @@ class BatchMemory:
 
     def _rows(self, *parts: NDArray[Any]) -> NDArray[Any]:
         joined = self._joined(*parts)
-        return joined.reshape(-1, *joined.shape[2:])
+        return joined.reshape(joined.shape[0] * joined.shape[1], *joined.shape[2:])  # not -1: a part may be empty
 
     def _joined(self, *parts: NDArray[Any]) -> NDArray[Any]:
         if len(parts) == 1 and parts[0].flags.writeable:
@@ -465,7 +465,7 @@ def _observed(fragment: FragmentSteps) -> Iterator[tuple[NDArray[np.int64], str,
     if it was not: this one bootstraps from it.
     """
     n_steps = fragment.reward.shape[1]
-    rows = map_nested(lambda array: array.reshape(-1, *array.shape[2:]), fragment.obs)
+    rows = map_nested(lambda array: array.reshape(fragment.reward.size, *array.shape[2:]), fragment.obs)
     yield np.arange(fragment.reward.size), "before", rows
     if fragment.last_obs is not None:
         yield np.arange(n_steps - 1, fragment.reward.size, n_steps), "after", fragment.last_obs
