@@ -103,6 +103,17 @@ def test_a_ring_that_has_gone_round_knows_its_episodes() -> None:
     assert found[15] == {16, 17, 18, 19, 20}
 
 
+def test_an_episode_whose_first_steps_were_overwritten_leaves_those_that_took_their_place_alone() -> None:
+    memory = HindsightReplayMemory(4, (), 0, share=1.0, obs_dtype=RECORD, outcome=outcome, seed=1)
+    for step in range(7):  # an episode of five steps, and the next one's first two
+        obs, following = np.zeros(1, RECORD), np.zeros(1, RECORD)
+        obs["achieved_goal"], following["achieved_goal"] = step, step + 1
+        memory.append_batch(obs, np.zeros(1), np.full(1, -1.0), following, np.zeros(1, np.bool_), [step == 4])
+        if step == 2:
+            memory.sample(1)
+    assert reached_later(memory) == {3: {4, 5}, 4: {5}, 5: {6, 7}, 6: {7}}
+
+
 def test_drawing_between_appends_finds_the_same_ends_as_drawing_once() -> None:
     memory = HindsightReplayMemory(8, (), 0, obs_dtype=RECORD, outcome=outcome, share=1.0, seed=2)
     for step in range(50):

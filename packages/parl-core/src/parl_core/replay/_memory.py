@@ -514,7 +514,8 @@ class HindsightReplayMemory(ReplayMemory):
         slots, stride = new % self.max_size, self.n_envs
         self._last[slots] = _RUNNING
         for number in new[self.terminal[slots] | self.truncated[slots]]:
-            first = max(int(self._first[number % stride]), number - (self.max_size - stride))
+            oldest = self._start + (number - self._start) % stride  # older ones have left their slots to newer steps
+            first = max(int(self._first[number % stride]), oldest)
             self._last[np.arange(first, number + 1, stride) % self.max_size] = number
             self._first[number % stride] = number + stride
         self._followed = self._end
