@@ -15,7 +15,7 @@ from parl_core._subprocess_actors import SubprocessActors
 from parl_core.actors import InProcessActors
 from parl_core.checks import check_finite
 from parl_core.contracts.batches import RolloutBatch
-from parl_core.errors import DivergedError, HyperparameterError, LostActor
+from parl_core.errors import DivergedError, EnvironmentContractError, HyperparameterError, LostActor
 from parl_core.training import (
     ActorLearnerSettings,
     Callback,
@@ -503,6 +503,51 @@ def test_a_reward_that_is_no_number_ends_the_run_and_names_its_environment() -> 
     ):
         train_actor_learner(agent, Actor, Spoiled, settings())
     assert not agent.batches
+
+
+class Masked(Counting):
+    """Allows no action after some steps."""
+
+    observation_space = gymnasium.spaces.Dict(
+        observation=Counting.observation_space, action_mask=gymnasium.spaces.MultiBinary(2)
+    )
+
+    def reset(self, **options: Any) -> Any:
+        return self._seen(super().reset(**options)[0]), {}
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        return self._seen(obs), *rest
+
+    def _seen(self, obs: Any) -> dict[str, Any]:
+        return {"observation": obs, "action_mask": np.full(2, self._count != self._ends, np.int8)}
+
+
+class ActorOfMasked(Actor):
+    def logits(self, obs: Any) -> Any:
+        return super().logits(obs["observation"])
+
+
+class Stuck(Masked):
+    """Goes on where no action is possible."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, False, truncated, info
+
+
+@pytest.mark.parametrize("inference", ["actors", "learner"])
+@pytest.mark.parametrize(("steps", "when"), [(0, "after a reset"), (2, "after the step just taken")])
+def test_a_mask_that_leaves_no_action_ends_the_run_and_names_its_environment(
+    steps: int, when: str, inference: str
+) -> None:
+    message = f"environment 0 observed an action_mask that leaves no action {when}"
+    with pytest.raises(EnvironmentContractError, match=message):
+        learned(lambda: Stuck(ends=steps), ActorOfMasked(), inference=inference)
+
+
+def test_the_last_observation_of_an_episode_that_terminated_may_leave_no_action() -> None:
+    assert learned(lambda: Masked(ends=2), ActorOfMasked())
 
 
 def test_an_infinite_observation_ends_the_run_and_names_its_environment() -> None:

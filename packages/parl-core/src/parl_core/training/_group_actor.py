@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,6 +38,7 @@ from parl_core.training.acting import (
     Acting,
     acts_in_unit_box,
     begun,
+    check_masks,
     into_space,
     paired,
     tell_dimensions,
@@ -392,6 +394,7 @@ class GroupActor:
         environments = self._environments(group)
         try:
             observations, infos = environments.reset(self._seeds(group) if seeds is None else seeds, None)
+            self._check_masks(observations, "after a reset")
         except Exception:
             self._give_up(group)
             raise
@@ -403,7 +406,9 @@ class GroupActor:
     def step(self, group: int, actions: Any) -> GroupStep:
         """Step the environments of a group once."""
         try:
-            return self._open[group].step(actions)
+            step = self._open[group].step(actions)
+            self._check_masks(step.observations, "after the step just taken")
+            return step
         except Exception:
             self._give_up(group)
             raise
@@ -457,6 +462,10 @@ class GroupActor:
                 environments.record()
             self._open[group] = environments
         return self._open[group]
+
+    def _check_masks(self, observations: Observations, when: str) -> None:
+        if isinstance(self._spaces.action, gymnasium.spaces.Discrete):
+            check_masks(observations, True, when)
 
     def _give_up(self, group: int) -> None:
         with suppress(Exception):  # any: why a group is given up matters more
@@ -557,6 +566,7 @@ class CollectingActor(GroupActor):
                 acted = clock()
                 step = step_all(ActionRows(valid(action)))
                 env += clock() - acted
+                self._check_masks(step.observations, "after the step just taken")
                 writer.add(self._version, obs, action, policy, step, before, after)
                 obs, before = step.observations, begun_after(after, step) if after else after
         except Exception:
