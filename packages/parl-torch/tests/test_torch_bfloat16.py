@@ -92,6 +92,30 @@ def test_an_agent_acts_and_is_saved_in_float32(tmp_path: Any) -> None:
     assert (agent.value(obs) != wide.value(obs)).any()
 
 
+@pytest.mark.parametrize("name", ["A2C", "PPO", "IMPALA"])
+def test_a_gaussian_and_its_value_from_one_pass_are_float32(name: str) -> None:
+    found = []
+    for dtype in (None, "bfloat16"):
+        torch.manual_seed(1)
+        settings: dict[str, Any] = {"sample_batch_steps": 4} if name == "IMPALA" else {}
+        model = networks.SharedActorCritic(ACTIONS, (16,), continuous=True)
+        algorithm = getattr(algorithms, name)(
+            model, continuous_action=True, compute_dtype=dtype, device="cpu", **settings
+        )
+        agent = Agent(algorithm)
+        rng = np.random.default_rng(1)
+        obs, action = (rng.normal(size=(ROWS, size)).astype(np.float32) for size in (4, ACTIONS))
+        column = rng.normal(size=ROWS).astype(np.float32)
+        batch = {
+            "A2C": (obs, action, column, column),
+            "IMPALA": (obs, action, np.zeros((ROWS, 2 * ACTIONS), np.float32), column, np.zeros(ROWS, bool)),
+            "PPO": (obs, action, column, column, np.full(ROWS, -4.0, np.float32), column),
+        }[name]
+        found.append(np.hstack([agent.value(obs), *_flat(agent.learn(*batch))]))
+        assert agent.value(obs).dtype == np.float32
+    np.testing.assert_allclose(found[1], found[0], rtol=0.05, atol=0.05)
+
+
 @pytest.mark.parametrize("wrong", ["float16", "bf16", True])
 def test_another_dtype_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(HyperparameterError, match='compute_dtype must be "float32" or "bfloat16", got'):

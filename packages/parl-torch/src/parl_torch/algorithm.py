@@ -59,7 +59,7 @@ class Algorithm(contract.Algorithm):
             return network(*inputs)
         with torch.autocast(self.device.type, torch.bfloat16):
             output = network(*inputs)
-        return tuple(map(_widened, output)) if isinstance(output, tuple) else _widened(output)
+        return _widened(output)
 
     def _place(self, model: Any, device: torch.device) -> Any:
         if not isinstance(model, nn.Module):
@@ -218,5 +218,7 @@ class Algorithm(contract.Algorithm):
             generator.set_state(before)
 
 
-def _widened(output: Tensor) -> Tensor:
+def _widened(output: Any) -> Any:
+    if isinstance(output, tuple):  # of a policy and its value, the first may be a Gaussian
+        return tuple(map(_widened, output))
     return output.float() if output.dtype == torch.bfloat16 else output
