@@ -128,6 +128,14 @@ class IQLConformance(Conformance):
         assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
         assert_weights_close(agent.alg.target_model.get_weights(portable=True), target, precision.tolerance)
 
+    def test_discounts_of_a_batch_replace_that_of_the_setting(self) -> None:
+        batch = some_batch(np.random.default_rng(2))
+        agents = self.agent(discount=0.3), self.agent()
+        for agent, given in zip(agents, (None, np.full(BATCH, 0.3, np.float32)), strict=True):
+            agent.learn(*columns_of(batch, FLOAT32), discount=given)
+        found, expected = (agent.get_weights() for agent in agents)
+        assert_weights_close(found, expected, 1e-6)
+
     @pytest.mark.slow
     def test_the_value_approaches_the_expectile_of_the_data(self) -> None:
         # Half of the actions give 1, half 0: the expectile m solves tau * (1 - m) = (1 - tau) * m, so it is tau.

@@ -259,7 +259,7 @@ class IQL(CountingUpdates):
         """Return draws of the policy `[batch, act_dim]`, kept in [-1, 1]."""
         raise NotImplementedError
 
-    @learns_from(Transitions, keywords=("learning_rate",))
+    @learns_from(Transitions, keywords=("discount", "learning_rate"))
     def learn(self, batch: Transitions, *, learning_rate: float | None = None) -> Any:
         """Take one step of V, of the actor, and of the critics, and move the target.
 

@@ -108,7 +108,8 @@ class IQL(contract.IQL, Algorithm):
     def critic_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         r_t = batch.reward
         with paddle.no_grad():
-            discount_t = self.discount * (1.0 - batch.terminal.astype(r_t.dtype))
+            going_on = 1.0 - batch.terminal.astype(r_t.dtype)
+            discount_t = going_on * (self.discount if batch.discount is None else batch.discount)
             v_t = self.model.value(batch.next_obs).reshape([-1])
         q1_tm1, q2_tm1 = self._q_values(self.model, batch.obs, batch.action)
         errors = [td_error(q_tm1.reshape([-1]), r_t, discount_t, v_t) for q_tm1 in (q1_tm1, q2_tm1)]
