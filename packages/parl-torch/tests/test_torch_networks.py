@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from parl_torch import layers, networks
 from parl_torch.agent import Agent
 from parl_torch.algorithms import DQN, PPO
-from parl_torch.networks import ActorCritic, AtariActorCritic, AtariQNetwork, DuelingHead
+from parl_torch.networks import ActorCritic, AtariActorCritic, AtariQNetwork, CausalTransformer, DuelingHead
 from parl_torch.transformer import TrajectoryTransformer
 
 
@@ -85,6 +85,20 @@ def test_a_transformer_of_trajectories_attends_in_half_precision() -> None:
         found = model(*[part.to(dtype) if part.is_floating_point() else part for part in windows])
         torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.0)
         model.float()
+
+
+def test_a_memory_of_the_last_steps_attends_in_half_precision() -> None:
+    torch.manual_seed(0)
+    memory = CausalTransformer(8, reach=3, blocks=2)
+    features, begins = torch.randn(10, 4), torch.zeros(10)
+    begins[3] = begins[8] = 1.0
+    state = {name: torch.zeros(2, *shape) for name, shape in memory.shapes.items()}
+    expected, _ = memory(features, state, begins)
+    for dtype in (torch.float16, torch.bfloat16):
+        memory.to(dtype)
+        found, _ = memory(features.to(dtype), {name: part.to(dtype) for name, part in state.items()}, begins)
+        torch.testing.assert_close(found.float(), expected, atol=0.1, rtol=0.0)
+        memory.float()
 
 
 def test_a_layer_s_tanh_of_many_values_and_its_two_derivatives_are_pytorch_s() -> None:

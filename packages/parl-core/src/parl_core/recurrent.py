@@ -176,7 +176,8 @@ class _Attention(Layer):
         key, value = swap(split(self.key, looked_at), [0, 2, 3, 1]), swap(split(self.value, looked_at), [0, 2, 1, 3])
         nearness = reshape(self._layers.gather(self.nearness, distance), [count, everything.shape[1], self._heads])
         scores = (query @ key) * (self._heads / size) ** 0.5 + swap(nearness, [2, 0, 1])
-        attention = self._layers.softmax(scores - 1e9 * hidden)
+        # float16 has 32768, and 1e9 is infinite there; either is far below what exp tells from 0.
+        attention = self._layers.softmax(scores - 32768.0 * hidden)
         seen = reshape(swap(attention @ value, [0, 2, 1, 3]), [-1, size])
         flat = reshape(steps, [-1, size]) + self.project(seen)
         return reshape(flat + self.narrow(self.wide(self.wide_norm(flat))), [rows, count, size])
