@@ -223,6 +223,39 @@ def _check_third(results: Iterator[Any], expected: list[Any]) -> None:
     assert [*found, *results] == expected
 
 
+@parl_remote.remote_class(n_cpu=0)
+class Nothing:
+    pass
+
+
+def noted(path: str, *values: Any) -> Any:
+    with open(path, "a") as runs:
+        runs.write("run ")
+    return values
+
+
+def noted_unreadable(path: str, handle: Any) -> Any:
+    return noted(path, handle, Unreadable())
+
+
+@pytest.mark.parametrize("what", ["argument", "function", "result"])
+def test_what_cannot_be_read_beside_a_handle_ends_no_worker(shared_cluster: None, tmp_path: Path, what: str) -> None:
+    path, handle = str(tmp_path / "runs"), Nothing()
+    calls: dict[str, Any] = {
+        "argument": (noted, path, handle, Unreadable()),
+        "function": (functools.partial(noted, path, handle, Unreadable()),),
+        "result": (noted_unreadable, path, handle),
+    }
+    Path(path).touch()
+    executor = Executor(1, initializer=remember, initargs=(0,))
+    number = executor.submit(os.getpid).result(PATIENCE_S)
+    with pytest.raises((ValueError, parl_remote.SerializationError), match="it cannot be read"):
+        executor.submit(*calls[what]).result(PATIENCE_S)
+    assert Path(path).read_text() == "run " * (what == "result")
+    assert executor.submit(os.getpid).result(PATIENCE_S) == number
+    shut_down(executor)
+
+
 def test_a_function_that_cannot_be_read_says_so_for_each_chunk() -> None:
     code = Code.of(functools.partial(divmod, Unreadable()))
     runner = FunctionWorker()

@@ -31,7 +31,7 @@ import typing
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, Self
 
 import cloudpickle
 
@@ -123,9 +123,9 @@ class Pickled(Reference):
     def _parl_referents(self) -> Sequence[object]:
         return self._referents
 
-    def copied(self) -> Pickled:
+    def copied(self) -> Self:
         """Return the same with copies of the frames."""
-        return Pickled([self._data, *self._buffers], self._referents)
+        return type(self)([self._data, *self._buffers], self._referents)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return loads, (self._data, [pickle.PickleBuffer(buffer) for buffer in self._buffers])

@@ -28,7 +28,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from parl_remote._data.answers import Failure, rebuild, unreadable
 from parl_remote._display import Bar
-from parl_remote._functions.worker import CallForm, Code, Outcome, UnreadableResult, unpack
+from parl_remote._functions.worker import CallForm, Code, Outcome, Unreadable, unpack
 from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._streams import RemoteIterator
@@ -215,7 +215,7 @@ def read(outcome: Outcome, chunk: Chunk) -> _Read:
         for place in outcome.apart:
             if type(value := values[place]) is RemoteIterator:
                 value._parl_bind(chunk.worker)
-            elif type(value) is UnreadableResult:
+            elif type(value) is Unreadable:
                 failures[place] = unreadable(value.error, chunk.code.name)
         return values, failures
     except BaseException as error:  # of a user's class, which must not end the thread that reads

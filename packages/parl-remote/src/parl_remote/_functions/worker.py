@@ -43,7 +43,7 @@ __all__ = [
     "FunctionWorker",
     "Outcome",
     "Packed",
-    "UnreadableResult",
+    "Unreadable",
     "kept",
     "pack",
     "pack_items",
@@ -58,6 +58,33 @@ _FUNCTIONS_KEPT = 32  # by a worker; they may hold large values
 T = TypeVar("T")
 Packed = list[Any] | tuple[Any]
 """A list of a pickle and the large buffers outside of it, or a tuple of a value that is read with the message."""
+
+
+class Unreadable:
+    """A placeholder for a value that cannot be unpickled."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _Separate(serialize.Pickled):
+    """A value that is unpickled separately from the message that it is a part of; `Unreadable` if it cannot be."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _read, super().__reduce__()[1]
+
+
+def _read(data: Buffer, buffers: Sequence[Any]) -> Any:
+    try:
+        return serialize.loads(data, buffers)
+    except BaseException as error:  # of a user's class
+        if is_by_handler(error):
+            raise
+        return Unreadable(error)
 
 
 class CallForm(IntEnum):
@@ -77,7 +104,7 @@ def pack(value: object) -> Packed:
     references: list[object] = []
     data, *buffers = serialize.dumps(value, references)
     if references:
-        return (serialize.Pickled([data, *buffers], references, copies=False),)
+        return (_Separate([data, *buffers], references, copies=False),)
     return [data, *map(pickle.PickleBuffer, buffers)]
 
 
@@ -98,8 +125,16 @@ def pack_items(items: Any, how: CallForm) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """Return the value of a `pack`."""
-    return serialize.loads(packed[0], packed[1:]) if type(packed) is list else packed[0]
+    """Return the value of a `pack`.
+
+    Raises:
+        BaseException: Whatever unpickling raised.
+    """
+    if type(packed) is list:
+        return serialize.loads(packed[0], packed[1:])
+    if type(packed[0]) is Unreadable:
+        raise packed[0].error
+    return packed[0]
 
 
 def size_of(packed: Packed) -> int:
@@ -110,7 +145,7 @@ def size_of(packed: Packed) -> int:
 def kept(packed: Packed) -> Packed:
     """Return a packed value with buffers of its own, which nothing else writes to."""
     if type(packed) is not list:
-        return (packed[0].copied(),) if type(packed[0]) is serialize.Pickled else packed
+        return (packed[0].copied(),) if type(packed[0]) is _Separate else packed
     return [packed[0], *(pickle.PickleBuffer(bytearray(buffer)) for buffer in packed[1:])]
 
 
@@ -153,7 +188,7 @@ class Code(NamedTuple):
         for part in frames:
             digest.update(part)
         if references:
-            packed = (serialize.Pickled(frames, references),)
+            packed = (_Separate(frames, references),)
             return cls(digest.digest(), packed, name, not _may_have_state(function))
         return cls(digest.digest(), kept([frames[0], *map(pickle.PickleBuffer, frames[1:])]), name, True)
 
@@ -196,7 +231,7 @@ class Outcome(NamedTuple):
         seconds: The time it took, including unpickling and pickling of the items and values.
         values: Packed list of values; None at the position of a failure.
         failures: `answers.Failure` by position; the positions `NO_CODE` and `NO_ITEMS` mean a failure of all items.
-        apart: The positions of values that are streams, or were pickled separately and may be `UnreadableResult`.
+        apart: The positions of values that are streams, or were pickled separately and may be `Unreadable`.
         left: The number of items at the end that were not begun, because the others took too long.
     """
 
@@ -225,33 +260,6 @@ class _LazyFunction:
         else:
             self._function, self._code = function, None
         return function
-
-
-class UnreadableResult:
-    """A placeholder for a result that cannot be unpickled."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
-class _Result(serialize.Pickled):
-    """A result that is unpickled separately from the others of its chunk."""
-
-    __slots__ = ()
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _read, super().__reduce__()[1]
-
-
-def _read(data: Buffer, buffers: Sequence[Any]) -> Any:
-    try:
-        return serialize.loads(data, buffers)
-    except BaseException as error:  # of a user's class
-        if is_by_handler(error):
-            raise
-        return UnreadableResult(error)
 
 
 class FunctionWorker:
@@ -377,7 +385,7 @@ def _as_it_is(value: Any) -> Any:
         frames = serialize.dumps(value, references)
     except Exception:  # reported when the chunk is sent
         return value
-    return _Result(frames, references)
+    return _Separate(frames, references)
 
 
 def _counts() -> tuple[int, int]:
