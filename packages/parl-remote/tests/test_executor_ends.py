@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,8 @@ def test_a_worker_that_is_ended_because_its_call_takes_too_long_gets_no_other_ca
     assert executor._workers is not None
     (worker,) = executor._workers._workers
     monkeypatch.setattr(ActorRef, "destroy", lambda _: None)  # it comes too late
-    executor._workers._time_out(worker, worker.chunks[0])
+    worker.chunks[0].due = 0.0
+    executor._workers._end_if_overdue(weakref.ref(worker), worker.next_look)
     gate.write_text("")
     held.result(PATIENCE_S)
     assert executor.submit(os.getpid).result(PATIENCE_S) != number

@@ -767,7 +767,7 @@ class TestWorkersThatEnd:
         after = Clock.after
 
         def limit(clock: Clock, seconds: float, action: Callable[[], None]) -> None:
-            if seconds >= 1e6:
+            if seconds > 1e5:
                 ends.put(action)
             else:
                 after(clock, seconds, action)
@@ -777,8 +777,13 @@ class TestWorkersThatEnd:
             late = executor.submit(nap, 1000)
             quick = executor.submit(nap, 0)
             assert quick.result(PATIENCE_S) == 0
-            for _ in (late, quick):
-                ends.get(timeout=PATIENCE_S)()
+            looks = [ends.get(timeout=PATIENCE_S) for _ in (late, quick)]
+            workers: Any = executor._workers
+            for worker in workers._workers:
+                for chunk in worker.chunks:
+                    chunk.due = 0.0
+            for look in looks:
+                look()
             assert quick.result() == 0
             with pytest.raises(ResultTimeout):
                 late.result(PATIENCE_S)
@@ -806,6 +811,27 @@ class TestWorkersThatEnd:
         clock.after(0.0, came.set)
         assert came.wait(PATIENCE_S)
         assert [record.exc_info and record.exc_info[0] for record in caplog.records] == [IndexError]
+
+    def test_a_time_that_never_comes_does_not_stop_the_timer(self) -> None:
+        clock, came = Clock(), threading.Event()
+        clock.start()
+        clock.after(math.inf, deque[Any]().pop)
+        clock.after(0.0, came.set)
+        assert came.wait(PATIENCE_S)
+
+    def test_a_worker_has_one_timer_for_all_its_calls(
+        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        after, timers = Clock.after, deque[float]()
+
+        def noted(clock: Clock, seconds: float, action: Callable[[], None]) -> None:
+            timers.append(seconds)
+            after(clock, seconds, action)
+
+        monkeypatch.setattr(Clock, "after", noted)
+        with Executor(1, timeout_s=1e6) as executor:
+            assert [executor.submit(square, number).result(PATIENCE_S) for number in range(20)][-1] == 361
+        assert sum(seconds > 1e5 for seconds in timers) <= 1
 
 
 class TestMap:
@@ -1417,6 +1443,12 @@ def test_idle_workers_give_their_slot_to_actors(connect: Callable[..., None]) ->
     counters = [Counter(), Counter()]
     assert [counter.add(1) for counter in counters] == [1, 1]
     assert list(parl_remote.map(square, range(3))) == [0, 1, 4]  # though no CPU is free
+
+
+def test_idle_workers_whose_items_had_a_time_limit_give_their_slot_to_actors(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1, lease_timeout_s=10)
+    assert list(parl_remote.map(square, range(3), timeout_s=1000)) == [0, 1, 4]
+    assert Counter().add(1) == 1
 
 
 def test_a_map_that_is_read_in_part_gives_its_slot_to_actors(connect: Callable[..., None]) -> None:

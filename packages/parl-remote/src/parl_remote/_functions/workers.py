@@ -110,7 +110,7 @@ class Clock:
         todo: list[tuple[float, int, Callable[[], None]]] = []
         while True:
             try:
-                left = max(0.0, todo[0][0] - time.monotonic()) if todo else None
+                left = min(max(0.0, todo[0][0] - time.monotonic()), threading.TIMEOUT_MAX) if todo else None
                 heapq.heappush(todo, self._given.get(timeout=left))
             except queue.Empty:
                 action = heapq.heappop(todo)[2]
@@ -140,6 +140,7 @@ class Chunk:
         deaths: The number of workers that have ended with it, if it is a single item.
         alone: Whether its worker gets no other chunk, because a worker has ended with it.
         answer: The future of the worker's answer, from when the chunk is sent until it is answered.
+        due: The time until which it has to be answered, on the monotonic clock; infinite without a time limit.
         future: The future of the call, if the chunk is a call.
         worker: The reference to the worker that has run it, for generators in that worker; None without any.
     """
@@ -149,6 +150,7 @@ class Chunk:
         "answer",
         "code",
         "deaths",
+        "due",
         "future",
         "how",
         "items",
@@ -172,6 +174,7 @@ class Chunk:
         self.deaths = 0
         self.alone = False
         self.answer: Any = None
+        self.due = inf
         self.future: Any = None
         self.worker: Any = None
 
@@ -243,7 +246,18 @@ class Source(Protocol):
 class _Worker:
     """One worker process."""
 
-    __slots__ = ("chunks", "idle_since", "is_extra", "is_wanted", "known", "lost", "overdue", "ref")
+    __slots__ = (
+        "__weakref__",
+        "chunks",
+        "idle_since",
+        "is_extra",
+        "is_wanted",
+        "known",
+        "lost",
+        "next_look",
+        "overdue",
+        "ref",
+    )
 
     def __init__(self, ref: ActorRef, is_extra: bool) -> None:
         self.ref = ref
@@ -253,6 +267,7 @@ class _Worker:
         self.chunks: list[Chunk] = []  # the first one runs
         self.lost: Chunk | None = None  # the one that it ran when it ended
         self.overdue = False
+        self.next_look = inf  # when it is next checked whether its chunk is overdue
         self.is_wanted = False  # by another program
 
 
@@ -581,7 +596,8 @@ class Workers:
             self._lost(worker, chunk, error)
             return
         if chunk.source.timeout_s is not None:
-            self._clock.after(chunk.source.timeout_s + chunk.rest_s, partial(self._time_out, worker, chunk))
+            chunk.due = time.monotonic() + chunk.source.timeout_s + chunk.rest_s
+            self._look_later(worker, chunk.due)
         del items, code
         chunk.answer = future
         future.add_done_callback(partial(self._answered, worker, chunk, size))
@@ -617,6 +633,7 @@ class Workers:
         """Record a chunk as done; called with the lock held."""
         source = chunk.source
         source.running -= 1
+        chunk.due = inf
         worker.chunks.remove(chunk)
         if not worker.chunks:
             source.quota.taken -= 1
@@ -646,16 +663,38 @@ class Workers:
                 refused.__cause__, error = error, refused
             chunk.source.fail(chunk, error)
 
-    def _time_out(self, worker: _Worker, chunk: Chunk) -> None:
+    def _look_later(self, worker: _Worker, at: float) -> None:
+        """Check at a time of the monotonic clock whether a worker's chunk is overdue, unless a check comes earlier.
+
+        A worker has one timer for all its chunks, which does not keep it alive.
+        """
         with self.lock:
-            if chunk not in worker.chunks:
+            if at >= worker.next_look:
                 return
-            worker.overdue = True
-            self._workers.pop(worker, None)  # it gets no other chunk, also if it answers at this moment
-        try:
-            threading.Thread(target=worker.ref.destroy, name="parl-timeout", daemon=True).start()
-        except RuntimeError:  # no thread can be had, now
-            self._clock.after(_FULL_S, partial(self._time_out, worker, chunk))
+            worker.next_look = at
+        self._clock.after(at - time.monotonic(), partial(self._end_if_overdue, weakref.ref(worker), at))
+
+    def _end_if_overdue(self, found: weakref.ref[_Worker], at: float) -> None:
+        """End a worker whose chunk is overdue; otherwise check again when the chunk is due."""
+        worker = found()
+        if worker is None:
+            return
+        with self.lock:
+            if at != worker.next_look:
+                return  # another check has come earlier
+            worker.next_look = inf
+            due = worker.chunks[0].due if worker.chunks else inf
+            is_overdue = due <= time.monotonic()
+            if is_overdue:
+                worker.overdue = True
+                self._workers.pop(worker, None)  # it gets no other chunk, also if it answers at this moment
+        if is_overdue:
+            try:
+                threading.Thread(target=worker.ref.destroy, name="parl-timeout", daemon=True).start()
+            except RuntimeError:  # no thread can be had, now
+                self._look_later(worker, time.monotonic() + _FULL_S)
+        elif due < inf:
+            self._look_later(worker, due)
 
     def _lost(self, worker: _Worker, chunk: Chunk, error: BaseException) -> None:
         """Run a chunk whose worker ended again in pieces, to find and give up the item that ends workers."""
