@@ -1428,6 +1428,30 @@ class TestWait:
             assert parl_remote.wait(futures, num_returns=4) == (futures, [])
             assert parl_remote.wait([]) == ([], [])
 
+    @pytest.mark.parametrize("is_call", [True, False])
+    def test_a_future_that_is_cancelled_meanwhile_is_settled(
+        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_call: bool
+    ) -> None:
+        waits, found = threading.Event(), queue.SimpleQueue[Any]()
+
+        class Noted(threading.Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                waits.set()
+                return super().wait(timeout)
+
+        monkeypatch.setattr("parl_remote._functions.executor.Event", Noted)
+        os.mkfifo(tmp_path / "gate")
+        with Executor(1) as executor:
+            executor.submit(hold, str(tmp_path / "gate"))  # until the gate opens no other call has its turn
+            future: Any = executor.submit(square, 2) if is_call else concurrent.futures.Future()
+            threading.Thread(target=lambda: found.put(parl_remote.wait([future])), daemon=True).start()
+            try:
+                assert waits.wait(PATIENCE_S)
+                assert future.cancel()
+                assert found.get(timeout=PATIENCE_S) == ([future], [])
+            finally:
+                (tmp_path / "gate").write_text("")
+
     def test_it_refuses_what_makes_no_sense(self) -> None:
         future: RemoteFuture[int] = RemoteFuture(None)
         for futures, count in (([future], 2), ([future], 0), ([future, future], 1)):

@@ -12,6 +12,7 @@ separate workers.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import inspect
 import operator
@@ -667,15 +668,15 @@ def wait(futures: Sequence[Any], *, num_returns: int = 1, timeout: float | None 
         with one._condition:
             if one._state in _SETTLED:
                 waiter.count()
-            else:
-                one._waiters.append(waiter)
+            else:  # not among its waiters, which a cancellation does not reach before the call has its turn
+                one._done_callbacks.insert(0, waiter.count)
     waiter.over.wait(seconds)
     done: list[Any] = []
     others: list[Any] = []
     for one in futures:
         with one._condition:
-            if waiter in one._waiters:
-                one._waiters.remove(waiter)
+            with contextlib.suppress(ValueError):  # it was settled at once, or its callbacks are over
+                one._done_callbacks.remove(waiter.count)
             settled = one._state in _SETTLED
         (done if settled and len(done) < num_returns else others).append(one)
     return done, others
@@ -689,7 +690,7 @@ _SETTLED = (
 
 
 class _Countdown:
-    """A waiter for some of many futures, with the methods that the standard library's futures call."""
+    """A waiter for some of many futures."""
 
     def __init__(self, left: int) -> None:
         self._left = left
@@ -702,8 +703,6 @@ class _Countdown:
             self._left -= 1
             if self._left <= 0:
                 self.over.set()
-
-    add_result = add_exception = add_cancelled = count
 
 
 # What a program has to wait for before it ends, as the standard library does.
