@@ -1,6 +1,7 @@
 """Late rewards count for what they say: by weights that the update reports, and with a default where none comes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -350,3 +351,18 @@ def test_samples_of_models_that_are_too_old_when_they_are_read_do_not_time_out(t
     log_of(tmp_path / "two", agent, [(1150, 1.0), (1150, 2.0)], "c")
     report, contents = agent.update_from_log([tmp_path / "one", tmp_path / "two"])
     assert (report.used, report.timed_out, report.set_aside.total, contents.expired) == (2, 0, 0, 2)
+
+
+@pytest.mark.parametrize("stale", ["AUTO", "IMPORTANCE"])
+@pytest.mark.parametrize("distance", [10.0, 34.0, 38.0, 100.0])
+def test_samples_however_far_from_the_present_model_are_weighed(stale: str, distance: float) -> None:
+    """A weight may be a float64 number whose square is none."""
+    settings = {"optimizer": {"base_lr": 1.0}, "sampling": {"gaussian_sampling": {"std": 1.0}}}
+    es = ES(np.zeros(4), {"keys": "COUNTER", "solver": {**settings, "update": {"stale": stale}}})
+    late = es.ask(8)
+    es.tell(es.ask(8), range(8))
+    es._sampler = replace(es.sampler, parameters=np.array([distance, 0.0, 0.0, 0.0], np.float32))
+    report = es.tell(late, range(8))
+    assert report.used == 8
+    assert report.stale_rule == ("POOLED" if stale == "AUTO" else "IMPORTANCE")
+    assert np.isfinite(es.mean).all()

@@ -388,15 +388,15 @@ class Centres:
                 weights += importance_weights(noise, shift)
                 noise = noise + shift
             noises.append(noise)
-        total = fsum(weights)
+        total, squares = fsum(weights), fsum(weight * weight for weight in weights)
         gradient = np.zeros(self._size)
-        if total <= 0.0:
+        if not squares:  # all are so far away that no float64 holds the squares of their weights
             return gradient, 0.0
         mean = fsum(w * u for w, u in zip(weights, utilities, strict=True)) / total
         rows = (row for noise in noises for row in noise)
         for weight, utility, row in zip(weights, utilities, rows, strict=True):
             gradient += (-std * weight * (utility - mean) / total) * row
-        return gradient, total**2 / fsum(weight * weight for weight in weights)
+        return gradient, total**2 / squares
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the centres, as arrays for a file."""
