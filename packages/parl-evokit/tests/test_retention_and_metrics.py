@@ -1,9 +1,13 @@
 """Years of logs: what has been used may go, opening does not grow with history, and an operator sees what goes on."""
 
+import itertools
 import json
 import os
+import shutil
+import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +34,7 @@ from parl_evokit._records import Record
 from parl_evokit._solver_dir import history_line
 from parl_evokit.cli import main
 from parl_evokit.log import _segments
-from parl_evokit.log._frames import Header, find_frames, frame
+from parl_evokit.log._frames import Header, find_frames, frame, is_header, scan
 from parl_evokit.log._segments import compact, prune
 from parl_evokit.metrics import Metrics, exposition, page
 
@@ -154,17 +158,6 @@ def test_an_archive_whose_writer_was_killed_has_each_record_once_after_the_next_
     assert list(log.iterdir()) == []
 
 
-def test_an_archive_that_cannot_be_written_leaves_the_log_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, ledger = used_log(tmp_path, 3)
-    before = {path.name: path.read_bytes() for path in log.iterdir()}
-    (tmp_path / "archive").write_text("a file", encoding="utf-8")
-    with pytest.raises(StorageError, match="no segment was removed"):
-        compact([log], ledger, tmp_path / "archive")
-    assert {path.name: path.read_bytes() for path in log.iterdir()} == before
-
-
 def test_copies_of_a_segment_are_archived_once(tmp_path: Path) -> None:
     log, ledger = used_log(tmp_path, 1)
     (segment,) = log.iterdir()
@@ -204,28 +197,59 @@ def test_a_copy_of_what_a_killed_run_has_archived_is_not_archived_again(tmp_path
     assert [*log.iterdir(), *other.iterdir()] == []
 
 
-def test_copies_that_a_killed_run_was_removing_are_not_archived_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, ledger = used_log(tmp_path, 1)
-    (segment,) = log.iterdir()
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "copy.evl").write_bytes(segment.read_bytes())
-    unlink = Path.unlink
+STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 
-    def killed(path: Path, missing_ok: bool = False) -> None:
-        if other in path.parents:
-            raise KeyboardInterrupt
-        unlink(path, missing_ok)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", killed)
-        with pytest.raises(KeyboardInterrupt):
-            compact([log, other], ledger, tmp_path / "archive")
-    assert compact([log, other], ledger, tmp_path / "archive").records == 0
-    assert len(read_log(tmp_path / "archive").samples) == 2
-    assert [*log.iterdir(), *other.iterdir()] == []
+def killed_at(step: int, place: Path, work: Callable[[], object]) -> bool:
+    """Run this in a process that is killed before its `step`-th access to a file there; return whether it was."""
+    child = os.fork()
+    if not child:
+        seen = itertools.count(1)
+
+        def look(event: str, arguments: tuple[Any, ...]) -> None:
+            if event in STEPS and str(arguments[0]).startswith(str(place)) and next(seen) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            sys.addaudithook(look)
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert status in {0, signal.SIGKILL}
+    return status != 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork is killed")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_copies_are_archived_once_wherever_a_run_is_killed(tmp_path: Path) -> None:
+    source, ledger = used_log(tmp_path / "source", 2)
+    for step in itertools.count(1):
+        place = tmp_path / str(step)
+        logs = [place / name for name in ("a", "b", "c")]
+        for log in logs:
+            shutil.copytree(source, log)
+        killed = killed_at(step, place, lambda: compact(logs, ledger, place / "archive"))
+        compact(logs, ledger, place / "archive")
+        frames = [scan(path.read_bytes()).payloads for path in (place / "archive").iterdir()]
+        assert sum(not is_header(payload) for payloads in frames for payload in payloads) == 4, step
+        assert [path for log in logs for path in log.iterdir()] == []
+        if not killed:
+            break
+    assert step > 20
+
+
+def test_an_archive_that_cannot_be_written_leaves_all_logs_as_they_were(tmp_path: Path) -> None:
+    source, ledger = used_log(tmp_path / "source", 2)
+    logs = [tmp_path / name for name in ("a", "b", "c")]
+    for log in logs:
+        shutil.copytree(source, log)
+    before = {path: path.read_bytes() for log in logs for path in log.iterdir()}
+    (tmp_path / "archive").write_text("a file", encoding="utf-8")
+    with pytest.raises(StorageError, match="no segment was removed"):
+        compact(logs, ledger, tmp_path / "archive")
+    assert {path: path.read_bytes() for log in logs for path in log.iterdir()} == before
 
 
 @pytest.mark.parametrize("command", ["prune", "compact"])

@@ -599,28 +599,37 @@ def compact(
     if any(os.path.realpath(log) == os.path.realpath(target) for log in logs):
         raise LogError(f"{target} is one of the logs, so its records would count again: choose another directory")
     result, archived = RetentionReport(), _Archived()
-    for folder in logs:
-        for staged in sorted(folder.glob(f"{STAGED}*")):
-            with _mine(staged) as mine:
-                if mine:
-                    _into_archive(staged, target, result, archived)
-    together: dict[tuple[Path, int], list[Path]] = {}
-    for file, header in used_files(logs, ledger, fingerprint, older_than_days):
-        if header is None:
-            result.kept += 1
-        else:
-            together.setdefault((file.path.parent, header.fingerprint), []).append(file.path)
-    for (folder, _), files in together.items():
-        staged = folder / f"{STAGED}{secrets.token_hex(16)}"
-        with _making(staged):
-            staged.mkdir()
-        with _mine(staged) as mine:
-            if mine:
+    with contextlib.ExitStack() as locks:
+        left = [staged for log in logs for staged in sorted(log.glob(f"{STAGED}*"))]
+        folders = [staged for staged in left if locks.enter_context(_mine(staged))]
+        together: dict[tuple[Path, int], list[Path]] = {}
+        for file, header in used_files(logs, ledger, fingerprint, older_than_days):
+            if header is None:
+                result.kept += 1
+            else:
+                together.setdefault((file.path.parent, header.fingerprint), []).append(file.path)
+        try:
+            for (log, _), files in together.items():
+                staged = log / f"{STAGED}{secrets.token_hex(16)}"
                 with _making(staged):
-                    for path in files:
-                        with contextlib.suppress(FileNotFoundError):  # another process was faster
-                            path.rename(staged / path.name)
-                _into_archive(staged, target, result, archived)
+                    staged.mkdir()
+                    if locks.enter_context(_mine(staged)):
+                        folders.append(staged)
+                        for path in files:
+                            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                                path.rename(staged / path.name)
+            # First the folders that a killed run has archived: others may have copies of their records.
+            folders.sort(key=lambda staged: not os.path.exists(_archive_of(staged, target)))
+            for staged in folders:
+                _into_archive(staged, _archive_of(staged, target), result, archived)
+        except BaseException:
+            for staged in folders:
+                if not os.path.exists(_archive_of(staged, target)):
+                    _give_back(staged)
+            raise
+        # None is removed before all are archived: a run that ends this one must know all records of its archives.
+        for staged in folders:
+            _remove_folder(staged, result)
     return result
 
 
@@ -670,38 +679,46 @@ def _mine(staged: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _into_archive(staged: Path, target: Path, result: RetentionReport, archived: _Archived) -> None:
-    """Write a folder of files into one segment, unless that has been done, and remove the folder."""
-    name = staged.name.removeprefix(STAGED)
-    path = target / f"archive-{name[:DIGITS]}{SUFFIX}"
+def _archive_of(staged: Path, target: Path) -> Path:
+    return target / f"archive-{staged.name.removeprefix(STAGED)[:DIGITS]}{SUFFIX}"
+
+
+def _into_archive(staged: Path, path: Path, result: RetentionReport, archived: _Archived) -> None:
+    """Write a folder of files into one segment, unless that has been done."""
     files = sorted(staged.iterdir())
-    size = sum(file.stat().st_size for file in files)
     records = archived.others_of(files)
-    if path.exists():
+    if os.path.exists(path):
         for _ in records:  # which are archived
             pass
     elif files:
         try:
-            target.mkdir(parents=True, exist_ok=True)
-            for left in target.glob(f".{path.name}.*.tmp"):  # of a run that was killed
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for left in path.parent.glob(f".{path.name}.*.tmp"):  # of a run that was killed
                 left.unlink(missing_ok=True)
             with atomic_write(path) as out:  # also without records: it tells a later run that all are archived
-                result.records += _write_together(out, name, files[0], records)
+                result.records += _write_together(out, staged.name.removeprefix(STAGED), files[0], records)
             result.archives.append(path)
-        except BaseException as error:
-            with contextlib.suppress(OSError):  # a later run finds what stays
-                for file in files:
-                    file.rename(staged.parent / file.name)
-                staged.rmdir()
-            if isinstance(error, OSError):
-                raise StorageError(f"{path} cannot be written: {error}; no segment was removed") from error
-            raise
-    for file in files:
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error}; no segment was removed") from error
+
+
+def _give_back(staged: Path) -> None:
+    """Move the files of a folder back into the log; a later run finds what stays."""
+    with contextlib.suppress(OSError):
+        for file in sorted(staged.iterdir()):
+            file.rename(staged.parent / file.name)
+        staged.rmdir()
+
+
+def _remove_folder(staged: Path, result: RetentionReport) -> None:
+    """Remove a folder of files that are in an archive."""
+    for file in sorted(staged.iterdir()):
+        size = file.stat().st_size
         _remove(file)
+        result.segments.append(staged.parent / file.name)
+        result.size += size
     with _making(staged):
         staged.rmdir()
-    result.segments += [staged.parent / file.name for file in files]
-    result.size += size
 
 
 def _write_together(out: IO[bytes], name: str, file: Path, records: Iterable[bytes]) -> int:
