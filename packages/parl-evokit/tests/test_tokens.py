@@ -364,6 +364,19 @@ def test_a_process_that_runs_on_takes_tokens_of_a_rotated_secret(
         assert caught.value.reason is Refusal.UNKNOWN_SECRET
 
 
+def test_a_process_that_only_issues_tokens_signs_with_the_newest_secret(tmp_path: Path) -> None:
+    """Its tokens would be refused after the rotation that drops the secret that it has read."""
+    path = create_secret(tmp_path / "secret")
+    server = Tokens.load(path)
+    for _ in range(3):
+        rotate_secret(path)
+        assert Tokens.load(path).redeem(server.issue(INFO)) == INFO
+    path.chmod(0o644)
+    token = server.issue(INFO)  # with the secret that it knows, as long as the file cannot be used
+    path.chmod(0o600)
+    assert Tokens.load(path).redeem(token) == INFO
+
+
 @pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
 def test_a_rotated_secret_that_came_with_a_wrong_mode_is_read_once_that_is_right(tmp_path: Path) -> None:
     path = create_secret(tmp_path / "secret")

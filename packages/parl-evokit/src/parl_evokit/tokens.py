@@ -125,8 +125,8 @@ class Tokens:
     ) -> "Tokens":
         """Return tokens with the secrets of a file or of the environment.
 
-        The file is read again when it has changed and a token names a secret that is not known, as after
-        `rotate_secret` in another process.
+        After `rotate_secret` in another process, the file is read again for the next token that is issued, and for one
+        that names a secret that is not known.
 
         Args:
             path: File of the secrets. Default: the file that `EVOKIT_SECRET_FILE` names, else the secrets in
@@ -173,7 +173,7 @@ class Tokens:
         if key == CONTROL_KEY:
             info.identity = info.identity or identity_of_no_arm(random.randbits)
             key, flags = info.identity, WITHOUT_NOISE
-        secrets, signing = self._keys
+        secrets, signing = self._newest()
         expiry = int(min(LATEST, self._clock() + self._lifetime_s))
         info.SerializeToString()  # a sample that no log holds must not be served
         try:
@@ -213,7 +213,7 @@ class Tokens:
         form, flags, name, expiry, model, fingerprint, key = BODY.unpack(body)
         if form != FORMAT or flags & ~WITHOUT_NOISE:
             raise InvalidToken(f"this is not a token of format {FORMAT}", Refusal.MALFORMED)
-        secret = self._keys[0].get(name) or self._rotated().get(name)
+        secret = self._keys[0].get(name) or self._newest()[0].get(name)
         if secret is None:
             raise InvalidToken("the token was signed with a secret that is not known here", Refusal.UNKNOWN_SECRET)
         if not hmac.compare_digest(found, self._hash(secret, body)):
@@ -229,16 +229,17 @@ class Tokens:
             info.fill(key, model, fingerprint)
         return info
 
-    def _rotated(self) -> Mapping[bytes, bytes]:
-        """Return the secrets by name, after reading the file anew if it has changed: not for every forged token."""
+    def _newest(self) -> tuple[Mapping[bytes, bytes], bytes]:
+        """Return the secrets by name, and the name of the one that signs; a file that has changed is read before."""
         if self._file is not None and (version := _version(self._file)) not in {None, self._version}:
             try:
                 self._keys = _by_name(_read(self._file))
             except SecretError as error:  # the secrets that are known stay
-                if isinstance(error.__cause__, OSError):  # such as too many open files: the file may be right
-                    return self._keys[0]
+                cause = error.__cause__  # such as too many open files: the file may be right, unless its mode is wrong
+                if isinstance(cause, OSError) and not isinstance(cause, PermissionError):
+                    return self._keys
             self._version = version
-        return self._keys[0]
+        return self._keys
 
     @staticmethod
     def _hash(secret: bytes, body: bytes) -> bytes:
