@@ -84,6 +84,10 @@ def test_bad_settings_and_arrays_are_refused() -> None:
     for cells, seed in bad:
         with pytest.raises(EvolutionError):
             MapElites([0.0], [0] * len(cells), [1] * len(cells), cells, seed=seed)
+    for name in ("std", "line_std", "initial_std"):
+        for deviation in (-1.0, float("nan"), float("inf")):
+            with pytest.raises(EvolutionError, match="std and line_std must be"):
+                new(**{name: deviation})
     search = MapElites([0.0], [0], [1], [2])
     for number in ("1", 1j, 10**400):
         with pytest.raises(LayoutMismatch):

@@ -15,7 +15,7 @@ equal calls give equal candidates on every machine; equal rewards leave a cell a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 from operator import index
 from typing import Any
 
@@ -96,7 +96,8 @@ class MapElites:
             raise EvolutionError(f"seed must be from 0 to 2**64 - 1, not {seed}")
         if not (np.isfinite(self._upper - self._lower).all() and (self._lower < self._upper).all()):
             raise EvolutionError(f"lower must be below upper, and both finite, not {lower} and {upper}")
-        if min(std, line_std) < 0 or not initial_std > 0 or initial < 1:
+        finite = all(map(isfinite, (std, line_std, initial_std)))
+        if not finite or min(std, line_std) < 0 or initial_std <= 0 or initial < 1:
             raise EvolutionError("std and line_std must be 0 or more, initial_std above 0, and initial 1 or more")
         self._std, self._line_std, self._initial_std = std, line_std, initial_std
         self._initial, self._seed = initial, seed
