@@ -83,6 +83,17 @@ def test_the_serving_policy_is_estimated_as_it_was() -> None:
     assert result.effective == pytest.approx(500)
 
 
+def test_a_candidate_that_takes_actions_that_the_log_lacks_shows_in_the_mean_weight() -> None:
+    """All else looks well: its decisions that the log does have are many, and of equal weight."""
+    decisions = traffic(np.random.default_rng(5), 2000)
+    chosen = candidate(decisions.contexts)
+    elsewhere = np.column_stack([0.5 * chosen, np.full(2000, 0.5)])  # half of the time the fifth of four actions
+    assert evaluate(decisions, candidate).mean_weight == pytest.approx(1.0, abs=0.1)
+    result = evaluate(decisions, lambda _: elsewhere)
+    assert result.mean_weight == pytest.approx(0.5, abs=0.05)
+    assert result.effective == pytest.approx(evaluate(decisions, candidate).effective)
+
+
 def test_decisions_travel_through_the_log(tmp_path: Path) -> None:
     decisions = traffic(np.random.default_rng(3), 60)
     with LogWriter(tmp_path, tokens=Tokens([bytes(32)])) as log:

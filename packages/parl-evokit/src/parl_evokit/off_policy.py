@@ -93,6 +93,9 @@ class Evaluation:
         effective: The equivalent number of decisions of equal weight, (sum of w)^2 / sum of w^2. Below about a hundred,
             none of the estimates is reliable.
         largest_weight: The largest w.
+        mean_weight: The mean of w; 1 but for chance. If it is clearly less, the candidate takes actions that the log
+            hardly has, and no estimate and no interval covers their rewards. If it is clearly more, propensities are
+            too small.
     """
 
     decisions: int
@@ -102,6 +105,7 @@ class Evaluation:
     dr: Estimate
     effective: float
     largest_weight: float
+    mean_weight: float
 
 
 def read_decisions(
@@ -211,6 +215,7 @@ def evaluate(decisions: Decisions, candidate: Policy, *, level: float = 0.95) ->
         _mean(robust, z),
         total**2 / squares if squares else 0.0,
         float(weights.max()),
+        total / n,
     )
 
 
