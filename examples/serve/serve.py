@@ -123,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             request = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter: nested too deeply
             self._answer(400, {"error": f"the body is not JSON: {error}"})
             return
         self._answer(*self.server.service.act(request))

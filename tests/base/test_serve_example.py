@@ -77,6 +77,7 @@ def _check_answers(connection: http.client.HTTPConnection) -> None:
         ({"observation": [1, 0, 0], "action_mask": [0, 0]}, "leaves no action"),
         ({"obs": 1}, "observation"),
         ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
     ]:
         status, answer = _asked(connection, wrong)
         assert (status, told in answer["error"]) == (400, True), answer
