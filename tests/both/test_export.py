@@ -379,6 +379,20 @@ def test_every_format_carries_a_memory_over_sequences(tmp_path: Path, memory: An
         assert found.equal >= 23
 
 
+@pytest.mark.timeout(900)  # as above
+@pytest.mark.slow
+@pytest.mark.parametrize("observations", [1, 2, 7])
+def test_few_observations_are_compared_as_well(observations: int, tmp_path: Path) -> None:
+    """One sequence, or one row; exporters take programs that were recorded with one row for programs of one row."""
+    observed = Masked().observation_space
+    model = parl.networks.for_spaces(observed, CHOICE, "actor-critic", memory="gru", memory_size=8)
+    without = parl.networks.for_spaces(observed, CHOICE, "actor-critic", hidden=(8,))
+    for to in ("numpy", *_formats()):
+        for name, agent in (("gru", parl.Agent(parl.algorithms.A2C(model))), ("mlp", _agent("PPO", without))):
+            found = export(agent, tmp_path / f"{name}-{to}", Masked, to, observations=observations)
+            assert found.observations == found.equal == observations
+
+
 def test_a_file_that_forgets_gets_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forgetful = exporting._NUMPY.load.replace("policy(observations, state=state)", "policy(observations)")
     monkeypatch.setattr(exporting, "_NUMPY", exporting._NUMPY._replace(load=forgetful))

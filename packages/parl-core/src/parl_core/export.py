@@ -72,7 +72,7 @@ import numpy as np
 
 inputs = dict(np.load(sys.argv[2]))
 rows = len(next(iter(inputs.values())))
-edges = sorted({{0, 1, 4, *range(4, rows, 64), rows}})
+edges = sorted({{0, 1, *range(4, rows, 64), rows}})
 parts = [run({{name: array[low:high] for name, array in inputs.items()}}) for low, high in zip(edges, edges[1:])]
 np.savez(sys.argv[3], *[np.concatenate(column) for column in zip(*parts)])
 """
@@ -98,8 +98,8 @@ def play(sequences):
         steps.append(found[:-len(start)])
     return [np.stack(column, 1) for column in zip(*steps)]
 
-first, rest = play([0]), play(list(range(1, len(begins))))
-np.savez(sys.argv[3], *[np.concatenate(both).reshape(-1, *both[0].shape[2:]) for both in zip(first, rest)])
+played = [play(sequences) for sequences in ([0], list(range(1, len(begins)))) if sequences]
+np.savez(sys.argv[3], *[np.concatenate(each).reshape(-1, *each[0].shape[2:]) for each in zip(*played)])
 """
 
 _LOAD_NUMPY = """
@@ -220,7 +220,7 @@ def export(
         )
         seen, begins = _seen(agent, raw, pipeline, observations, seed)
     inputs = {name: np.stack([leaf(one) for one in seen]) for name, leaf in observation_leaves(raw.observation_space)}
-    examples = {name: array[:3] for name, array in inputs.items()}
+    examples = {name: np.resize(array, (3, *array.shape[1:])) for name, array in inputs.items()}
     if pipeline.state:
         actions = _actions_of_sequences(agent, pipeline, seen, begins)
         state = dict(zip(state_names(pipeline), pipeline.state.values(), strict=True))
