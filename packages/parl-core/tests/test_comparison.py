@@ -171,6 +171,13 @@ def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert [group.name for group in Comparison.read(folders).groups] == ["a/run", "b/run"]
 
 
+def test_a_run_that_is_given_twice_counts_once(tmp_path: Path) -> None:
+    folders = [log(tmp_path / name, [1.0, 2.0]) for name in "ab"]
+    (tmp_path / "link").symlink_to(folders[0])
+    found = Comparison.read([*folders, tmp_path / "b" / ".." / "a", tmp_path / "link"])
+    assert [(group.name, len(group.runs)) for group in found.groups] == [("a", 1), ("b", 1)]
+
+
 def test_plot_draws_a_picture_and_prints_the_table(tmp_path: Path) -> None:
     for seed in range(3):
         log(tmp_path / "group" / f"seed-{seed}", [1.0, 2.0 + seed], seed=seed)
@@ -188,9 +195,9 @@ def test_a_page_has_the_figures_of_every_run_inside(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     for seed in range(2):
         log(tmp_path / "<group>" / f"seed-{seed}", [1.25, 2.5], seed=seed)
-    done = CliRunner().invoke(parl, ["plot", str(tmp_path / "<group>"), "-o", str(tmp_path / "c.html")])
+    done = CliRunner().invoke(parl, ["plot", str(tmp_path / "<group>"), "-o", str(tmp_path / "c.HTML")])
     assert done.exit_code == 0, done.output
-    page = (tmp_path / "c.html").read_text()
+    page = (tmp_path / "c.HTML").read_text()
     assert "plotly.js v" in page  # inside, so that the page needs no network
     assert '"name":"seed-1"' in page.replace(" ", "")
     assert "[1.25,2.5]" in page.replace(" ", "")

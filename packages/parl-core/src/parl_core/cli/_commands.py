@@ -231,7 +231,7 @@ def plot(runs: tuple[Path, ...], output: Path, *, group: bool, title: str, goal:
     """
     found = Comparison.read(runs, by_settings=group)
     output.parent.mkdir(parents=True, exist_ok=True)
-    if output.suffix == ".html":
+    if output.suffix.lower() == ".html":
         write_page(found, output, title, goal)
     else:
         draw_comparison(found, output, title, goal)

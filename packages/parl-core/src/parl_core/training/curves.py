@@ -196,6 +196,10 @@ class Comparison:
         Raises:
             CheckpointError: A folder is neither.
         """
+        once: dict[Path, Path] = {}
+        for folder in folders:
+            once.setdefault(folder.expanduser().resolve(), folder)
+        folders = list(once.values())
         groups: dict[str, tuple[RunCurve, ...]] = {}  # by settings where these make them, else by name
         names: dict[str, str] = {}
         for folder, name in zip(folders, _names(folders), strict=True):
