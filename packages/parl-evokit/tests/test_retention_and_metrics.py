@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +231,7 @@ def test_copies_are_archived_once_wherever_a_run_is_killed(tmp_path: Path) -> No
         logs = [place / name for name in ("a", "b", "c")]
         for log in logs:
             shutil.copytree(source, log)
-        killed = killed_at(step, place, lambda: compact(logs, ledger, place / "archive"))
+        killed = killed_at(step, place, partial(compact, logs, ledger, place / "archive"))
         compact(logs, ledger, place / "archive")
         frames = [scan(path.read_bytes()).payloads for path in (place / "archive").iterdir()]
         assert sum(not is_header(payload) for payloads in frames for payload in payloads) == 4, step
