@@ -368,6 +368,20 @@ def test_configurations_that_are_missing_or_misspelt_say_so(tmp_path: Path) -> N
     assert "step; did you mean steps? It has algorithm" in run("train", "--config", str(path)).output
 
 
+@pytest.mark.parametrize(("chosen", "meant"), [((), "torch"), (("--backend", "paddle"), "paddle")])
+def test_runs_of_a_group_go_on_with_the_chosen_backend(
+    chosen: tuple[str, ...], meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RecipeRun("PPO", "CartPole-v1", "torch").write(tmp_path)
+    (tmp_path / "seeds.json").write_text("[3, 4]")
+    asked: list[RecipeRun] = []
+    monkeypatch.setattr(_train.backends, "set_backend", lambda name: None)
+    monkeypatch.setattr(_train, "_train_seeds", lambda _, one, *__, **___: asked.append(one))
+    result = run("resume", str(tmp_path), *chosen)
+    assert result.exit_code == 0, result.output
+    assert [one.backend for one in asked] == [meant]
+
+
 def test_a_reader_that_has_enough_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(*_: Any, **__: Any) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")

@@ -380,7 +380,9 @@ def _train_seeds(run: Run, asked: RecipeRun, seeds: Sequence[int], *, as_json: b
     click.option("--stop-after", type=click.IntRange(1), help="Stop at this step."),
     click.option("--actors", type=click.IntRange(0), help="Remote actors for the environments; 0: this process."),
     click.option("--cluster", default="", callback=_address, help="host:port of a running cluster for the actors."),
-    click.option("--backend", help="torch or paddle; default: the one of the run. Another one draws other numbers."),
+    click.option(
+        "--backend", help="torch or paddle, from now on; default: that of the run. Another one draws other numbers."
+    ),
     click.option(
         "--device", help="cpu, cuda, cuda:1, …, from now on; default: that of the run. Another one draws other numbers."
     ),
@@ -397,7 +399,8 @@ def resume(
     """Continue the run in the folder RUN from its last checkpoint, as if it had never stopped."""
     with Run.resume(run) as folder:
         asked = RecipeRun.read(folder.path)
-        backends.set_backend(backend or asked.backend)
+        asked = asked if backend is None else replace(asked, backend=backend)
+        backends.set_backend(asked.backend)
         seeds = seeds_of(folder.path)
         if device is not None:
             asked = asked.on_device(device)
