@@ -205,6 +205,19 @@ def test_width_and_depth_are_listed_and_found_by_their_short_names() -> None:
     assert changed("PPO", "CartPole-v1", width="32", depth="3").sizes["hidden"] == (32, 32, 32)
 
 
+@pytest.mark.parametrize(
+    ("values", "sizes"),
+    [
+        ({"hidden": "16,8,4", "depth": "2"}, (16, 16)),
+        ({"hidden": "16,8,4", "width": "32"}, (32, 32, 32)),
+        ({"depth": "3", "hidden": "16", "width": "8"}, (8,)),
+    ],
+)
+def test_width_and_depth_change_the_sizes_that_were_set_before(values: dict[str, str], sizes: tuple[int, ...]) -> None:
+    """A file has the sizes, for instance, and the command line another depth."""
+    assert changed("PPO", "CartPole-v1", **values).sizes["hidden"] == sizes
+
+
 def test_width_and_depth_are_not_listed_where_the_layers_have_one_size() -> None:
     listed = settings_of("DecisionTransformer", preset("DecisionTransformer", "CartPole-v1"))
     assert "network.hidden" in listed

@@ -269,10 +269,10 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
         name = _meant(given, known)
         if name in _SHAPES:
             name, value = "network.hidden", _shape(hidden or (64, 64), name, value)
-            hidden = value
         setting = known[name]
         checked = setting.checked(_over_whole_run(value, recipe, setting))
         if checked != setting.value:
+        hidden = checked if name == "network.hidden" else hidden
             asked.append(name)
         for path in setting.paths:
             _put(changes, path, checked)
