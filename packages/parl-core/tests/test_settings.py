@@ -321,6 +321,7 @@ def test_a_limit_is_lifted_by_infinity_and_none_is_refused(algorithm: str) -> No
         ({"norm_adv": "3"}, r"norm_adv takes true or false; got 3"),
         ({"network.blocks": "resnet"}, r"network\.blocks takes mlp or simba; got resnet"),
         ({"network.width": "0"}, r"network\.width takes a whole number of at least 1"),
+        ({"network.width": "linear(8, 1)"}, r"network\.width takes a whole number .*; got linear\(8\.0, 1\.0\)"),
         ({"lr": "linear(1e-3)"}, r"is not a schedule"),
         ({"gamma": "2"}, r"gamma must lie in"),
         ({"num_envs": "0"}, r"num_envs must be at least 1, got 0"),

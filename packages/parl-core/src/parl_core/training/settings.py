@@ -391,6 +391,8 @@ def as_text(value: Any) -> str:
     if isinstance(value, Mapping) and "schedule" in value:
         value = read_schedule(value)
     if callable(value):
+    if isinstance(value, _LinearOverRun):
+        return f"linear({value.start}, {value.end})"
         stages = stages_of(value)["stages"]
         numbers = {"constant": stages[0][1:], "piecewise": [[tuple(one) for one in stages]]}
         kind = stages_of(value)["schedule"]
