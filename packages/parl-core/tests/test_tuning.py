@@ -167,3 +167,50 @@ def test_a_search_of_another_request_is_not_continued(tmp_path: Path) -> None:
             tune(other, study, searched, 1)
     with pytest.raises(ParlError, match="processes must be"):
         tune(replace(asked, seed=3), study, {"lr": Range(1e-5, 1e-1)}, 0)
+
+
+def test_only_evaluations_are_scores_of_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its training episodes, which come first in its log, are no points of its curve."""
+    optuna = pytest.importorskip("optuna")
+    study = tmp_path / "study"
+    log = study / "trial-0" / "metrics.jsonl"
+    written = ["", '{"step": 5, "seconds": 1, "evaluation/return": 7.0}\n']
+
+    class Training(EndingTrials):
+        def submit(self, method: str, asked: Any, folder: str) -> Future[str]:
+            future = super().submit(method, asked, folder)
+            log.write_text('{"step": 3, "seconds": 1, "train/return": 50.0}\n')
+            return future
+
+    def wait(futures: Any, _: float) -> Any:
+        if not written:
+            return futures
+        with log.open("a") as file:
+            file.write(written.pop(0))
+        return []
+
+    monkeypatch.setattr(tuning, "open_actors", lambda *_, **__: Training())
+    monkeypatch.setattr(tuning, "wait_any", wait)
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=1000)
+    assert tune(asked, study, {"lr": Range(1e-4, 1e-2)}, 1, workers=1).value == 7.0
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(study / "study.log")))
+    (trial,) = optuna.load_study(study_name="parl", storage=storage).trials
+    assert trial.intermediate_values == {5: 7.0}
+
+
+def test_a_trial_without_an_evaluation_has_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+
+    class Unevaluated(EndingTrials):
+        def submit(self, method: str, asked: Any, folder: str) -> Future[str]:
+            future = super().submit(method, asked, folder)
+            Path(folder, "metrics.jsonl").write_text('{"step": 3, "seconds": 1, "train/return": 50.0}\n')
+            return future
+
+    told: list[str] = []
+    monkeypatch.setattr(tuning, "open_actors", lambda *_, **__: Unevaluated())
+    monkeypatch.setattr(tuning, "wait_any", lambda futures, _: futures)
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=1000)
+    with pytest.raises(ParlError, match="no trial has ended with a score; none was evaluated"):
+        tune(asked, tmp_path / "study", {"lr": Range(1e-4, 1e-2)}, 1, workers=1, report=told.append)
+    assert told[0].startswith("trial 0: no evaluation within its steps")

@@ -157,8 +157,8 @@ class Tuned:
 
 
 def _score(curve: RunCurve) -> float:
-    """Return the score of a trial: the mean of its last three evaluations."""
-    return float(curve.returns[-3:].mean()) if len(curve.returns) else -math.inf
+    """Return the score of a trial: the mean of its last three evaluations; minus infinity without any."""
+    return float(curve.returns[-3:].mean()) if curve.returns_of == "evaluations" else -math.inf
 
 
 def tune(
@@ -259,7 +259,8 @@ def tune(
         raise
     found = _best_so_far(study, asked, folder, states)
     if found is None:
-        raise ParlError(f"no trial has ended with a score; the last error: {last_error}")
+        why = "none was evaluated within its steps" if last_error is None else f"the last error: {last_error}"
+        raise ParlError(f"no trial has ended with a score; {why}")
     return found
 
 
@@ -316,6 +317,8 @@ def _report(running: _Running) -> None:
     if not (path / JsonLines.NAME).exists() or (path / STOP_FILE).exists():
         return
     curve = read_run(path)
+    if curve.returns_of != "evaluations":  # those of training episodes, before the first one
+        return
     for step, value in list(zip(curve.steps, curve.returns, strict=True))[running.reported :]:
         running.trial.report(float(value), int(step))
     running.reported = len(curve.steps)
