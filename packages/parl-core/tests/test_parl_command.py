@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import re
 import subprocess
@@ -366,6 +367,12 @@ def test_configurations_that_are_missing_or_misspelt_say_so(tmp_path: Path) -> N
     assert f"--config {path}: there is no such file" in run("train", "--config", str(path)).output
     path.write_text('algorithm = "ppo"\nenv = "CartPole-v1"\nstep = 3\n')
     assert "step; did you mean steps? It has algorithm" in run("train", "--config", str(path)).output
+
+
+def test_none_is_an_option_of_an_environment_in_a_configuration_too(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('env_options = { limit = "none", name = "a", noise = inf }')
+    assert _train._read_config(path)["env_options"] == {"limit": None, "name": "a", "noise": math.inf}
 
 
 @pytest.mark.parametrize(("chosen", "meant"), [((), "torch"), (("--backend", "paddle"), "paddle")])

@@ -1,5 +1,6 @@
 """Searches for settings: their ranges, their end, and what they leave; trials are tested with each backend."""
 
+import math
 import tomllib
 from concurrent.futures import Future
 from dataclasses import replace
@@ -8,6 +9,7 @@ from typing import Any, Self
 
 import pytest
 
+from parl_core.cli._train import _read_config
 from parl_core.contracts._base import unused_settings
 from parl_core.errors import HyperparameterError, ParlError
 from parl_core.training import tuning
@@ -70,9 +72,7 @@ def test_the_default_search_of_every_algorithm_has_only_settings_that_it_takes(a
 
 
 def test_the_best_settings_are_a_file_that_train_reads() -> None:
-    asked = RecipeRun(
-        "PPO", "CartPole-v1", "torch", steps=100, goal=-12.5, given={"network.width": 8}, module="my.envs"
-    )
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=100, goal=-12.5, given={"gamma": 0.9}, module="my.envs")
     written = toml_of(asked, {"lr": 1e-5, "n_steps": 32, "network.hidden": "64,64"}, "trial 3")
     assert tomllib.loads(written) == {
         "algorithm": "PPO",
@@ -81,9 +81,33 @@ def test_the_best_settings_are_a_file_that_train_reads() -> None:
         "goal": -12.5,
         "backend": "torch",
         "env_module": "my.envs",
-        "settings": {"network": {"width": 8, "hidden": "64,64"}, "lr": 1e-5, "n_steps": 32},
+        "settings": {"gamma": 0.9, "network": {"hidden": "64,64"}, "lr": 1e-5, "n_steps": 32},
     }
     assert written.startswith("# trial 3\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "hidden"),
+    [
+        ({"hidden": "16,16"}, {"network.width": 4}, [4, 4]),
+        ({"network.width": 8}, {"network.hidden": "64,64"}, [64, 64]),
+        ({"network.hidden": [8]}, {"depth": 3}, [8, 8, 8]),
+    ],
+)
+def test_sizes_of_layers_beside_a_width_that_is_searched_are_once_in_the_file(
+    given: dict[str, Any], found: dict[str, Any], hidden: list[int], tmp_path: Path
+) -> None:
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", given=given)
+    (path := tmp_path / "best.toml").write_text(toml_of(asked, found, "trial 3"))
+    assert _read_config(path)["given"] == {"network.hidden": hidden}
+
+
+def test_options_of_the_environment_are_in_the_file_as_toml_has_them() -> None:
+    options = {"limit": math.inf, "goal": None, "sizes": (3, 4), "name": "\U0001f600"}
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", env_options=options, data="\U0001f600.npz")
+    written = tomllib.loads(toml_of(asked, {}, "trial 3"))
+    assert written["env_options"] == {**options, "goal": "none", "sizes": [3, 4]}
+    assert written["data"] == asked.data
 
 
 def test_a_part_that_is_searched_in_and_a_choice_of_none_are_in_the_file() -> None:

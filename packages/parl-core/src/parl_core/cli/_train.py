@@ -219,6 +219,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     found = {
         ("module" if name == "env_module" else name): value for name, value in values.items() if name != "settings"
     }
+    if "env_options" in found:  # TOML has no none; its text is read as on the command line
+        found["env_options"] = {name: None if one == "none" else one for name, one in found["env_options"].items()}
     given = dict(_flat(values.get("settings", {})))
     _refuse_sizes_twice(str(path), given)
     return found | {"given": given}

@@ -354,13 +354,20 @@ def toml_of(asked: RecipeRun, found: Mapping[str, Any], remark: str) -> str:
         found: Settings that override its own.
         remark: A comment for the top of the file.
     """
-    lines = [f"# {remark}", f"algorithm = {json.dumps(asked.algorithm)}", f"env = {json.dumps(asked.env)}"]
-    lines += [] if asked.steps is None else [f"steps = {asked.steps}"]
-    lines += [] if asked.goal is None else [f"goal = {asked.goal}"]
-    lines += [f"backend = {json.dumps(asked.backend)}"]
-    lines += [f"env_module = {json.dumps(asked.module)}"] if asked.module else []
-    lines += [f"data = {json.dumps(asked.data)}"] if asked.data else []
+    what = {"algorithm": asked.algorithm, "env": asked.env, "steps": asked.steps, "goal": asked.goal}
+    what |= {"backend": asked.backend, "env_module": asked.module or None, "data": asked.data or None}
+    lines = [f"# {remark}", *toml_lines({name: value for name, value in what.items() if value is not None})]
     if asked.env_options:
-        lines += ["", "[env_options]", *(f"{name} = {json.dumps(one)}" for name, one in asked.env_options.items())]
-    lines += ["", "[settings]", *toml_lines({**asked.given, **found})]
+        lines += ["", "[env_options]", *toml_lines(asked.env_options)]
+    lines += ["", "[settings]", *toml_lines(_sizes_once(asked, {**asked.given, **found}))]
     return "\n".join(lines) + "\n"
+
+
+def _sizes_once(asked: RecipeRun, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return settings that have the sizes of hidden layers once; a file with both them and their width is refused."""
+    named = {name: name.removeprefix("network.") for name in given}
+    if "hidden" not in named.values() or {"width", "depth"}.isdisjoint(named.values()):
+        return given
+    hidden = settings_of(asked.algorithm, replace(asked, given=given).recipe)["network.hidden"].value
+    kept = {name: value for name, value in given.items() if named[name] not in ("hidden", "width", "depth")}
+    return {**kept, "network.hidden": hidden}
