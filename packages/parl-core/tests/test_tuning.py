@@ -11,10 +11,11 @@ import pytest
 
 from parl_core.cli._train import _read_config
 from parl_core.contracts._base import unused_settings
-from parl_core.errors import HyperparameterError, ParlError
+from parl_core.errors import HyperparameterError, ParlError, RunInUseError
 from parl_core.training import tuning
 from parl_core.training._recipe_run import RecipeRun
 from parl_core.training.recipes import RECIPES
+from parl_core.training.run import RunLock
 from parl_core.training.settings import contract_of
 from parl_core.training.tuning import Range, default_ranges, read_range, toml_of, tune
 
@@ -191,6 +192,20 @@ def test_a_search_of_another_request_is_not_continued(tmp_path: Path) -> None:
             tune(other, study, searched, 1)
     with pytest.raises(ParlError, match="processes must be"):
         tune(replace(asked, seed=3), study, {"lr": Range(1e-5, 1e-1)}, 0)
+
+
+def test_a_folder_in_which_another_program_searches_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    (study := tmp_path / "study").mkdir()
+    other = RunLock()
+    other.take(study)
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=1000)
+    try:
+        with pytest.raises(RunInUseError, match="another program is writing into"):
+            tune(asked, study, {"lr": Range(1e-4, 1e-2)}, 1)
+    finally:
+        other.release()
+    assert not list(study.iterdir())
 
 
 def test_only_evaluations_are_scores_of_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

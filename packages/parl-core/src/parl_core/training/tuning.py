@@ -24,7 +24,7 @@ from parl_core.training.curves import RunCurve, read_run
 from parl_core.training.events import Callback, Evaluation
 from parl_core.training.logs import JsonLines
 from parl_core.training.recipes import plain
-from parl_core.training.run import Run
+from parl_core.training.run import Run, RunLock
 from parl_core.training.settings import as_text, read_setting, settings_of, toml_lines
 
 __all__ = ["Range", "TrialInActor", "Tuned", "default_ranges", "read_range", "toml_of", "tune"]
@@ -188,12 +188,12 @@ def tune(
         ImportError: optuna is not installed.
         HyperparameterError: A setting is unknown, there is nothing to search, or the folder has the search of another
             request.
+        RunInUseError: Another program is searching there.
         ParlError: Every trial failed.
         KeyboardInterrupt: Ctrl-C was pressed; a note has the best settings so far, and the way to continue.
     """
     try:
         import optuna
-        from optuna.storages.journal import JournalFileBackend
     except ModuleNotFoundError as error:
         raise ImportError('searches are made with optuna: pip install "parl-core[tune]"', name=error.name) from None
     if not ranges:
@@ -203,9 +203,32 @@ def tune(
     first = {name: _drawn_first(one) for name, one in ranges.items()}
     replace(asked, given={**asked.given, **first}).recipe  # noqa: B018 - unknown names are refused before anything runs
     folder.mkdir(parents=True, exist_ok=True)
+    lock = RunLock()  # another program would take the running trials for those of one that was killed
+    lock.take(folder)
+    try:
+        return _search(
+            optuna, asked, folder, ranges, trials, workers=workers, cluster=cluster, prune=prune, report=report
+        )
+    finally:
+        lock.release()
+
+
+def _search(
+    optuna: Any,
+    asked: RecipeRun,
+    folder: Path,
+    ranges: Mapping[str, Range],
+    trials: int,
+    *,
+    workers: int | None,
+    cluster: str,
+    prune: bool,
+    report: Any,
+) -> Tuned:
+    """Search in a folder that no other program uses: see `tune`."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
-        storage=optuna.storages.JournalStorage(JournalFileBackend(str(folder / STUDY_FILE))),
+        storage=optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / STUDY_FILE))),
         study_name="parl",
         direction="maximize",
         load_if_exists=True,
