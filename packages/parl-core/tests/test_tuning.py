@@ -35,7 +35,7 @@ def test_a_range_is_read_from_its_text(text: str, expected: Range) -> None:
     assert read_range(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "5", "1..", "2..1", "a..b"])
+@pytest.mark.parametrize("text", ["", "5", "1..", "2..1", "a..b", "0..inf", "-inf..0"])
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(HyperparameterError, match=r"is not a range: write LOW\.\.HIGH"):
         read_range(text)
@@ -186,6 +186,8 @@ def test_a_search_of_another_request_is_not_continued(tmp_path: Path) -> None:
         (RecipeRun("PPO", "Acrobot-v1", "torch", steps=1000), ranges, "env was CartPole-v1 and is Acrobot-v1"),
         (RecipeRun("PPO", "CartPole-v1", "torch", steps=2000), ranges, "total_steps was 1000 and is 2000"),
         (replace(asked, given={"gamma": 0.9}), ranges, "gamma was 0.98 and is 0.9"),
+        (asked, {"lr": Range(1e-5, 1e-1, log=True)}, "--search lr was numbers and is numbers on a logarithmic scale"),
+        (asked, {"lr": Range(choices=(1e-4,))}, r"--search lr was numbers and is \[0.0001\]"),
         (asked, wider, r"--search n_steps was \[16, 32\] and is \[16, 64\]"),
     ):
         with pytest.raises(HyperparameterError, match=f"has another search: .*{told}.*--study"):
@@ -253,3 +255,23 @@ def test_a_trial_without_an_evaluation_has_no_score(tmp_path: Path, monkeypatch:
     with pytest.raises(ParlError, match="no trial has ended with a score; none was evaluated"):
         tune(asked, tmp_path / "study", {"lr": Range(1e-4, 1e-2)}, 1, workers=1, report=told.append)
     assert told[0].startswith("trial 0: no evaluation within its steps")
+
+
+def test_numbers_are_whole_where_their_setting_takes_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    drawn: list[Any] = []
+
+    class Noting(EndingTrials):
+        def submit(self, method: str, asked: Any, folder: str) -> Future[str]:
+            drawn.append(asked["given"])
+            return super().submit(method, asked, folder)
+
+    monkeypatch.setattr(tuning, "open_actors", lambda *_, **__: Noting())
+    monkeypatch.setattr(tuning, "wait_any", lambda futures, _: futures)
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=1000)
+    ranges = {"gae_lambda": read_range("0..1"), "n_steps": read_range("1e1..2e2"), "width": read_range("4..8")}
+    tune(asked, tmp_path / "study", ranges, 1, workers=1)
+    (given,) = drawn
+    assert 0.0 < given["gae_lambda"] < 1.0
+    assert type(given["n_steps"]) is int
+    assert type(given["width"]) is int

@@ -47,6 +47,7 @@ __all__ = [
     "as_text",
     "contract_of",
     "read_setting",
+    "setting_named",
     "settings_of",
     "toml_lines",
     "with_settings",
@@ -266,13 +267,13 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
             )
         if given == "compile" and given not in known:
             raise HyperparameterError(f"updates of {algorithm} are not compiled: leave out --compile")
-        name = _meant(given, known)
+        name = setting_named(given, known).name
         if name in _SHAPES:
             name, value = "network.hidden", _shape(hidden or (64, 64), name, value)
         setting = known[name]
         checked = setting.checked(_over_whole_run(value, recipe, setting))
-        if checked != setting.value:
         hidden = checked if name == "network.hidden" else hidden
+        if checked != setting.value:
             asked.append(name)
         for path in setting.paths:
             _put(changes, path, checked)
@@ -390,9 +391,9 @@ def as_text(value: Any) -> str:
     """Return a value as text for `--set` and TOML."""
     if isinstance(value, Mapping) and "schedule" in value:
         value = read_schedule(value)
-    if callable(value):
     if isinstance(value, _LinearOverRun):
         return f"linear({value.start}, {value.end})"
+    if callable(value):
         stages = stages_of(value)["stages"]
         numbers = {"constant": stages[0][1:], "piecewise": [[tuple(one) for one in stages]]}
         kind = stages_of(value)["schedule"]
@@ -463,15 +464,24 @@ def _shape(hidden: Any, name: str, value: Any) -> tuple[int, ...]:
     return (value,) * max(len(sizes), 1) if name == "network.width" else (sizes[0] if sizes else 64,) * value
 
 
-def _meant(name: str, known: Mapping[str, Setting]) -> str:
+def setting_named(name: str, known: Mapping[str, Setting]) -> Setting:
+    """Return the setting that a name means: its own, one of the same meaning, or its last part if that is unambiguous.
+
+    Args:
+        name: The name as a user writes it.
+        known: The result of `settings_of`.
+
+    Raises:
+        HyperparameterError: There is no such setting; the message has the nearest.
+    """
     name = name.replace("-", "_")
     for one in (name, _SAME.get(name, name)):
         if one in known:
-            return one
+            return known[one]
     ends = [one for one in known if one.endswith(f".{name}") and not one.startswith("novelty.")]
     ends = [one for one in ends if one.count(".") == min(other.count(".") for other in ends)]
     if len(ends) == 1:
-        return ends[0]
+        return known[ends[0]]
     names = dict(zip(known, known, strict=True))
     names |= {one.rpartition(".")[2]: one for one in names if not one.startswith("novelty.")}
     near = difflib.get_close_matches(name, names, 1)

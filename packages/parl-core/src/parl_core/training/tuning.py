@@ -10,7 +10,7 @@ same step is pruned: a file in its folder makes it stop at its next evaluation.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,8 @@ from parl_core.training._recipe_run import RecipeRun
 from parl_core.training.curves import RunCurve, read_run
 from parl_core.training.events import Callback, Evaluation
 from parl_core.training.logs import JsonLines
-from parl_core.training.recipes import plain
 from parl_core.training.run import Run, RunLock
-from parl_core.training.settings import as_text, read_setting, settings_of, toml_lines
+from parl_core.training.settings import as_text, read_setting, setting_named, settings_of, toml_lines
 
 __all__ = ["Range", "TrialInActor", "Tuned", "default_ranges", "read_range", "toml_of", "tune"]
 
@@ -69,7 +68,7 @@ def read_range(text: str) -> Range:
         bounds = float(low), float(high)
     except ValueError:
         bounds = math.nan, math.nan
-    if not dots or not bounds[0] < bounds[1]:
+    if not dots or not -math.inf < bounds[0] < bounds[1] < math.inf:
         raise HyperparameterError(f"{text!r} is not a range: write LOW..HIGH, or ONE|ANOTHER")
     whole = all(isinstance(read_setting(one), int) for one in (low, high))
     return Range(*bounds, log=bounds[0] > 0 and bounds[1] / bounds[0] >= 10, whole=whole)
@@ -201,13 +200,15 @@ def tune(
     if "evaluate_every" not in asked.given:  # ten points of each trial's curve
         asked = replace(asked, given={"evaluate_every": max(asked.recipe.steps // 10, 1), **asked.given})
     first = {name: _drawn_first(one) for name, one in ranges.items()}
-    replace(asked, given={**asked.given, **first}).recipe  # noqa: B018 - unknown names are refused before anything runs
+    recipe = replace(asked, given={**asked.given, **first}).recipe  # unknown names are refused before anything runs
+    known = settings_of(asked.algorithm, recipe)
+    suited = {name: _suited(one, setting_named(name, known).kinds) for name, one in ranges.items()}
     folder.mkdir(parents=True, exist_ok=True)
     lock = RunLock()  # another program would take the running trials for those of one that was killed
     lock.take(folder)
     try:
         return _search(
-            optuna, asked, folder, ranges, trials, workers=workers, cluster=cluster, prune=prune, report=report
+            optuna, asked, folder, suited, trials, workers=workers, cluster=cluster, prune=prune, report=report
         )
     finally:
         lock.release()
@@ -304,7 +305,7 @@ def _best_so_far(study: Any, asked: RecipeRun, folder: Path, states: Any) -> Tun
 
 
 def _require_same(study: Any, asked: RecipeRun, ranges: Mapping[str, Range], folder: Path) -> None:
-    """Refuse to continue a search whose scores do not apply to this request, or whose choices were others.
+    """Refuse to continue a search whose scores do not apply to this request, or whose values were of another kind.
 
     Raises:
         HyperparameterError: It names what differs.
@@ -312,7 +313,7 @@ def _require_same(study: Any, asked: RecipeRun, ranges: Mapping[str, Range], fol
     settings = {name: one for name, one in asked.settings().items() if name not in ("source", "deviations")}
     request = {**settings, "arguments": settings["algorithm"], "algorithm": asked.algorithm, "env": asked.env}
     request |= {"data": asked.data, "env_options": asked.env_options}
-    request |= {f"--search {name}": plain(one.choices) for name, one in ranges.items() if one.choices}
+    request |= {f"--search {name}": _kind(one) for name, one in ranges.items()}
     now = json.loads(json.dumps(request))
     before = {**now, **study.user_attrs.get("request", {})}
     changed = [f"{name} was {before[name]} and is {one}" for name, one in now.items() if one != before[name]]
@@ -321,17 +322,34 @@ def _require_same(study: Any, asked: RecipeRun, ranges: Mapping[str, Range], fol
     study.set_user_attr("request", before)
 
 
+def _kind(one: Range) -> Any:
+    """Return the part of a range that a study cannot change: its choices, or the kind of its numbers."""
+    if one.choices:
+        return _choices(one)
+    return f"{'whole ' * one.whole}numbers{' on a logarithmic scale' * one.log}"
+
+
+def _suited(one: Range, kinds: Sequence[Any]) -> Range:
+    """Return a range with whole numbers exactly where its setting takes no others, however its bounds are written."""
+    fractions = float in kinds or "schedule" in kinds
+    return one if one.choices or fractions == (int in kinds) else replace(one, whole=not fractions)
+
+
 def _drawn_first(one: Range) -> Any:
     return one.choices[0] if one.choices else int(one.low) if one.whole else one.low
 
 
 def _suggested(trial: Any, name: str, one: Range) -> Any:
     if one.choices:
-        values = [as_text(value) if isinstance(value, tuple) or callable(value) else value for value in one.choices]
-        return trial.suggest_categorical(name, values)
+        return trial.suggest_categorical(name, _choices(one))
     if one.whole:
         return trial.suggest_int(name, int(one.low), int(one.high), log=one.log)
     return trial.suggest_float(name, one.low, one.high, log=one.log)
+
+
+def _choices(one: Range) -> list[Any]:
+    """Return the choices of a range as a study keeps them: sizes and schedules as texts."""
+    return [as_text(value) if isinstance(value, list | tuple) or callable(value) else value for value in one.choices]
 
 
 def _report(running: _Running) -> None:
