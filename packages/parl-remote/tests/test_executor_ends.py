@@ -258,6 +258,14 @@ def test_what_cannot_be_read_beside_a_handle_ends_no_worker(shared_cluster: None
     shut_down(executor)
 
 
+def test_what_cannot_be_read_keeps_nothing_of_the_chunks_that_met_it() -> None:
+    unreadable = worker.Unreadable(ValueError("it cannot be read"))
+    for _ in range(3):
+        with pytest.raises(ValueError, match="it cannot be read") as raised:
+            worker.unpack((unreadable,))
+    assert len(raised.traceback) == 2  # this test, and `unpack`
+
+
 def test_a_function_that_cannot_be_read_says_so_for_each_chunk() -> None:
     code = Code.of(functools.partial(divmod, Unreadable()))
     runner = FunctionWorker()

@@ -63,10 +63,11 @@ Packed = list[Any] | tuple[Any]
 class Unreadable:
     """A placeholder for a value that cannot be unpickled."""
 
-    __slots__ = ("error",)
+    __slots__ = ("error", "traceback")
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
+        self.traceback = error.__traceback__  # each raise adds to the error's own, and with that keeps what it met
 
 
 class _Separate(serialize.Pickled):
@@ -133,7 +134,7 @@ def unpack(packed: Packed) -> Any:
     if type(packed) is list:
         return serialize.loads(packed[0], packed[1:])
     if type(packed[0]) is Unreadable:
-        raise packed[0].error
+        raise packed[0].error.with_traceback(packed[0].traceback)
     return packed[0]
 
 
