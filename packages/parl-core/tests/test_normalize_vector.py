@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
@@ -54,6 +54,24 @@ def test_observations_are_normalised_by_all_that_was_seen() -> None:
     np.testing.assert_allclose(obs[:, 1], (-3 + 1.5) / np.sqrt(1.25), rtol=1e-3)
     assert obs.dtype == np.float32
     assert envs.observation_space.contains(obs)
+
+
+class WholeNumbers(VectorWrapper):
+    """Gives flags as 0 and 1."""
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, infos = self.env.step(actions)
+        return obs, reward, terminated.astype(np.int8), truncated.astype(np.int8), infos
+
+
+def test_flags_may_be_0_and_1() -> None:
+    several = [NormalizeVector(wrap(make_vector_env(Ramp, 3))) for wrap in (lambda envs: envs, WholeNumbers)]
+    for envs in several:
+        envs.reset(seed=0)
+    for _ in range(9):
+        (_, expected, *_, infos), (_, found, *_, other) = map(step, several)
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_equal(other.get("episode"), infos.get("episode"))
 
 
 def test_rewards_are_scaled_by_the_spread_of_discounted_sums_which_begin_anew_with_each_episode() -> None:

@@ -298,19 +298,19 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         """Step every environment once."""
         observations, rewards, terminated, truncated, infos = self._envs.step(actions)
         self.raw_obs, self.raw_reward, self.raw_final_obs = observations, rewards, infos.get("final_obs")
-        infos = self._with_episodes(rewards, terminated | truncated, infos)
+        ended = np.asarray(terminated | truncated, np.bool_)  # some vectors give 0 and 1
+        infos = self._with_episodes(rewards, ended, infos)
         if self.ret_rms is not None:
             if np.isfinite(rewards).all():
                 self._sums = self._sums * self.gamma + rewards
                 if self.training:
                     self.ret_rms.update(self._sums)
             rewards = self.normalize_reward(rewards)
-            self._sums[terminated | truncated] = 0.0
+            self._sums[ended] = 0.0
         observations = self._counted(observations)
         if self.ob_rms is not None and "final_obs" in infos:
-            ended = np.flatnonzero(terminated | truncated)
             final_obs = np.full(self.num_envs, None, object)
-            for index in ended:
+            for index in np.flatnonzero(ended):
                 final_obs[index] = self.normalize_obs(infos["final_obs"][index])
             infos = {**infos, "final_obs": final_obs}
         return observations, rewards, terminated, truncated, infos
