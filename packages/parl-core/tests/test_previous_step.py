@@ -98,3 +98,14 @@ def test_the_command_s_environments_have_one_vector_or_an_image_beside_it() -> N
     assert pong.observation_space["observation"].shape == (4, 84, 84)
     assert pong.reset(seed=0)[0] in pong.observation_space
     pong.close()
+
+
+def test_what_an_environment_says_of_an_invalid_action_is_raised() -> None:
+    class Strict(Seen):
+        def step(self, action: Any) -> Any:
+            raise ValueError(f"bad action {action}")
+
+    env = PreviousStep(Strict(ZEROS, NUMBERS, spaces.Discrete(2)))
+    env.reset()
+    with pytest.raises(ValueError, match="bad action 5"):
+        env.step(5)

@@ -272,8 +272,9 @@ class PreviousStep(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take an action, and return it and its reward with the observation."""
-        done = np.array(spaces.flatten(self._actions, action), np.float32)  # a copy: the environment may change its own
+        taken = deepcopy(action)  # the environment may change its own
         observation, reward, terminated, truncated, info = self.env.step(action)
+        done = np.asarray(spaces.flatten(self._actions, taken), np.float32)
         return self._with(observation, done, float(reward)), reward, terminated, truncated, info
 
     def _with(self, observation: Any, action: NDArray[np.float32], reward: float) -> dict[str, Any]:
