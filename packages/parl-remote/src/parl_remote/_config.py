@@ -12,7 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FORCE_TCP", "BadVariable", "Environment", "Limits", "environment", "portable_wanted", "same_host_shortcut"]
+__all__ = [
+    "FORCE_TCP",
+    "BadVariable",
+    "Environment",
+    "Limits",
+    "busy_poll_wanted",
+    "environment",
+    "portable_wanted",
+    "same_host_shortcut",
+]
 
 FORCE_TCP = "PARL_FORCE_TCP"
 
@@ -141,6 +150,12 @@ def portable_wanted(variables: Mapping[str, str] | None = None) -> bool:
     """Return whether `PARL_PORTABLE=1` disables the facilities that exist on Linux only, see `facilities`."""
     read = os.environ if variables is None else variables
     return read.get("PARL_PORTABLE", "").lower() not in {"", "0", "false", "no", "off"}
+
+
+def busy_poll_wanted(variables: Mapping[str, str] | None = None) -> bool:
+    """Return whether threads may poll before they wait, unless `PARL_BUSY_POLL=0`; see `facilities.BusyPoll`."""
+    read = os.environ if variables is None else variables
+    return read.get("PARL_BUSY_POLL", "").lower() not in {"0", "false", "no", "off"}
 
 
 def _port(read: Mapping[str, str], name: str) -> int:

@@ -44,7 +44,7 @@ from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of
 from parl_remote._options import RECORD_VARIABLE
 from parl_remote._streams import close_streams, close_unwanted, read_by
 from parl_remote._system import processes
-from parl_remote._system.facilities import IN, Waker, new_poller
+from parl_remote._system.facilities import IN, BusyPoll, Waker, new_poller
 from parl_remote._system.processes import limit_numeric_threads
 from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
 from parl_remote._transport import Buffer, CutMessage, abandoned_in_children, allocate, copied
@@ -346,8 +346,9 @@ class ActorProcess:
 
     def run(self) -> None:
         """Serve until the process is to end."""
+        busy = BusyPoll(self.poller)
         while not self._leaving:
-            for fd, _ in self.poller.poll():
+            for fd, _ in busy.poll() or self.poller.poll():
                 self._on_readable(fd)
             self._work()
         if self._serving is not None:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from parl_remote._config import Limits
-from parl_remote._system.facilities import IN, OUT, is_raised_by_handler, wait_once
+from parl_remote._system.facilities import IN, OUT, BusyPoll, is_raised_by_handler, wait_once
 from parl_remote._system.texts import in_seconds
 from parl_remote._transport import Buffer, abandoned_in_children, copied
 from parl_remote._transport.unix.sockets import (
@@ -71,6 +71,7 @@ class UnixChannel:
         self._send_lock, self._receive_lock = threading.RLock(), threading.RLock()
         self._unsent: deque[list[Buffer]] = deque()  # the rest of what `post` took, by message
         self._closed = False
+        self._busy: BusyPoll | None = None  # from the first wait on
         abandoned_in_children(self)
 
     @classmethod
@@ -288,6 +289,7 @@ class UnixChannel:
             try:
                 while not into:
                     if deadline is None:
+                        self._busy_poll().poll()
                         reader.fill(self._socket)
                     else:
                         self._fill_before(deadline, timeout_s)
@@ -300,6 +302,11 @@ class UnixChannel:
                 if isinstance(error, EOFError):
                     raise ChannelClosed("the peer closed the connection") from error
                 raise self._broken(error) from error
+
+    def _busy_poll(self) -> BusyPoll:
+        if self._busy is None:
+            self._busy = BusyPoll(self._socket.fileno())
+        return self._busy
 
     def _may_read(self) -> bool:
         """Begin to read unless another thread or this one reads; after True the caller releases the lock."""
@@ -337,6 +344,8 @@ class UnixChannel:
             return
         except BlockingIOError:
             pass  # waiting here would show it in the traceback of Ctrl-C
+        if timeout_s and self._busy_poll().poll():
+            return
         if not wait_once(self._socket, IN, _milliseconds(deadline)) and time.monotonic() >= deadline:
             raise ResultTimeout(f"nothing arrived within {in_seconds(timeout_s)}")
 
