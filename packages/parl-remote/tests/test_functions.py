@@ -944,8 +944,9 @@ class TestMap:
         with concurrent.futures.ThreadPoolExecutor(1) as other:  # in this thread a handler may end the test
             assert other.submit(list, results).result() == [0, 1, 4]
 
-    def test_a_handler_that_interrupts_the_iterating_thread_may_use_the_same_worker(
-        self, connect: Callable[..., None], tmp_path: Path
+    @pytest.mark.parametrize("is_map", [True, False])
+    def test_a_handler_that_interrupts_the_waiting_thread_may_use_the_same_worker(
+        self, connect: Callable[..., None], tmp_path: Path, is_map: bool
     ) -> None:
         connect(cpu_num=1)
         gate = tmp_path / "gate"
@@ -968,7 +969,10 @@ class TestMap:
         try:
             with concurrent.futures.ThreadPoolExecutor(1) as other:
                 interrupted = other.submit(interrupt)
-                assert list(parl_remote.map(hold, [str(gate)])) == [""]
+                if is_map:
+                    assert list(parl_remote.map(hold, [str(gate)])) == [""]
+                else:
+                    assert parl_remote.remote_function(hold)(str(gate)) == ""
                 interrupted.result()
         finally:
             signal.signal(signal.SIGUSR1, before)
@@ -1366,6 +1370,17 @@ class TestRemoteFunction:
         assert [future.result(PATIENCE_S) for future in futures] == list(range(1, 21))
         assert add.__doc__ == "Adds."
         assert list(add.map(range(3))) == [1, 2, 3]
+
+    def test_the_thread_that_waits_for_a_call_reads_its_answer(
+        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert add(1, b=2) == 3
+        monkeypatch.setattr("parl_remote._program.answer_reader.AnswerReader.watch", lambda *_: None)
+        with concurrent.futures.ThreadPoolExecutor(1) as other:  # in this thread a handler may end the test
+            future = add.submit(1, b=3)
+            assert other.submit(future.result, PATIENCE_S).result() == 4
+            assert future._answer is None  # else it would keep the answer's memory
+            assert other.submit(Executor(1).submit(square, 5).result, PATIENCE_S).result() == 25
 
     def test_it_may_be_a_static_method(self, shared_cluster: None) -> None:
         assert Halves.half(3) == Halves().half(3) == 1.5

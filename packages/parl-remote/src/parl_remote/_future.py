@@ -33,7 +33,7 @@ from parl_remote._data.serialize import FuturePickled
 from parl_remote._options import deadline_of
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.facilities import wait_for_input
-from parl_remote._system.interrupts import Condition, interruptible, is_by_handler, uninterrupted
+from parl_remote._system.interrupts import Condition, has_own_handlers, interruptible, is_by_handler, uninterrupted
 from parl_remote.errors import ActorLost, NotConnected, ResultTimeout
 
 if TYPE_CHECKING:
@@ -314,6 +314,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
     _made_condition: threading.Condition | None = None
     _blocked: list[Any] | None = None
     _call_id: int = 0
+    _answer: RemoteFuture[Any] | None = None  # of the worker that runs it, where it is a call of a function
 
     wait_any = staticmethod(wait_any)
 
@@ -547,6 +548,11 @@ class RemoteFuture(concurrent.futures.Future[T]):
                 raise ResultTimeout(f"{who} did not answer within {timeout} s; it continues")
 
     def _wait_on_condition(self, timeout: float | None) -> None:
+        answer = self._answer
+        carrier = None if answer is None or has_own_handlers() else answer._carrier
+        if answer is not None and carrier is not None:  # this thread reads the answer itself
+            carrier.wait_for(answer, timeout)
+            return
         condition = self._condition_of()
         with condition:
             condition.wait_for(lambda: self._settled, None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
@@ -572,7 +578,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
                     else:
                         waiter.add_result(self)
                 condition.notify_all()
-        self._carrier = None
+        self._carrier = self._answer = None
         self._owner = None  # outside the locks: it may be the last reference to an actor
         # The state is set before these are looked at, and waiters look at the state after they have put themselves
         # there: one of both sees the other.

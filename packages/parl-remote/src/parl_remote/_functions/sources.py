@@ -3,8 +3,9 @@
     submit --------> Calls: one chunk per call, settles its future
     map ---items---> Items: chunks of measured cost; outcomes wait for the iterating thread, in the items' order
 
-The iterating thread reads the answer that it waits for itself, so that no other thread has to wake up for it. If a
-signal handler of the program may interrupt the wait, another thread reads, because the handler may wait for the worker.
+A thread that waits for a call, or iterates, reads the answer that it waits for itself, so that no other thread has to
+wake up for it. If a signal handler of the program may interrupt the wait, another thread reads, because the handler may
+wait for the worker.
 
 A chunk of a map has as many items as a worker can process in `_CHUNK_S`, as measured on earlier chunks. It never
 exceeds a share of the remaining items, so that all workers finish together. If a chunk takes much longer, its remaining

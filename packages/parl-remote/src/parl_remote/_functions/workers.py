@@ -600,6 +600,8 @@ class Workers:
             self._look_later(worker, chunk.due)
         del items, code
         chunk.answer = future
+        if chunk.future is not None:
+            chunk.future._answer = future
         future.add_done_callback(partial(self._answered, worker, chunk, size))
 
     def _answered(self, worker: _Worker, chunk: Chunk, size: int, future: Any) -> None:
