@@ -156,6 +156,9 @@ class Telling(Countdown):
         (None, np.ones(3)),
         (None, {"step": 3}),
         (2, {"step": 3}),
+        ({"step": 3}, None),
+        ({"step": 3}, 2),
+        ({"step": 3, "at": {"name": "door"}}, np.ones(3)),
     ],
 )
 def test_entries_of_infos_in_unequal_forms_stay_as_they_are(entries: tuple[Any, Any]) -> None:

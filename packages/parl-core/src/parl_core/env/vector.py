@@ -557,14 +557,14 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         usual = {}
         for name, entry in env_info.items():
             column = vector_infos.get(name)
-            if not isinstance(column, np.ndarray) or _fits(column, entry):
+            if column is None or _fits(column, entry):
                 usual[name] = entry
                 continue
-            if not column.dtype.hasobject:
-                numbers, column = column, np.full(self.num_envs, None, object)
-                for index in np.flatnonzero(vector_infos[f"_{name}"]):
-                    column[index] = numbers[index]
-                vector_infos[name] = column
+            if isinstance(column, dict) or not column.dtype.hasobject:
+                objects = np.full(self.num_envs, None, object)
+                for index in np.flatnonzero(vector_infos[f"_{name}"]).tolist():
+                    objects[index] = _entry_of(column, index)
+                vector_infos[name] = column = objects
             column[env_num] = entry
             vector_infos[f"_{name}"][env_num] = True
         return super()._add_info(vector_infos, usual, env_num)
@@ -580,9 +580,11 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
 _USUAL_KINDS = frozenset({float, int, bool})
 
 
-def _fits(column: npt.NDArray[Any], entry: Any) -> bool:
-    """Return whether Gymnasium puts an entry of an info into the array of this entry over all environments."""
+def _fits(column: npt.NDArray[Any] | dict[str, Any], entry: Any) -> bool:
+    """Return whether Gymnasium puts an entry of an info into the array, or dictionary, of this entry over all."""
     kind: Any = type(entry)
+    if isinstance(column, dict):
+        return isinstance(entry, dict)
     if kind in _USUAL_KINDS and column.ndim == 1 and column.dtype == kind:
         return True  # the usual cases, which the rest takes ten times as long for
     if kind is np.ndarray and column.dtype == entry.dtype and not column.dtype.hasobject:
@@ -595,6 +597,14 @@ def _fits(column: npt.NDArray[Any], entry: Any) -> bool:
         and np.shape(entry) == column.shape[1:]
         and np.can_cast(np.asarray(entry).dtype, column.dtype, "same_kind")
     )
+
+
+def _entry_of(column: npt.NDArray[Any] | dict[str, Any], index: int) -> Any:
+    """Return the entry of one environment from that over all environments."""
+    if not isinstance(column, dict):
+        return column[index]
+    has = {name: mask for name in column if (mask := column.get(f"_{name}")) is not None}
+    return {name: _entry_of(column[name], index) for name, mask in has.items() if mask[index]}
 
 
 def _joined(space: Any, parts: Sequence[Any]) -> Any:
