@@ -13,7 +13,7 @@ from conformance.continuous_models import squashed
 from conformance.iql import iql_model
 from conformance.models import actor_critic, q_values, separate_actor_critic
 from parl_core import backends
-from parl_core.errors import DatasetError, HyperparameterError, ModelContractError
+from parl_core.errors import DatasetError, EnvironmentContractError, HyperparameterError, ModelContractError
 from parl_core.offline import OfflineDataset
 from parl_core.training import (
     ActorLearnerSettings,
@@ -25,6 +25,7 @@ from parl_core.training import (
     train_off_policy,
     train_on_policy,
 )
+from parl_core.training.apex import ApexSettings, train_apex
 from parl_core.training.offline import OfflineSettings, evaluate_with_target_return, train_offline
 
 MODELS = {
@@ -324,3 +325,34 @@ def test_a_decision_transformer_does_not_act_on_an_observation_alone() -> None:
 def test_only_a_decision_transformer_can_be_asked_for_a_return() -> None:
     with pytest.raises(HyperparameterError, match=r"SAC takes no target return.*parl_core\.training\.evaluate"):
         evaluate_with_target_return(agent("SAC"), "Pendulum-v1", -300.0, episodes=1)
+
+
+class CutWithoutAction(gymnasium.Env[Any, Any]):
+    """Its episodes are cut after three steps, in a state without a possible action."""
+
+    observation_space = gymnasium.spaces.Dict(
+        observation=gymnasium.spaces.Box(-1.0, 1.0, (3,)), action_mask=gymnasium.spaces.MultiBinary(2)
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._taken = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self._taken += 1
+        return self._seen(), 0.0, False, self._taken == 3, {}
+
+    def _seen(self) -> Any:
+        return {"observation": np.zeros(3, np.float32), "action_mask": np.full(2, self._taken < 3, np.int8)}
+
+
+def test_ape_x_refuses_a_cut_episode_whose_last_observation_leaves_no_action() -> None:
+    space, choices = CutWithoutAction.observation_space, CutWithoutAction.action_space
+
+    def make() -> Any:
+        return parl.Agent(parl.algorithms.ApeX(parl.networks.for_spaces(space, choices, "q", hidden=(8,))))
+
+    settings = ApexSettings(total_steps=40, n_actors=1, n_steps=5, learning_starts=10, batch_size=4, memory_size=40)
+    with pytest.raises(EnvironmentContractError, match=r"environment 0 .* leaves no action at the end of an episode"):
+        train_apex(make(), make, CutWithoutAction, settings, seed=0)

@@ -26,6 +26,7 @@ from parl_core.training import (
     evaluate,
     train_actor_learner,
 )
+from parl_core.training._group_actor import GroupActor
 
 pytestmark = pytest.mark.usefixtures("importable_classes")
 
@@ -544,6 +545,14 @@ def test_a_mask_that_leaves_no_action_ends_the_run_and_names_its_environment(
     message = f"environment 0 observed an action_mask that leaves no action {when}"
     with pytest.raises(EnvironmentContractError, match=message):
         learned(lambda: Stuck(ends=steps), ActorOfMasked(), inference=inference)
+
+
+def test_an_environment_without_an_action_is_numbered_among_all_of_the_run() -> None:
+    ends = iter([5, 5, 1])
+    actor = GroupActor(lambda: Stuck(ends=next(ends)), {}, lives={1: 0}, size=3, seed=0)
+    actor.begin(1)
+    with pytest.raises(EnvironmentContractError, match="environment 5 observed an action_mask that leaves no action"):
+        actor.step(1, [0, 0, 0])
 
 
 def test_the_last_observation_of_an_episode_that_terminated_may_leave_no_action() -> None:

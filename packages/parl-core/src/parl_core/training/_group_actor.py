@@ -394,7 +394,7 @@ class GroupActor:
         environments = self._environments(group)
         try:
             observations, infos = environments.reset(self._seeds(group) if seeds is None else seeds, None)
-            self._check_masks(observations, "after a reset")
+            self._check_masks(group, observations, "after a reset")
         except Exception:
             self._give_up(group)
             raise
@@ -407,7 +407,7 @@ class GroupActor:
         """Step the environments of a group once."""
         try:
             step = self._open[group].step(actions)
-            self._check_masks(step.observations, "after the step just taken")
+            self._check_masks_after(group, step)
             return step
         except Exception:
             self._give_up(group)
@@ -463,9 +463,12 @@ class GroupActor:
             self._open[group] = environments
         return self._open[group]
 
-    def _check_masks(self, observations: Observations, when: str) -> None:
+    def _check_masks(self, group: int, observations: Observations, when: str) -> None:
         if isinstance(self._spaces.action, gymnasium.spaces.Discrete):
-            check_masks(observations, True, when)
+            check_masks(observations, True, when, group * self._size)
+
+    def _check_masks_after(self, group: int, step: GroupStep) -> None:
+        self._check_masks(group, step.observations, "after the step just taken")
 
     def _give_up(self, group: int) -> None:
         with suppress(Exception):  # any: why a group is given up matters more
@@ -566,7 +569,7 @@ class CollectingActor(GroupActor):
                 acted = clock()
                 step = step_all(ActionRows(valid(action)))
                 env += clock() - acted
-                self._check_masks(step.observations, "after the step just taken")
+                self._check_masks_after(group, step)
                 writer.add(self._version, obs, action, policy, step, before, after)
                 obs, before = step.observations, begun_after(after, step) if after else after
         except Exception:

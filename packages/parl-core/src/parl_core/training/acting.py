@@ -492,13 +492,14 @@ def check_observations(
             )
 
 
-def check_masks(obs: Observations, goes_on: NDArray[np.bool_] | bool, when: str) -> None:
+def check_masks(obs: Observations, goes_on: NDArray[np.bool_] | bool, when: str, first: int = 0) -> None:
     """Refuse observations of N environments whose `action_mask` allows no action, except after a termination.
 
     Args:
         obs: The observations after a step or a reset, dictionaries that may have a mask `[N, act_dim]`.
         goes_on: bool `[N]`: whether the next action is chosen from the observation, or its value is used; True: of all.
         when: The words that end the first part of the message.
+        first: The number of the environment of the first row.
 
     Raises:
         EnvironmentContractError: The message names the environment.
@@ -509,8 +510,8 @@ def check_masks(obs: Observations, goes_on: NDArray[np.bool_] | bool, when: str)
     stuck = np.flatnonzero(goes_on & ~np.asarray(mask, np.bool_).any(axis=1))
     if stuck.size:
         raise EnvironmentContractError(
-            f"environment {stuck[0]} observed an action_mask that leaves no action {when}, and its episode has not "
-            "terminated: let at least one action be possible, also in the last observation of a truncated episode"
+            f"environment {first + stuck[0]} observed an action_mask that leaves no action {when}, and its episode has "
+            "not terminated: let at least one action be possible, also in the last observation of a truncated episode"
         )
 
 

@@ -31,7 +31,7 @@ from parl_core.agent import Agent
 from parl_core.checks import check_fraction, check_non_negative
 from parl_core.contracts.actions import mask_of
 from parl_core.contracts.dqn import DQN
-from parl_core.env._steps import GroupSpaces
+from parl_core.env._steps import GroupSpaces, GroupStep
 from parl_core.env._vector_group import EnvMaker
 from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized
@@ -41,7 +41,7 @@ from parl_core.spaces import blank_observations
 from parl_core.training._fragment_source import ActorEnvironments, ActorFragmentSource, EnvironmentWorkers
 from parl_core.training._group_actor import Choice, CollectingActor
 from parl_core.training._requirements import TargetWatch, require_agents, require_kinds, require_off_policy, try_out
-from parl_core.training.acting import into_space, tell_dimensions
+from parl_core.training.acting import check_masks, into_space, tell_dimensions
 from parl_core.training.actor_learner import (
     LOOSE,
     ActorLearnerSettings,
@@ -292,6 +292,15 @@ class ApexActor(CollectingActor):
     def _collect(self, task: Task) -> tuple[FragmentSteps, float]:
         self._explorer.turn_to(task.group * self._size)
         return super()._collect(task)
+
+    def _check_masks_after(self, group: int, step: GroupStep) -> None:
+        """Do as `GroupActor` does, also for the last observations of truncated episodes, whose values are used."""
+        super()._check_masks_after(group, step)
+        for ending in step.endings:
+            if not step.terminated[ending.env_index]:
+                last = map_nested(lambda part: np.asarray(part)[None], ending.observation)
+                when = "at the end of an episode that was truncated"
+                check_masks(last, True, when, group * self._size + ending.env_index)
 
 
 class _Spaces(NamedTuple):
