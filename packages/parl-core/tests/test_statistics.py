@@ -5,6 +5,7 @@ import pytest
 
 from parl_core.errors import HyperparameterError
 from parl_core.stats import (
+    bootstrap_difference,
     bootstrap_interval,
     interquartile_mean,
     performance_profile,
@@ -116,8 +117,12 @@ def test_the_area_under_a_profile_is_the_mean_score() -> None:
 def test_scores_that_mean_nothing_are_refused() -> None:
     with pytest.raises(HyperparameterError, match="same tasks"):
         probability_of_improvement({"a": [1.0]}, {"b": [1.0]})
-    with pytest.raises(HyperparameterError, match="must be finite, got nan for task 1"):
+    with pytest.raises(HyperparameterError, match="the scores of task 1 must be finite, got nan"):
         bootstrap_interval([[1.0, np.nan]])
+    with pytest.raises(HyperparameterError, match="theirs must be finite, got nan"):
+        bootstrap_difference([1.0, 2.0], [1.0, np.nan])
+    with pytest.raises(HyperparameterError, match="values must be finite, got -inf"):
+        interquartile_mean([1.0, 2.0, 3.0, -np.inf])
     with pytest.raises(HyperparameterError, match="thresholds must be at least one"):
         performance_profile([1.0], [])
     with pytest.raises(HyperparameterError, match="got no tasks"):

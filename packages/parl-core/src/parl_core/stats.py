@@ -290,12 +290,13 @@ def interquartile_mean(values: ArrayLike, axis: int = -1) -> NDArray[np.float64]
         axis: The axis over which to average.
 
     Raises:
-        HyperparameterError: There are none.
+        HyperparameterError: There are none, or one is not finite.
     """
     array = np.sort(np.moveaxis(np.asarray(values, np.float64), axis, -1), axis=-1)
     n = array.shape[-1]
     if not n:
         raise HyperparameterError("the interquartile mean needs at least one value, got none")
+    _require_finite(array, "values")
     edges = np.linspace(0.0, 1.0, n + 1)
     shares = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0.0, None)
     mean: NDArray[np.float64] = (array * (shares / shares.sum())).sum(axis=-1)
@@ -334,7 +335,7 @@ def bootstrap_interval(values: Scores, confidence: float = 0.95, resamples: int 
 def bootstrap_difference(
     ours: ArrayLike, theirs: ArrayLike, confidence: float = 0.95, resamples: int = 20_000, seed: int = 0
 ) -> Interval:
-    """Percentile bootstrap interval of the difference of two interquartile means, ours minus theirs.
+    """Return the percentile bootstrap interval of the difference of two interquartile means, ours minus theirs.
 
     Both are resampled independently of each other, so that more variance makes the interval wider. For a one-sided test
     of "not below by more than a margin" at 95 %, check whether the lower bound of the 90 % interval reaches -margin.
@@ -347,14 +348,15 @@ def bootstrap_difference(
         seed: The seed of the draws, so that a table can be made again.
 
     Raises:
-        HyperparameterError: There are no values, or a number is out of range.
+        HyperparameterError: There are no values, one is not finite, or a number is out of range.
     """
     rng = np.random.default_rng(seed)
     means = []
-    for values in (ours, theirs):
+    for name, values in (("ours", ours), ("theirs", theirs)):
         array = np.asarray(values, np.float64)
         if array.ndim != 1 or not array.size:
             raise HyperparameterError(f"a bootstrap needs one value per seed, got shape {list(array.shape)}")
+        _require_finite(array, name)
         rows = rng.integers(array.size, size=(check_int("resamples", resamples), array.size))
         means.append(interquartile_mean(array[rows]))
     low, high = _percentiles(means[0] - means[1], confidence)
@@ -449,11 +451,15 @@ def _by_task(values: Scores) -> dict[str, NDArray[np.float64]]:
     for task, scores in named.items():
         if scores.ndim != 1 or not scores.size:
             raise HyperparameterError(f"a bootstrap needs one value per seed; {task} has shape {list(scores.shape)}")
-        if not np.isfinite(scores).all():
-            raise HyperparameterError(f"scores must be finite, got {scores[~np.isfinite(scores)][0]} for {task}")
+        _require_finite(scores, f"the scores of {task}")
     if not named:
         raise HyperparameterError("a bootstrap needs one value per seed, got no tasks")
     return named
+
+
+def _require_finite(values: NDArray[np.float64], name: str) -> None:
+    if not np.isfinite(values).all():
+        raise HyperparameterError(f"{name} must be finite, got {values[~np.isfinite(values)][0]}")
 
 
 def _shares(rng: np.random.Generator, size: int, resamples: int) -> NDArray[np.float64]:
