@@ -183,6 +183,12 @@ def test_settings_that_an_algorithm_has_no_use_for_are_neither_listed_nor_taken(
             changed(algorithm, env, **{name: "1"})
 
 
+def test_the_weight_of_the_entropy_is_not_described_as_the_learning_rate() -> None:
+    listed = settings_of("A3C", preset("A3C", "CartPole-v1"))
+    assert "entropy bonus" in listed["entropy_coef"].text
+    assert "learning rate" in listed["lr"].text
+
+
 def test_the_weight_of_overestimates_is_listed_and_checked() -> None:
     listed = settings_of("QMIX", preset("QMIX", "climbing"))["overestimate_weight"]
     assert listed.value == 0.02

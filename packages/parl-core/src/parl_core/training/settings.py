@@ -511,6 +511,7 @@ def _loop_fields(contract: type[Algorithm], recipe: Recipe, arguments: dict[str,
     """Yield the loop's settings, and remove the arguments that they override."""
     loop = recipe.loop
     texts, hints = _texts(type(loop), "Attributes"), get_type_hints(type(loop))
+    of_rollouts = _texts(OnPolicySettings, "Attributes")
     defaults: dict[str, Any] = {}
     for name in _OF_EVERY_UPDATE.get(type(loop), ()):
         for argument in [one for one in arguments if _SAME.get(one, one) == name]:
@@ -530,6 +531,7 @@ def _loop_fields(contract: type[Algorithm], recipe: Recipe, arguments: dict[str,
             for key, now in value.items():
                 name = _SAME.get(key, key) if one.name == "rates" else f"{one.name}.{key}"
                 if one.name == "rates":
+                    text = of_rollouts.get(key, "")
                     for argument in [other for other in arguments if _SAME.get(other, other) == name]:
                         text = arguments.pop(argument).text
                 yield Setting(name, now, (float, "schedule"), (), text, (("loop", one.name, key),))
