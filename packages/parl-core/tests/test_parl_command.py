@@ -28,6 +28,7 @@ from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.training import _recipe_run, trained
 from parl_core.training._recipe_run import RecipeRun
 from parl_core.training.recipes import RECIPES
+from parl_core.training.run import Run
 from parl_core.training.settings import settings_of, with_settings
 from parl_core.training.trained import make_flat_env
 
@@ -256,6 +257,15 @@ def test_a_run_of_a_newer_version_or_of_other_settings_is_refused(
     result = run("resume", str(tmp_path))
     assert result.exit_code == 1
     assert message in result.output
+
+
+def test_a_run_without_a_checkpoint_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecipeRun, "made", lambda _: pytest.fail("an agent was made"))
+    message = f"ended before its first checkpoint.*: parl train --config {tmp_path}"
+    with pytest.raises(CheckpointError, match=message), Run.resume(tmp_path) as folder:
+        RecipeRun("PPO", "CartPole-v1", "torch").train(folder)
 
 
 def test_a_run_that_is_older_than_a_setting_goes_on_where_that_is_at_its_default(tmp_path: Path) -> None:

@@ -441,8 +441,14 @@ class RecipeRun:
         return {**own.pop("loop"), **own}
 
     def _check_what_is_left(self, folder: Path) -> None:
-        taken = CheckpointStore(folder / "checkpoints").steps()
-        if taken and taken[-1] >= self.total_steps:
+        store = CheckpointStore(folder / "checkpoints")
+        taken = store.steps()
+        if not taken:  # told before actors start, which takes seconds
+            raise CheckpointError(
+                f"the run in {folder} ended before its first checkpoint, so there is nothing to go on with; begin anew "
+                f"with its settings: parl train --config {folder}"
+            )
+        if taken[-1] >= self.total_steps:
             raise HyperparameterError(
                 f"the run in {folder} has taken {taken[-1]} steps, and {self.total_steps} were asked for: continue "
                 f"with parl resume {folder} --steps {2 * taken[-1]}"
