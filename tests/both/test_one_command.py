@@ -346,6 +346,23 @@ def test_observed_choices_are_logged_as_flattened_ones(tmp_path: Path) -> None:
     run(*asked, "--data", str(logs[0]), "--run", str(tmp_path / "run"))
 
 
+def test_a_run_that_was_killed_while_it_ended_gets_its_last_files(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    sizes = (*SMALL, "--set", "n_steps=8", "--set", "evaluate_every=64")
+    run("train", "ppo", "CartPole-v1", "--steps", "64", *sizes, "--run", str(folder))
+    log, picture = folder / "metrics.jsonl", folder / "learning-curve.png"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:-1]))
+    picture.unlink()
+    run("resume", str(folder))
+    assert picture.exists()
+    found = log.read_text().splitlines(keepends=True)
+    assert (found[:-1], json.loads(found[-1])["reason"]) == (lines[:-1], "64 steps were taken")
+    again = CliRunner().invoke(parl, ["resume", str(folder)])
+    assert again.exit_code == 1
+    assert "has taken 64 steps, and 64 were asked for" in again.output
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # processes that import a framework take minutes on a busy machine
 def test_seeds_are_trained_side_by_side_and_a_group_is_taken_up_again(tmp_path: Path) -> None:

@@ -40,8 +40,10 @@ from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_l
 from parl_core.training.apex import ApexSettings, train_apex
 from parl_core.training.callbacks import standard_callbacks
 from parl_core.training.checkpoints import Checkpoints, LoopParts
+from parl_core.training.curves import read_run
 from parl_core.training.evaluation import RecordVideo, evaluate
-from parl_core.training.events import Callback, Ended, Evaluation
+from parl_core.training.events import Callback, Ended, Evaluation, Stop
+from parl_core.training.logs import JsonLines
 from parl_core.training.novelty import NoveltyReward, make_novelty
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.offline import OfflineSettings, evaluate_with_target_return, train_offline
@@ -52,7 +54,7 @@ from parl_core.training.run import Run
 from parl_core.training.settings import read_setting, with_settings
 from parl_core.training.trained import StandardEnv, Trained, import_named, is_atari, make_standard_env, model_kind
 
-__all__ = ["ACTING_APART", "RecipeRun", "check_rendering", "play", "preset", "with_actors"]
+__all__ = ["ACTING_APART", "RecipeRun", "check_rendering", "has_ended", "play", "preset", "with_actors"]
 
 # Evaluations while training have seeds that those of `parl evaluate` do not share.
 SEED_WHILE_TRAINING = 2**31
@@ -448,11 +450,18 @@ class RecipeRun:
                 f"the run in {folder} ended before its first checkpoint, so there is nothing to go on with; begin anew "
                 f"with its settings: parl train --config {folder}"
             )
-        if taken[-1] >= self.total_steps:
+        if taken[-1] >= self.total_steps and has_ended(folder):  # else it was stopped while it wrote its last files
             raise HyperparameterError(
                 f"the run in {folder} has taken {taken[-1]} steps, and {self.total_steps} were asked for: continue "
                 f"with parl resume {folder} --steps {2 * taken[-1]}"
             )
+
+
+def has_ended(folder: Path) -> bool:
+    """Return whether a run has ended by itself and has written its last files, as its log says in the last line."""
+    if not (folder / JsonLines.NAME).exists():
+        return False
+    return read_run(folder).stop in (Stop.BUDGET.name.lower(), Stop.CALLBACK.name.lower())
 
 
 class _RecipeCheckpoints(Checkpoints):

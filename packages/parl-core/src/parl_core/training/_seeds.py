@@ -21,7 +21,7 @@ from parl_core.actors import ActorFuture, ActorHandle, open_actors, usable_cores
 from parl_core.atomic_write import write_json
 from parl_core.checkpoint import CheckpointStore
 from parl_core.errors import CheckpointError, ParlError
-from parl_core.training._recipe_run import RecipeRun
+from parl_core.training._recipe_run import RecipeRun, has_ended
 from parl_core.training.callbacks import Progress
 from parl_core.training.curves import Comparison, RunGroup, draw_comparison, read_run
 from parl_core.training.events import Callback, Ended, Episode, Evaluation, Stop, Update
@@ -68,8 +68,8 @@ class RunInActor:
         path = Path(folder)
         tracked = options.pop("track", ())
         taken = max(CheckpointStore(path / "checkpoints").steps(), default=0)
-        if taken >= request.total_steps and (done := read_run(path)).stop != Stop.FAILED.name.lower():
-            return done.ended
+        if taken >= request.total_steps and has_ended(path):
+            return read_run(path).ended
         if not taken and not list((path / "checkpoints").glob("damaged-*")):
             shutil.rmtree(path, ignore_errors=True)  # it ended before its first checkpoint, and begins anew
         with Run.resume(path) if path.exists() else Run.at(path) as run:

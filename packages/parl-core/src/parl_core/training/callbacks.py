@@ -415,8 +415,8 @@ def standard_callbacks(
         KeepBest(agent, run, normalization=normalization),
         TensorBoard(run),
         CsvTables(run),
-        JsonLines(run),
         LearningCurve(run, title or run.name, goal, steps=steps),
+        JsonLines(run),  # after all other files: its last line says that the run has ended
         *([Progress()] if progress else []),  # after those that save, so that what it shows has been saved
     ]
     if goal is not None:
