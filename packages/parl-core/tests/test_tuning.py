@@ -210,6 +210,24 @@ def test_a_folder_in_which_another_program_searches_is_refused(tmp_path: Path) -
     assert not list(study.iterdir())
 
 
+def test_a_search_goes_on_after_one_that_ended_within_a_line_of_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk leaves half a line, and whatever ends the program may leave Optuna's lock."""
+    pytest.importorskip("optuna")
+    monkeypatch.setattr(tuning, "open_actors", lambda *_, **__: EndingTrials())
+    monkeypatch.setattr(tuning, "wait_any", lambda futures, _: futures)
+    asked, ranges = RecipeRun("PPO", "CartPole-v1", "torch", steps=1000), {"lr": Range(1e-4, 1e-2)}
+    study = tmp_path / "study"
+    tune(asked, study, ranges, 2, workers=1)
+    log, lock = study / "study.log", study / "study.log.lock"
+    log.write_bytes(log.read_bytes()[:-20])
+    lock.symlink_to(log)
+    found = tune(asked, study, ranges, 1, workers=1)
+    assert (found.trials, found.failed) == (2, 0)  # the end of the second trial was not written
+    assert not lock.exists()
+
+
 def test_only_evaluations_are_scores_of_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its training episodes, which come first in its log, are no points of its curve."""
     optuna = pytest.importorskip("optuna")

@@ -22,7 +22,7 @@ from parl_core.errors import HyperparameterError, ParlError
 from parl_core.training._recipe_run import RecipeRun
 from parl_core.training.curves import RunCurve, read_run
 from parl_core.training.events import Callback, Evaluation
-from parl_core.training.logs import JsonLines
+from parl_core.training.logs import JsonLines, cut_back
 from parl_core.training.run import Run, RunLock
 from parl_core.training.settings import as_text, read_setting, setting_named, settings_of, toml_lines
 
@@ -207,11 +207,19 @@ def tune(
     lock = RunLock()  # another program would take the running trials for those of one that was killed
     lock.take(folder)
     try:
+        _clean_up(folder / STUDY_FILE)
         return _search(
             optuna, asked, folder, suited, trials, workers=workers, cluster=cluster, prune=prune, report=report
         )
     finally:
         lock.release()
+
+
+def _clean_up(journal: Path) -> None:
+    """Remove what a search that was killed has left: its lock on the journal, and a line that it did not finish."""
+    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
+    if journal.exists():
+        cut_back(journal, journal.read_bytes().rfind(b"\n") + 1)
 
 
 def _search(
