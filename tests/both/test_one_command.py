@@ -442,6 +442,17 @@ def test_interrupted_runs_of_a_group_end_with_checkpoints_that_are_told(
         assert f"{folder / 'last.ckpt'}: " in told
 
 
+def test_a_tracker_that_is_not_installed_is_named_before_the_runs_of_several_seeds_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", None)
+    asked = ("train", "ppo", "CartPole-v1", "--seeds", "2", "--track", "mlflow", "--run", str(tmp_path / "group"))
+    result = CliRunner().invoke(parl, asked)
+    assert result.exit_code == 1
+    assert result.output.startswith('Error: MLflow needs mlflow-skinny: pip install "parl-core[track]"')
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_impossible_training_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:
     for arguments, message in (
         (("ppo", "CartPole-v1", "--set", "lrr=1"), "did you mean lr?"),

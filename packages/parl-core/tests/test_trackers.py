@@ -1,5 +1,7 @@
 """Experiment trackers: real clients, which write to folders of the test and to no network."""
 
+import os
+import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ParlError
 from parl_core.training.events import Ended, Episode, Evaluation, Stop, Update
 from parl_core.training.logs import MLflow, WandB, tracker
 from parl_core.training.run import Run
@@ -48,6 +50,19 @@ def test_mlflow_gets_figures_settings_agent_and_end(tmp_path: Path, monkeypatch:
     assert [one.step for one in client.get_metric_history(record.info.run_id, "loss/loss")] == [5, 10]
     assert record.data.tags["ended"] == "10 steps were taken"
     assert [one.path for one in client.list_artifacts(record.info.run_id)] == ["best.ckpt"]
+
+
+def test_a_server_that_does_not_answer_is_told_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(ParlError, match=rf"MLflow: the store {address} cannot be used: .*Connection refused"):
+        MLflow(Run("r", tmp_path), tracking_uri=address)
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -364,8 +364,13 @@ def _train_in(run: Run, asked: RecipeRun, *, track: Sequence[str], as_json: bool
         click.echo(str(run.path))
 
 
-def _train_seeds(run: Run, asked: RecipeRun, seeds: Sequence[int], *, as_json: bool, **how: Any) -> None:
-    found = train_seeds(asked, run, seeds, watcher=JsonOutput(sys.stdout) if as_json else None, **how)
+def _train_seeds(
+    run: Run, asked: RecipeRun, seeds: Sequence[int], *, track: Sequence[str], cluster: str, as_json: bool, **how: Any
+) -> None:
+    for name in () if cluster else track:  # what a tracker lacks is told before processes start
+        tracker(name, run, asked)
+    watcher = JsonOutput(sys.stdout) if as_json else None
+    found = train_seeds(asked, run, seeds, track=track, cluster=cluster, watcher=watcher, **how)
     if as_json:
         click.echo(json.dumps({"event": "runs", "path": str(run.path), **summary_of(found)}))
         return

@@ -15,7 +15,8 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,7 +24,7 @@ import numpy as np
 
 from parl_core._csv_log import CSVLogger
 from parl_core.atomic_write import atomic_write, sync
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ParlError
 from parl_core.summary import EventFile
 from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update
 from parl_core.training.run import Run
@@ -403,6 +404,7 @@ class MLflow(Callback):
 
     Raises:
         ImportError: mlflow is not installed.
+        ParlError: The store cannot be used; its server does not answer, for instance.
     """
 
     def __init__(
@@ -414,10 +416,17 @@ class MLflow(Callback):
         tracking_uri: str | None = None,
     ) -> None:
         try:
+            from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
         except ModuleNotFoundError as error:
             raise _missing("MLflow", "mlflow-skinny", error) from None
-        self._client: Any = MlflowClient(tracking_uri)
+        try:
+            self._client: Any = MlflowClient(tracking_uri)
+            with _answering_soon():  # now, because the record is made at the first update
+                self._client.get_experiment_by_name(experiment)
+        except MlflowException as error:
+            uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "of its client's default")
+            raise ParlError(f"MLflow: the store {uri} cannot be used: {error}") from error
         self._run, self._experiment, self._config = run, experiment, dict(config or {})
         self._id: str | None = None
         self._resumed = False
@@ -462,6 +471,19 @@ class MLflow(Callback):
         for name, value in self._config.items():
             self._client.log_param(record.info.run_id, name, str(value)[:6000])
         return str(record.info.run_id)
+
+
+@contextmanager
+def _answering_soon() -> Iterator[None]:
+    """Let MLflow's client give up after seconds, not minutes, unless its user has set how long it tries."""
+    set_here = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+    set_here = {name: value for name, value in set_here.items() if name not in os.environ}
+    os.environ.update(set_here)
+    try:
+        yield
+    finally:
+        for name in set_here:
+            del os.environ[name]
 
 
 def _missing(what: str, package: str, error: ModuleNotFoundError) -> ImportError:
