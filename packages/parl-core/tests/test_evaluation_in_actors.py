@@ -12,6 +12,7 @@ from parl_core.env.normalize import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError
 from parl_core.training import Callback, ConfirmedReturn, Ended, EvaluateInActor, Evaluation, Stop, Update
+from parl_core.training.events import tell_end
 
 LONG = 60.0
 """Seconds that nothing here takes, unless it hangs."""
@@ -114,6 +115,28 @@ def test_actors_of_this_process_play_at_once() -> None:
         watching.on_end(ENDED)
     assert told.means == [(10, 4.0), (20, 9.0), (30, 2.0), (40, 1.0)]
     assert watching.best_weights == {"w": 9}
+
+
+def test_the_last_evaluation_comes_before_any_callback_ends() -> None:
+    class Log(Told):
+        def on_end(self, ended: Ended) -> None:
+            self.means.append((-1, 0.0))
+
+    log = Log()
+    with open_actors() as actors:
+        watching = EvaluateInActor(Constant(), Constant, Paying, actors, every=10, callbacks=[log])
+        watching.on_update(_update(10))
+        assert not tell_end([log, watching], ENDED)
+    assert log.means == [(10, 0.0), (-1, 0.0)]
+
+
+def test_a_person_who_pressed_ctrl_c_does_not_wait_for_episodes() -> None:
+    told = Told()
+    with open_actors() as actors:
+        watching = EvaluateInActor(Constant(), Constant, Paying, actors, every=10, callbacks=[told])
+        watching.on_update(_update(10))
+        watching.on_end(Ended(Stop.INTERRUPTED, "interrupted", 10, 1.0))
+    assert not told.means
 
 
 def test_a_callback_of_it_ends_the_loop_and_its_state_is_kept() -> None:

@@ -362,6 +362,8 @@ def _bar_class() -> Any:
 class _InterruptionNotice(Callback):
     """Prints the saved files before anything else is closed, because a second signal may follow."""
 
+    ends_first = True
+
     def __init__(self, run: Run) -> None:
         self._run = run
 

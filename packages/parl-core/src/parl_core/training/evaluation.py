@@ -221,6 +221,8 @@ class EvaluateInActor(Callback):
         HyperparameterError: a number is out of its range.
     """
 
+    ends_first = True  # its last evaluation is for callbacks that are not closed yet
+
     def __init__(
         self,
         agent: Any,
@@ -257,9 +259,9 @@ class EvaluateInActor(Callback):
         return reason
 
     def on_end(self, ended: Ended) -> None:
-        """Wait for a running evaluation, unless the loop has failed, and close the actor."""
+        """Wait for a running evaluation, unless the loop was interrupted or has failed, and close the actor."""
         try:
-            if self._running is not None and ended.stop is not Stop.FAILED:
+            if self._running is not None and ended.stop in (Stop.BUDGET, Stop.CALLBACK):
                 self._taken()
         finally:
             self._actor.close()

@@ -155,10 +155,12 @@ class Callback:
     `on_advance`, `on_update`, `on_evaluation` and `on_resume` may return a reason to stop, in words; the loop then ends
     after all callbacks were called. A callback with state across events saves it in checkpoints with `get_state` and
     restores it with `set_state`. A callback that does nothing without evaluations sets `needs_evaluations`: a loop
-    without an evaluator then warns.
+    without an evaluator then warns. One that calls other callbacks in its `on_end` sets `ends_first`, and ends before
+    them, in whatever order the loop has them.
     """
 
     needs_evaluations: bool = False
+    ends_first: bool = False
 
     def on_advance(self, step: int, seconds: float) -> str | None:
         """Handle new steps; called whenever the loop has counted some, so it should be cheap.
@@ -194,7 +196,7 @@ def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
     The loop raises them unless an error or Ctrl-C, which they would hide, caused the end.
     """
     failures = []
-    for callback in callbacks:
+    for callback in sorted(callbacks, key=lambda one: not one.ends_first):
         try:
             callback.on_end(ended)
         except Exception as error:
