@@ -260,6 +260,45 @@ def test_a_class_of_gymnasium_whose_reset_takes_no_seed_has_gyms_api() -> None:
     assert as_gymnasium(OldOfEnv()).reset(seed=4)[1] == {}
 
 
+class Endless(OldOfEnv):
+    """The same without an end."""
+
+    def __init__(self) -> None:
+        self.seeds: list[int | None] = []
+
+    def seed(self, seed: int | None = None) -> None:
+        self.seeds.append(seed)
+
+    def step(self, action: Any) -> Any:
+        return np.ones(1), 1.0, False, {}
+
+
+def test_an_old_environment_that_a_program_registers_keeps_its_api_and_its_time_limit() -> None:
+    inner = Endless()
+    gymnasium.register("Endless-v0", lambda **_: inner, max_episode_steps=2)
+    try:
+        made = gymnasium.make("Endless-v0")
+    finally:
+        del gymnasium.registry["Endless-v0"]
+    env = CompatWrapper(made)
+    env.seed(5)
+    assert env.reset().tolist() == [0.0]
+    assert inner.seeds == [5]
+    assert env.step([0.0])[2:] == (False, {})
+    assert env.step([0.0])[2:] == (True, {"TimeLimit.truncated": True})
+    assert env._max_episode_steps == 2
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 2
+    assert ActionMappingWrapper(made).api == "gym"
+
+
+def test_a_time_limit_around_a_compat_wrapper_ends_its_episodes() -> None:
+    env = CompatWrapper(gymnasium.wrappers.TimeLimit(CompatWrapper(Counter(length=9)), 2))
+    env.reset()
+    assert env.step([0.0])[2:] == (False, {})
+    assert env.step([0.0])[2:] == (True, {"TimeLimit.truncated": True})
+
+
 def test_a_programs_own_wrapper_passes_the_seed_of_training_on() -> None:
     old = Old()
     env = as_gymnasium(SecondLook(CompatWrapper(old)))

@@ -114,7 +114,16 @@ def as_gymnasium(env: Any) -> AnyEnv:
     api = api_of(env)
     if not isinstance(env, gymnasium.Env):
         env = _ForeignEnv(env, api)
-    return env if api == "gymnasium" else _GymAdapter(env)
+    return env if api == "gymnasium" else _adapted(env)
+
+
+def _adapted(env: AnyEnv) -> AnyEnv:
+    """Return an environment of gym's API as Gymnasium's, inside of the time limit that `gymnasium.make` gave it."""
+    if isinstance(env, gymnasium.wrappers.TimeLimit):
+        return gymnasium.wrappers.TimeLimit(_adapted(env.env), vars(env)["_max_episode_steps"])
+    if isinstance(env, (gymnasium.wrappers.OrderEnforcing, gymnasium.wrappers.PassiveEnvChecker)):
+        return _adapted(env.env)  # `gymnasium.make` adds these, and they know Gymnasium's API alone
+    return _GymAdapter(env)
 
 
 class ApiWrapper(AnyWrapper):
