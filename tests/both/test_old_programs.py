@@ -99,6 +99,19 @@ def test_other_algorithms_take_discrete_actions_as_floats_as_well(name: str) -> 
     assert learned("float32") == expected
 
 
+@pytest.mark.parametrize("name", ["A2C", "IMPALA"])
+def test_losses_stay_scalars_with_the_coefficients_of_one_row_that_parl_1_feeds(name: str) -> None:
+    obs, action, value, return_, *_ = rollout("int64")
+    now = {"learning_rate": tensor([1e-3]), "entropy_coeff": tensor([-0.01])}
+    if name == "A2C":
+        losses = parl.algorithms.A2C(ActorCritic(), vf_loss_coeff=0.5).learn(obs, action, value, return_, **now)
+    else:
+        impala = parl.algorithms.IMPALA(ActorCritic(), sample_batch_steps=3)
+        logits, dones = tensor(np.zeros((6, 2))), tensor(np.zeros(6))
+        losses, _ = impala.learn(obs, action, logits, value, dones, **now)
+    assert [tuple(loss.shape) for loss in losses] == [()] * len(losses)
+
+
 def test_arguments_of_parl_1_that_have_no_effect_are_taken() -> None:
     one, other = made(), made()
     one.model.sync_weights_to(other.model, decay=0.0, share_vars_parallel_executor=None)

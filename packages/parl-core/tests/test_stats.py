@@ -18,6 +18,15 @@ def test_a_window_forgets_what_is_older() -> None:
     assert stat.items == [1.0, 5.0, 3.0]
 
 
+def test_a_window_takes_an_array_of_one_number_as_programs_of_parl_1_return_it() -> None:
+    stat = WindowStat(3)
+    stat.add(np.array([2.0], np.float32))
+    stat.add(4.0)
+    assert stat.items == [2.0, 4.0]
+    with pytest.raises(ValueError, match="size 1"):
+        stat.add(np.zeros(2))
+
+
 def test_a_window_of_no_size_is_refused() -> None:
     with pytest.raises(HyperparameterError, match="window_size"):
         WindowStat(0)

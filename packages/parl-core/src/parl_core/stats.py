@@ -56,9 +56,13 @@ class WindowStat:
         """The numbers of the window, the oldest first."""
         return list(self._items)
 
-    def add(self, obj: float) -> None:
-        """Add a number; the oldest one drops out of a full window. `count` counts all that were ever added."""
-        self._items.append(float(obj))
+    def add(self, obj: float | NDArray[Any]) -> None:
+        """Add a number, or an array of one; the oldest drops out of a full window. `count` counts all ever added.
+
+        Raises:
+            ValueError: The array has another size.
+        """
+        self._items.append(float(obj.item() if isinstance(obj, np.ndarray) else obj))
         self.count += 1
 
     @property

@@ -148,8 +148,10 @@ class CountingUpdates(Algorithm):
 
         A schedule may reach 0, which a number may not be; `check` says what else it may be.
         """
+        if isinstance(given, (int, float, str, np.generic)):
+            return check(given_as or name, given)
         if given is not None:
-            return check(given_as or name, given) if isinstance(given, (int, float, str, np.generic)) else given
+            return given.reshape([])  # [1] in programs of PARL 1.x, whose losses would have this axis as well
         if not callable(own):
             return own
         return self._value_before_update(lambda: check(f"{name} of {own!r} at step {self.updates}", own(self.updates)))
