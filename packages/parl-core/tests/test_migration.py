@@ -130,6 +130,21 @@ def test_what_is_wrapped_by_any_name_of_the_wrapper_is_not_wrapped_again(wrapped
     assert lines_of(program(text)) == []
 
 
+def test_a_program_that_takes_results_apart_itself_is_known_by_its_resets() -> None:
+    text = """\
+        import gym
+
+        env = gym.make("CartPole-v1")
+        obs = env.reset()
+        result = env.step(0)
+        obs, done = result[0], result[2]
+        """
+    assert ("train.py", 4, True) in lines_of(program(text))
+    assert 'env = CompatWrapper(gym.make("CartPole-v1"))' in changed(text)
+    new = changed(text.replace("obs = env.reset()", "obs, info = env.reset()"))
+    assert "CompatWrapper" not in new
+
+
 def test_environments_of_several_agents_get_a_wrapper_as_well() -> None:
     text = """\
         from parl.env.multiagent_env import MAenv
@@ -1002,6 +1017,48 @@ def test_attributes_of_the_client_that_are_gone_are_found() -> None:
 def test_the_monitor_of_gym_is_left_to_the_programmer(text: str, line: int) -> None:
     assert ("train.py", line, False) in lines_of(program(text))
     assert "from gymnasium.wrappers import Monitor" not in rewrite([program(text)]).get("train.py", "")
+
+
+def test_wrappers_of_gym_are_found_in_the_module_that_gymnasium_has() -> None:
+    assert changed("from gym.wrappers.time_limit import TimeLimit\n") == "from gymnasium.wrappers import TimeLimit\n"
+    same = "from gymnasium.wrappers.atari_preprocessing import AtariPreprocessing\n"
+    assert changed(same.replace("gymnasium", "gym")) == same
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("from gym.wrappers import FrameStack\n", "FrameStackObservation"),
+        ("from gym.wrappers.frame_stack import LazyFrames\n", "numpy.asarray"),
+        ("import gym\ngym.wrappers.GrayScaleObservation(env)\n", "GrayscaleObservation"),
+        ("import gym\nclass Goals(gym.GoalEnv): ...\n", "gymnasium-robotics"),
+        ("from gym.core import GoalEnv\n", "gymnasium-robotics"),
+        ("import gym\ngym.logger.set_level(40)\n", "min_level"),
+    ],
+)
+def test_names_of_gym_that_gymnasium_lacks_are_reported_with_what_it_has(text: str, word: str) -> None:
+    (found,) = report([program(text)]).values()
+    assert [word in finding.message for finding in found if not finding.mechanical] == [True]
+
+
+def test_the_generator_of_an_environment_gets_the_methods_that_it_has_in_gymnasium() -> None:
+    text = """\
+        import gymnasium as gym
+
+        class Own(gym.Env):
+            def reset(self):
+                self.goal = self.np_random.randint(0, 10, size=(2,))
+                noise = self.np_random.rand() + env.np_random.randn(4)
+                other = np.random.randint(3) + self.rng.rand()
+                return np_random.random_sample((2, 3)), self.np_random.uniform(0, 1)
+        """
+    new = changed(text)
+    assert "self.np_random.integers(0, 10, size=(2,))\n" in new
+    assert "self.np_random.random() + env.np_random.standard_normal(4)\n" in new
+    assert "np.random.randint(3) + self.rng.rand()\n" in new
+    assert "np_random.random((2, 3)), self.np_random.uniform(0, 1)\n" in new
+    by_hand = program("import gym\nself.np_random.rand(2, 3)\nself.np_random.randn(*shape)\n")
+    assert lines_of(by_hand)[1:] == [("train.py", 2, False), ("train.py", 3, False)]
 
 
 @pytest.mark.parametrize(

@@ -192,9 +192,21 @@ _GONE_IDS = (
 
 _GONE_OF_GYM: Mapping[str, str] = MappingProxyType(
     {
+        "GoalEnv": "it is in gymnasium-robotics",
+        "logger.set_level": "write gymnasium.logger.min_level = gymnasium.logger.ERROR",
+        "wrappers.AutoResetWrapper": "use gymnasium.wrappers.Autoreset",
+        "wrappers.FrameStack": "use gymnasium.wrappers.FrameStackObservation(env, stack_size)",
+        "wrappers.GrayScaleObservation": "use gymnasium.wrappers.GrayscaleObservation",
+        "wrappers.LazyFrames": "use numpy.asarray(obs): observations are arrays",
         "wrappers.Monitor": "use gymnasium.wrappers.RecordVideo for videos, RecordEpisodeStatistics for returns",
+        "wrappers.PixelObservationWrapper": "use gymnasium.wrappers.AddRenderObservation",
     }
 )
+_MODULE_OF_A_WRAPPER = re.compile(r"gym\.wrappers\.(?!atari_preprocessing)\w+")
+_METHODS_OF_NP_RANDOM: Mapping[str, str] = MappingProxyType(
+    {"rand": "random", "randint": "integers", "randn": "standard_normal", "random_sample": "random"}
+)
+"""Methods of numpy's RandomState, which gym's `np_random` was, and those of the Generator that it is in Gymnasium."""
 
 _STATIC: Mapping[str, str] = MappingProxyType(
     {
@@ -309,7 +321,8 @@ class Program:
             Gymnasium's own wrappers.
         inside: lines that put one of these wrappers around an environment of unknown origin.
         imports_at: the line before which an import may stand.
-        old_steps: lines that unpack four values from `step`, as gym's API had them.
+        old_steps: lines that unpack four values from `step`, as gym's API had them; of a program without such lines,
+            those that take the result of `reset` for the observation.
         has_new_steps: whether it unpacks five values from a `step`.
         has_wrapper: whether it imports or calls `CompatWrapper`.
         imports_wrapper: whether `CompatWrapper` is its name there.
@@ -355,7 +368,7 @@ def read(path: str, source: str) -> Program:
         [edit for edits in reader.makes.values() for edit in edits],
         reader.inside,
         _imports_at(tree),
-        reader.old_steps,
+        reader.old_steps or reader.old_resets,
         reader.has_new_steps,
         reader.has_wrapper,
         any(_imports_wrapper(statement) for statement in tree.body),
@@ -470,6 +483,7 @@ class _Reader(ast.NodeVisitor):
         self.makes: dict[ast.expr, list[Edit]] = {}
         self.inside: list[int] = []
         self.old_steps: list[int] = []
+        self.old_resets: list[int] = []
         self.has_new_steps = False
         self._is_of_parl = False
         self.has_wrapper = False
@@ -520,7 +534,9 @@ class _Reader(ast.NodeVisitor):
         gone = self._module(node, module)
         if module.partition(".")[0] == "gym" and not any(_gone_of_gym(f"{module}.{name.name}") for name in node.names):
             start = self._bytes(node.lineno).index(b"gym", node.col_offset)
-            self._change_part(node.lineno, start, start + len("gym"), "gym is now Gymnasium", "gymnasium")
+            old = module if _MODULE_OF_A_WRAPPER.fullmatch(module) else "gym"
+            new = "gymnasium" if old == "gym" else "gymnasium.wrappers"
+            self._change_part(node.lineno, start, start + len(old), "gym is now Gymnasium", new)
         for alias in node.names:
             full = f"{module}.{alias.name}"
             if not gone and not self._module(alias, full):
@@ -630,6 +646,9 @@ class _Reader(ast.NodeVisitor):
         names = [getattr(part, "id", "") for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
         if _is_call_of(node.value, "step") and len(names) == _OLD_STEP:
             self.old_steps.append(node.lineno)
+        method = node.value.func if isinstance(node.value, ast.Call) else None
+        if isinstance(method, ast.Attribute) and method.attr == "reset" and not isinstance(target, ast.Tuple):
+            self.old_resets += [node.lineno] if ast.unparse(method.value) in self._made else []
         self.has_new_steps |= _is_call_of(node.value, "step") and len(names) == _NEW_STEP
         if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
             origin = self._origin_of_owner(node.value)
@@ -665,6 +684,8 @@ class _Reader(ast.NodeVisitor):
         method = node.func if isinstance(node.func, ast.Attribute) else None
         if method and method.attr == "sync_params_to" and self._is_learner(method.value):
             self._without_gpu(node)
+        if method and has_gym and method.attr in _METHODS_OF_NP_RANDOM:
+            self._of_np_random(node, method)
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
@@ -715,6 +736,20 @@ class _Reader(ast.NodeVisitor):
         else:
             instead = _GONE_OF_FLUID.get(path.split(".")[2], _FLUID)
             self.findings.append(Finding(node.lineno, f"{path} is gone: {instead}"))
+
+    def _of_np_random(self, call: ast.Call, method: ast.Attribute) -> None:
+        """Replace a method of numpy's RandomState, where the generator of an environment calls it."""
+        owner = method.value
+        if "np_random" not in (getattr(owner, "attr", None), getattr(owner, "id", None)):
+            return
+        new = _METHODS_OF_NP_RANDOM[method.attr]
+        line, end = method.end_lineno or method.lineno, method.end_col_offset or 0
+        message = f"np_random is a numpy.random.Generator in Gymnasium: {new} instead of {method.attr}"
+        several = len(call.args) > 1 or any(isinstance(one, ast.Starred) for one in call.args)
+        if several and method.attr in ("rand", "randn"):
+            self.findings.append(Finding(line, f"{message}, with the shape as one tuple"))
+        else:
+            self._change_part(line, end - len(method.attr), end, message, new)
 
     def _rate_of_a2c(self, call: ast.Call) -> None:
         """Rename the learning rate of `A2C.learn`; report it where the algorithm is one that another file makes."""
@@ -1065,8 +1100,11 @@ def _names_in(target: ast.expr) -> set[str]:
 
 
 def _gone_of_gym(path: str) -> str | None:
-    package, _, name = path.partition(".")
-    return _GONE_OF_GYM.get(name) if package in ("gym", "gymnasium") else None
+    package, _, inside = path.partition(".")
+    subpackage, _, name = inside.rpartition(".")
+    names = (f"{subpackage.partition('.')[0]}.{name}", name)  # gym.wrappers.monitor.Monitor, gym.core.GoalEnv
+    found = (_GONE_OF_GYM[each] for each in names if each in _GONE_OF_GYM)
+    return next(found, None) if package in ("gym", "gymnasium") else None
 
 
 def _of_paddle(value: ast.expr, names: Sequence[str], origin: str | None) -> Iterator[str]:
