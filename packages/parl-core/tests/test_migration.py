@@ -716,12 +716,12 @@ def test_what_is_gone_is_named_with_what_took_its_place() -> None:
         from parl.utils import isnotebook
         import parl.utils.utils as u
 
-        parl.compile(1)
+        parl.logger(1)
         u.kill_process("x")
         """
     )
     messages = [finding.message for finding in report([one])[one.path]]
-    words = ["fluid", "parl.remote.master", "to_str", "isnotebook", "parl.compile", "kill_process"]
+    words = ["fluid", "parl.remote.master", "to_str", "isnotebook", "parl.logger", "kill_process"]
     assert len(messages) == len(words)
     assert all(word in message for word, message in zip(words, messages, strict=True))
     assert rewrite([one]) == {}
@@ -770,6 +770,19 @@ def test_static_programs_of_fluid_become_those_of_paddle(imported: str, fluid: s
     assert [line for line, _ in by_hand] == [8, 9, 10]
     words = ["fluid.optimizer.Adam is gone: use paddle.optimizer", "fluid.layers.fc is gone: parl.layers", "table"]
     assert all(word in message for word, (_, message) in zip(words, by_hand, strict=True))
+
+
+def test_a_static_program_is_used_without_being_compiled() -> None:
+    text = """\
+        import parl
+
+        self.learn_program = parl.compile(self.learn_program, loss=cost)
+        other = parl.compile(program=program)
+        """
+    one = program(text)
+    assert lines_of(one) == [("train.py", 3, True), ("train.py", 4, False)]
+    assert "self.learn_program = self.learn_program\n" in changed(text)
+    assert "parl.compile(program=program)" in changed(text)
 
 
 def test_the_state_of_a_worker_is_told_once_whichever_way_a_program_names_it() -> None:
@@ -824,14 +837,14 @@ def test_files_of_other_projects_in_a_folder_are_left_out(tmp_path: Path) -> Non
 
 def test_lines_are_numbered_as_the_written_file_has_them(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
-    file.write_text(f"{dedent(OLD_LOOP)}\nparl.compile(1)\n")
+    file.write_text(f"{dedent(OLD_LOOP)}\nparl.logger(1)\n")
     written = CliRunner().invoke(parl, ["migrate", "--write", str(file)])
     lines = file.read_text().splitlines()
     numbers = [int(row.split(":")[1]) for row in written.stdout.splitlines()]
     assert [lines[number - 1].strip() for number in numbers] == [
         "import gymnasium as gym",
         "obs, reward, done, info = env.step(agent.sample(obs))",
-        "parl.compile(1)",
+        "parl.logger(1)",
     ]
 
 
@@ -843,14 +856,14 @@ def test_a_folder_without_programs_is_an_error(tmp_path: Path) -> None:
 
 def test_what_is_left_to_do_is_the_exit_status(tmp_path: Path) -> None:
     file = tmp_path / "old.py"
-    file.write_text("import parl\nparl.compile(1)\n")
+    file.write_text("import parl\nparl.logger(1)\n")
     result = CliRunner().invoke(parl, ["migrate", str(file)])
     assert result.exit_code == 1
     assert "1 line to change by hand" in result.stderr
 
 
 def test_files_that_cannot_be_read_are_named_beside_the_report_of_the_others(tmp_path: Path) -> None:
-    for name, content in {"a.py": "print 'two'\n", "b.py": "import parl\nparl.compile(1)\n", "c.py": "x = \n"}.items():
+    for name, content in {"a.py": "print 'two'\n", "b.py": "import parl\nparl.logger(1)\n", "c.py": "x = \n"}.items():
         (tmp_path / name).write_text(content)
     result = CliRunner().invoke(parl, ["migrate", str(tmp_path)])
     assert result.exit_code == 1

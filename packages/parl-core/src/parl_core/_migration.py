@@ -74,8 +74,8 @@ REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
         "parl.core.agent_base.AgentBase": "use parl.Agent",
         "parl.core.algorithm_base.AlgorithmBase": "use parl.Algorithm",
         "parl.core.model_base.ModelBase": "use parl.Model",
-        "parl.compile": "write the update eagerly; torch's algorithms take compile=True, and several GPUs learn with "
-        "torchrun or paddle.distributed.launch",
+        "parl.compile": "use the program itself, which runs without it, on one device; torch's algorithms take "
+        "compile=True, and several GPUs learn with torchrun or paddle.distributed.launch",
         "parl.env.multiagent_env.mpe_wrapper_for_pettingzoo": "use parl.env.multiagent_env.MAenv",
         "parl.env.mujoco_wrappers.update_mean_var_count_from_moments": "use parl.env.mujoco_wrappers.RunningMeanStd",
         "parl.logger": "import it from parl.utils",
@@ -662,6 +662,9 @@ class _Reader(ast.NodeVisitor):
         self._note_environment(ast.unparse(target), node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
+        if self._path(node.func) == "parl.compile" and node.args and node.end_lineno == node.lineno:
+            self._of_compile(node, node.args[0])
+            return
         if (self._path(node.func) or ast.unparse(node.func)).rpartition(".")[2] == _WRAPPER:
             self.has_wrapper = True
             for inside in node.args[:1]:
@@ -736,6 +739,14 @@ class _Reader(ast.NodeVisitor):
         else:
             instead = _GONE_OF_FLUID.get(path.split(".")[2], _FLUID)
             self.findings.append(Finding(node.lineno, f"{path} is gone: {instead}"))
+
+    def _of_compile(self, call: ast.Call, program: ast.expr) -> None:
+        """Replace a call of `parl.compile` by the program of static graphs itself."""
+        line, start, end = call.lineno, program.col_offset, program.end_col_offset or 0
+        message = f"parl.compile is gone: {REMOVED_NAMES['parl.compile']}"
+        self._change_part(line, call.col_offset, start, message, "")
+        self.edits.append(Edit(line, end, call.end_col_offset or 0, ""))
+        self.visit(program)
 
     def _of_np_random(self, call: ast.Call, method: ast.Attribute) -> None:
         """Replace a method of numpy's RandomState, where the generator of an environment calls it."""
