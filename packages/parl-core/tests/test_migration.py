@@ -772,6 +772,32 @@ def test_static_programs_of_fluid_become_those_of_paddle(imported: str, fluid: s
     assert all(word in message for word, (_, message) in zip(words, by_hand, strict=True))
 
 
+def test_parts_of_fluid_that_paddle_has_kept_get_their_place_there() -> None:
+    text = """\
+        import paddle.fluid as fluid
+        import parl
+
+        place = fluid.CUDAPlace(0) if gpu else fluid.CPUPlace()
+        weight = fluid.ParamAttr(name="w")
+        obs = fluid.data(name="obs", shape=[None, 4])
+        with fluid.scope_guard(fluid.Scope()):
+            reader = fluid.layers.py_reader(capacity=32)
+            fluid.io.save_params(executor, "folder")
+            runs = fluid.ParallelExecutor(True)
+        """
+    new = changed(text)
+    assert "place = paddle.CUDAPlace(0) if gpu else paddle.CPUPlace()\n" in new
+    assert 'weight = paddle.ParamAttr(name="w")\nobs = paddle.static.data(name="obs"' in new
+    assert "with paddle.static.scope_guard(paddle.static.Scope()):\n" in new
+    (found,) = report([program(text)]).values()
+    by_hand = [
+        (finding.line, finding.message.partition(" is gone: ")[2]) for finding in found if not finding.mechanical
+    ]
+    assert [line for line, _ in by_hand] == [8, 9, 10]
+    words = ("feed={...}", "agent.save", "paddle.distributed.launch")
+    assert all(word in message for word, (_, message) in zip(words, by_hand, strict=True))
+
+
 def test_a_static_program_is_used_without_being_compiled() -> None:
     text = """\
         import parl

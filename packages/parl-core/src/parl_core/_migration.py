@@ -210,21 +210,31 @@ _METHODS_OF_NP_RANDOM: Mapping[str, str] = MappingProxyType(
 
 _STATIC: Mapping[str, str] = MappingProxyType(
     {
-        f"paddle.fluid.{name}": f"paddle.static.{name}"
-        for name in ("Executor", "Program", "default_main_program", "default_startup_program", "program_guard")
+        f"paddle.fluid.{name}": f"paddle.{module}{name}"
+        for module, names in {
+            "": "CPUPlace CUDAPinnedPlace CUDAPlace ParamAttr is_compiled_with_cuda",
+            "static.": "BuildStrategy CompiledProgram Executor Program Scope cpu_places cuda_places data "
+            "default_main_program default_startup_program global_scope gradients name_scope program_guard scope_guard",
+        }.items()
+        for name in names.split()
     }
 )
-"""Names of programs of static graphs that paddle has kept in another module."""
+"""Names for programs of static graphs that paddle has kept in another module."""
 
 _GONE_OF_FLUID: Mapping[str, str] = MappingProxyType(
     {
+        "ExecutionStrategy": "leave it out: the executor has no options of threads",
+        "ParallelExecutor": "run the program with the agent's executor, on one device; several GPUs learn with "
+        "paddle.distributed.launch",
         "initializer": "default_initializer of create_parameter takes the number itself, parl_core.layers.Normal(0.1), "
         "or a function of the shape",
-        "layers": "parl.layers has layers of the same names",
+        "io": "use agent.save, agent.restore and agent.save_inference_model",
+        "layers": "parl.layers has most layers, under the same names; instead of a reader, feed the program: "
+        "run(program, feed={...})",
         "optimizer": "use paddle.optimizer in build_program, parl.optim with eager code",
     }
 )
-"""Modules of `paddle.fluid`, with what to use instead of what is in them."""
+"""Parts of `paddle.fluid`, with what to use instead of them, or of what is in them."""
 
 _NAMED_LAYERS = ("batch_norm", "conv2d", "conv_2d", "create_parameter", "data", "embedding", "fc", "layer_norm")
 _WITHOUT_EFFECT = ("in_place", "is_distributed", "is_sparse", "numeric_stable_mode", "use_cudnn")
