@@ -84,6 +84,49 @@ def test_parameters_in_another_precision_are_copied_when_the_vector_changes() ->
     assert model.predict(np.ones((1, 3))).tolist() == [[6.0]]
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "float64"])
+def test_a_model_of_another_precision_is_saved_with_its_solver_and_loaded(precision: str, tmp_path: Path) -> None:
+    def layers(seed: int) -> Any:
+        found = net(seed)
+        found.to(dtype=precision)
+        for parameter in found[3].parameters():
+            parameter.stop_gradient = True
+        return found
+
+    agent = ESAgent(SETTINGS, layers(0))
+    clone = agent.clone()
+    agent.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0])
+    agent.save(tmp_path / "d")
+    other, restored = layers(7), ESAgent()
+    restored.load_config(SETTINGS)
+    restored.load_inference_model(tmp_path / "d", model=other)
+    restored.load_solver(tmp_path / "d")
+    assert other[0].weight.dtype == getattr(paddle, precision)
+    for name, array in agent.parameters().items():
+        assert (restored.parameters()[name] == array).all()
+    frozen = [found[3].weight.astype("float32").numpy() for found in (layers(0), other)]
+    assert (frozen[0] == frozen[1]).all()
+
+
+def test_half_precision_rounds_the_layer_only_and_not_what_is_learnt(tmp_path: Path) -> None:
+    def layer() -> Any:
+        found = paddle.nn.Linear(3, 1, bias_attr=False)
+        found.to(dtype="bfloat16")
+        return found
+
+    own = layer()
+    model, flat = PaddleModel(own), np.array([1.0, 1.001, 1.002], np.float32)
+    model.bind(flat.copy())
+    assert own.weight.astype("float32").numpy().ravel().tolist() == [1.0, 1.0, 1.0]
+    assert (model.parameters() == flat).all()
+    model.save(tmp_path)
+    restored = PaddleModel(layer())
+    restored.load(tmp_path)
+    assert (restored.parameters() == flat).all()
+    own.weight.set_value(paddle.full([3, 1], 2.0, "bfloat16"))  # by other means than the vector
+    assert (model.parameters() == 2.0).all()
+
+
 def test_parameters_can_be_chosen_by_name_and_none_at_all_is_refused() -> None:
     assert PaddleModel(net(), parameters=["3.*"]).layout.names == ("3.weight", "3.bias")
     with pytest.raises(EvolutionError, match=r"no trainable parameter that matches \['policy"):

@@ -64,6 +64,47 @@ def test_parameters_in_another_precision_are_copied_when_the_vector_changes() ->
     assert module.weight.dtype is torch.float64
 
 
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_model_of_another_precision_is_saved_with_its_solver_and_loaded(
+    precision: torch.dtype, tmp_path: Path
+) -> None:
+    agent = ESAgent(SETTINGS, net().to(precision))
+    clone = agent.clone()
+    agent.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0])
+    agent.save(tmp_path / "d")
+    restored = ESAgent()
+    restored.load_config(SETTINGS)
+    restored.load_inference_model(tmp_path / "d", model=net(7).to(precision))
+    restored.load_solver(tmp_path / "d")
+    x = torch.ones(2, 4, dtype=precision)
+    assert restored.predict(x).dtype is precision
+    assert (restored.predict(x) == agent.predict(x)).all()
+    for name, array in agent.parameters().items():
+        assert (restored.parameters()[name] == array).all()
+
+
+def test_half_precision_rounds_the_module_only_and_not_what_is_learnt(tmp_path: Path) -> None:
+    module = torch.nn.Linear(3, 1, bias=False).to(torch.bfloat16)
+    model = TorchModel(module)
+    flat = np.array([1.0, 1.001, 1.002], np.float32)
+    model.bind(flat.copy())
+    assert module.weight.tolist() == [[1.0, 1.0, 1.0]]
+    assert (model.parameters() == flat).all()
+    model.save(tmp_path)
+    restored = TorchModel(torch.nn.Linear(3, 1, bias=False).to(torch.bfloat16))
+    restored.load(tmp_path)
+    assert (restored.parameters() == flat).all()
+    with torch.no_grad():
+        module.weight.fill_(2.0)  # by other means than the vector
+    assert (model.parameters() == 2.0).all()
+
+
+def test_complex_parameters_are_refused() -> None:
+    module = torch.nn.Linear(2, 1, dtype=torch.complex64)
+    with pytest.raises(LayoutMismatch, match="must hold real numbers, not complex64"):
+        ESAgent(SETTINGS, module)
+
+
 def test_a_vector_that_must_not_be_written_to_is_copied() -> None:
     model = TorchModel(net())
     flat = np.full(model.layout.size, 0.5, np.float32)

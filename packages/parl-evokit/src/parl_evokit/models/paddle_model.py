@@ -1,7 +1,8 @@
 """Models in paddle: a layer whose parameters become views of the flat vector.
 
 Some versions of paddle use numpy's memory without a copy; `bind` tests this. With other versions, and for parameters on
-a GPU or in another precision, numbers are copied whenever the vector has changed. Buffers do not evolve.
+a GPU or in another precision, numbers are copied whenever the vector has changed; updates and files keep what is
+rounded there in float32. Buffers do not evolve.
 """
 
 import copy
@@ -66,7 +67,7 @@ class PaddleModel:
 
     def parameters(self) -> FlatVector:
         """Return a copy of the present parameters `[n]`."""
-        return self._layout.flatten({name: _array(parameter) for name, parameter in self._parameters.items()})
+        return self._layout.flatten({name: self._unrounded(name) for name in self._parameters})
 
     def bind(self, flat: FlatVector) -> None:
         """Use `flat`, float32 `[n]`, as parameters from now on, without a copy if paddle can use its memory."""
@@ -79,8 +80,7 @@ class PaddleModel:
     def refresh(self) -> None:
         """Copy the bound vector to the parameters that cannot share its memory."""
         for name in self._copied:
-            parameter = self._parameters[name]
-            parameter.set_value(paddle.to_tensor(self._views[name], place=parameter.place).astype(parameter.dtype))
+            self._parameters[name].set_value(self._rounded(name))
 
     def predict(self, x: Any) -> Any:
         """Return the model's output for the input `x`, without gradients."""
@@ -117,7 +117,9 @@ class PaddleModel:
         from safetensors.numpy import save_file
 
         path = path_of(directory, StorageError) / WEIGHTS
-        arrays = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in self._layer.state_dict().items()}
+        evolving = {name: self._unrounded(name) for name in self._parameters}
+        state = self._layer.state_dict()
+        arrays = {name: np.ascontiguousarray(evolving.get(name, tensor.numpy())) for name, tensor in state.items()}
         try:
             path.unlink(missing_ok=True)  # it may be a link to a file that others read
             save_file(arrays, path)
@@ -143,6 +145,17 @@ class PaddleModel:
             if name not in self._parameters:
                 tensor.set_value(arrays[name])
         self.bind(flat)
+
+    def _rounded(self, name: str) -> Any:
+        """Return the bound vector's numbers for a parameter, in its precision."""
+        parameter = self._parameters[name]
+        return paddle.to_tensor(self._views[name], place=parameter.place).astype(parameter.dtype)
+
+    def _unrounded(self, name: str) -> NDArray[Any]:
+        """Return a parameter as an array; if it is a copy of the bound vector's numbers, these."""
+        array = _array(self._parameters[name])
+        copied = name in self._copied and np.array_equal(_array(self._rounded(name)), array)
+        return self._views[name] if copied else array
 
     def _evolves(self, name: str, parameter: Any) -> bool:
         if self._patterns is None:

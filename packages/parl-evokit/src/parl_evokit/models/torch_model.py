@@ -1,7 +1,8 @@
 """Models in torch: a module whose parameters become views of the flat vector.
 
 On the CPU and in float32 nothing is copied: writing into the vector changes the module. Parameters on a GPU or in
-another precision are copied whenever the vector has changed. Buffers do not evolve.
+another precision are copied whenever the vector has changed; updates and files keep what is rounded there in float32.
+Buffers do not evolve.
 """
 
 import copy
@@ -52,7 +53,7 @@ class TorchModel:
         self._parameters = chosen
         self._layout = ParameterLayout(tuple(chosen), tuple(tuple(parameter.shape) for parameter in chosen.values()))
         self._views: dict[str, FlatVector] = {}
-        self._copied: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        self._copied: dict[str, torch.Tensor] = {}
 
     @property
     def module(self) -> torch.nn.Module:
@@ -66,28 +67,27 @@ class TorchModel:
 
     def parameters(self) -> FlatVector:
         """Return a copy of the present parameters `[n]`."""
-        arrays = {name: _array(parameter) for name, parameter in self._parameters.items()}
-        return self._layout.flatten(arrays)
+        return self._layout.flatten({name: _array(self._unrounded(name)) for name in self._parameters})
 
     def bind(self, flat: FlatVector) -> None:
         """Use `flat`, float32 `[n]`, as parameters from now on; those on the CPU in float32 become views of it."""
         if not flat.flags.writeable:  # torch knows no memory that must not be written to
             flat = flat.copy()
         self._views = self._layout.views(flat)
-        self._copied = []
+        self._copied = {}
         for name, view in self._views.items():
             parameter, shared = self._parameters[name], torch.from_numpy(view)
             if parameter.device.type == "cpu" and parameter.dtype is torch.float32:
                 parameter.data = shared
             else:
-                self._copied.append((parameter, shared))
+                self._copied[name] = shared
         self.refresh()
 
     def refresh(self) -> None:
         """Copy the bound vector to the parameters that are not on the CPU or not in float32."""
         with torch.no_grad():
-            for parameter, source in self._copied:
-                parameter.copy_(source)
+            for name, source in self._copied.items():
+                self._parameters[name].copy_(source)
 
     def predict(self, x: Any) -> Any:
         """Return the model's output for the input `x`, without gradients."""
@@ -140,7 +140,9 @@ class TorchModel:
         from safetensors.torch import save_file
 
         path = path_of(directory, StorageError) / WEIGHTS
-        tensors = {name: tensor.detach().cpu().clone() for name, tensor in self._module.state_dict().items()}
+        evolving = {id(parameter): self._unrounded(name) for name, parameter in self._parameters.items()}
+        state = self._module.state_dict(keep_vars=True)
+        tensors = {name: evolving.get(id(tensor), tensor).detach().cpu().clone() for name, tensor in state.items()}
         try:
             path.unlink(missing_ok=True)  # it may be a link to a file that others read
             save_file(tensors, path)
@@ -164,7 +166,15 @@ class TorchModel:
             self._module.load_state_dict(tensors)
         except RuntimeError as error:
             raise LayoutMismatch(f"{path} is of another model: {error}") from error
-        self.bind(self.parameters())
+        found = {name: _array(tensors.get(name, parameter)) for name, parameter in self._parameters.items()}
+        self.bind(self._layout.flatten(found))
+
+    def _unrounded(self, name: str) -> torch.Tensor:
+        """Return a parameter; if it is a copy of the bound vector's numbers, these."""
+        parameter, source = self._parameters[name], self._copied.get(name)
+        if source is None or not torch.equal(source.to(parameter.device, parameter.dtype), parameter):
+            return parameter
+        return source
 
     def _evolves(self, name: str, parameter: torch.nn.Parameter) -> bool:
         if self._patterns is None:
@@ -179,7 +189,8 @@ class TorchModel:
 
 
 def _array(parameter: torch.Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = parameter.detach().to("cpu", torch.float32).numpy()
+    kept = parameter.dtype if parameter.is_complex() else torch.float32  # the layout refuses complex numbers
+    array: NDArray[Any] = parameter.detach().to("cpu", kept).numpy()
     return array
 
 
