@@ -109,6 +109,21 @@ def test_a_start_beyond_float32_is_refused_without_a_warning(name: str) -> None:
             KINDS[name](start, settings(name))
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_start_that_does_not_hold_real_numbers_is_refused(named: bool) -> None:
+    def begin(start: Any) -> ES:
+        return ES({"x": start} if named else start)
+
+    for start, kind in (([1j], "complex128"), (["1"], "<U1"), ([None], "object"), ([True], "bool")):
+        with pytest.raises(LayoutMismatch, match=f"must hold real numbers, not {kind}"):
+            begin(np.array(start))
+    with pytest.raises(LayoutMismatch, match="the initial parameters must be finite float32 numbers"):
+        begin(np.ma.masked_array([1.0, 2.0], [False, True]))
+    if not named:  # numpy knows no shape of it
+        with pytest.raises(LayoutMismatch, match=r"mean0 must be an array of real numbers: call detach\(\) first"):
+            ES(Graph())  # type: ignore[arg-type]
+
+
 def test_weights_of_a_model_that_are_no_numbers_are_refused_as_the_start() -> None:
     model = NumpyModel({"w": np.full((2, 2), np.nan, np.float32)}, lambda weights, x: x @ weights["w"])
     with pytest.raises(LayoutMismatch, match="the initial parameters must be finite float32 numbers"):
@@ -131,7 +146,7 @@ def test_a_perceptron_without_units_in_a_layer_is_refused() -> None:
 
 
 class Graph:
-    """Rewards that are no array, as a tensor that requires a gradient."""
+    """Numbers that are no array, as a tensor that requires a gradient."""
 
     def __len__(self) -> int:
         return 6
@@ -349,7 +364,7 @@ def test_keys_that_are_not_two_integers_are_set_aside(key: Any) -> None:
     assert (report.used, report.set_aside.bad_key) == (3, 1)
 
 
-def test_rewards_and_starts_that_are_no_numbers_are_refused() -> None:
+def test_rewards_that_are_no_sequence_are_refused() -> None:
     es = ES(np.ones(3))
     rewards: Any = (float(number) for number in range(4))
     with pytest.raises(InvalidReward, match="a sequence of numbers, not a generator"):
@@ -357,9 +372,6 @@ def test_rewards_and_starts_that_are_no_numbers_are_refused() -> None:
     rewards = {1.0, 2.0, 3.0, 4.0}
     with pytest.raises(InvalidReward, match="a sequence of numbers, not a set"):
         es.tell(es.ask(4), rewards)
-    start: Any = ["a", "b"]
-    with pytest.raises(LayoutMismatch, match="a vector of numbers"):
-        ES(start)
 
 
 def test_a_reward_that_is_no_number_is_not_logged(tmp_path: Path) -> None:

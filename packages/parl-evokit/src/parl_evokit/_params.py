@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from parl_evokit.errors import LayoutMismatch, SolverError
 
-__all__ = ["FlatVector", "ParameterLayout", "read_arrays", "under", "within", "write_arrays"]
+__all__ = ["FlatVector", "ParameterLayout", "float32_array", "read_arrays", "under", "within", "write_arrays"]
 
 
 FlatVector = NDArray[np.float32]
@@ -67,13 +67,10 @@ class ParameterLayout:
         self._require_names(arrays)
         flat = np.empty(self.size, np.float32)
         for name, view in self.views(flat).items():
-            array = np.asarray(arrays[name])
+            array = float32_array(f"parameter {name!r}", arrays[name])
             if array.shape != view.shape:
                 raise LayoutMismatch(f"parameter {name!r} has shape {view.shape}, the array given for it {array.shape}")
-            if array.dtype.kind not in "fiu":
-                raise LayoutMismatch(f"parameter {name!r} must hold real numbers, not {array.dtype}")
-            with np.errstate(over="ignore"):  # beyond float32 becomes infinite
-                view[...] = array
+            view[...] = array
         return flat
 
     def views(self, flat: FlatVector) -> dict[str, FlatVector]:
@@ -115,6 +112,28 @@ class ParameterLayout:
             raise LayoutMismatch(
                 f"the arrays do not fit the parameters: missing {missing or 'none'}, unknown {unknown or 'none'}"
             )
+
+
+def float32_array(name: str, values: Any) -> NDArray[np.float32]:
+    """Return numbers in float32; not finite where they are masked or beyond float32.
+
+    Args:
+        name: What they are, for messages.
+        values: An array, or what numpy makes one of.
+
+    Raises:
+        LayoutMismatch: They are not real numbers.
+    """
+    try:
+        array = np.ma.asarray(values) if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # such as a tensor that requires a gradient
+        raise LayoutMismatch(f"{name} must be an array of real numbers: {error}") from error
+    extension = array.dtype.kind == "V" and np.can_cast(array.dtype, np.float32)  # such as bfloat16 of ml_dtypes
+    if array.dtype.kind not in "fiu" and not extension:
+        raise LayoutMismatch(f"{name} must hold real numbers, not {array.dtype}")
+    with np.errstate(over="ignore"):
+        numbers: NDArray[np.float32] = np.ma.filled(array.astype(np.float32), np.nan)
+    return numbers
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._params import FlatVector, ParameterLayout, under, within
+from parl_evokit._params import FlatVector, ParameterLayout, float32_array, under, within
 from parl_evokit._records import SamplingInfo, sampling_infos
 from parl_evokit._report import SetAsideCounts, UpdateReport
 from parl_evokit._sampler import FARTHEST, LARGEST_REACH, LARGEST_SPREAD, Advance, BestSample, Sampler, Transform
@@ -56,7 +56,7 @@ class Strategy(ABC):
 
     Raises:
         ConfigError: See `Config.load`; or the settings are another algorithm's.
-        LayoutMismatch: `mean0` does not match `layout`, or is not finite.
+        LayoutMismatch: `mean0` does not match `layout`, or does not hold finite real numbers.
     """
 
     kind: SolverKind
@@ -76,17 +76,13 @@ class Strategy(ABC):
                 f"{type(self).__name__} runs {self.kind.name}, but the settings have solver.type {named.name}: "
                 f"set it to {self.kind.name}, or use the class of {named.name}"
             )
-        try:
-            with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and is refused below
-                arrays = mean0 if isinstance(mean0, Mapping) else {"x": np.asarray(mean0, np.float32)}
-        except (TypeError, ValueError, OverflowError) as error:
-            raise LayoutMismatch(f"mean0 must be a vector of numbers, or named arrays: {error}") from error
         if layout is None or isinstance(mean0, Mapping):
+            arrays = mean0 if isinstance(mean0, Mapping) else {"x": float32_array("mean0", mean0)}
             self.layout = layout or ParameterLayout.of(arrays)
             parameters = self.layout.flatten(arrays)
         else:
             self.layout = layout
-            parameters = arrays["x"].copy()
+            parameters = float32_array("mean0", mean0)
             layout.require_vector(parameters)
         if not parameters.size:
             raise LayoutMismatch("there are no initial parameters")
