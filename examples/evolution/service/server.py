@@ -26,6 +26,7 @@ from ranking import VISITOR_FEATURES, catalogue, model
 from parl_evokit import AsyncESAgent, EvolutionError, InvalidToken, LogWriter, RecordError, SamplingAgent, Tokens
 
 LOOK_FOR_NEW_MODELS_S = 0.5
+LARGEST_FEATURE = 1000.0
 
 
 class Desk(threading.local):
@@ -45,15 +46,16 @@ def application(agent: AsyncESAgent, log: Path, tokens: Tokens | None = None) ->
     def rank() -> Any:
         asked = flask.request.get_json()
         try:
-            visitor = np.array(asked["visitor"], np.float32)
-            numbers = np.array(asked["items"], np.int64)
-            features = items[numbers]
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+            visitor, wanted = np.array(asked["visitor"], float), asked["items"]
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             return {"error": f"visitor and items are needed, as lists of numbers: {error}"}, 400
-        if visitor.shape != (VISITOR_FEATURES,) or not numbers.size:
-            return {"error": f"a visitor is {VISITOR_FEATURES} numbers, and there must be items"}, 400
+        if visitor.shape != (VISITOR_FEATURES,) or not (np.abs(visitor) <= LARGEST_FEATURE).all():
+            return {"error": f"a visitor is {VISITOR_FEATURES} numbers up to {LARGEST_FEATURE:g}"}, 400
+        if not isinstance(wanted, list) or not wanted or not all(number in range(len(items)) for number in wanted):
+            return {"error": f"items are a list of one or more numbers from 0 to {len(items) - 1}"}, 400
+        numbers = np.array(wanted, int)
         info = desk.clone.add_noise()
-        order = np.argsort(-desk.clone.predict((visitor, features)), kind="stable")
+        order = np.argsort(-desk.clone.predict((visitor, items[numbers])), kind="stable")
         token = desk.log.sampled(info)
         return {"items": numbers[order].tolist(), "sample": token, "model": info.model_iter_id}
 
@@ -61,7 +63,10 @@ def application(agent: AsyncESAgent, log: Path, tokens: Tokens | None = None) ->
     def feedback() -> Any:
         told = flask.request.get_json()
         try:
-            desk.log.reward(told["sample"], told["clicks"])
+            clicks = told["clicks"]
+            if isinstance(clicks, int | float) and not 0 <= clicks <= len(items):
+                return {"error": f"clicks are 0 to {len(items)}, not {clicks}"}, 400  # a token does not limit them
+            desk.log.reward(told["sample"], clicks)
         except InvalidToken as error:
             return {"error": str(error), "reason": error.reason.name.lower()}, 400
         except (KeyError, TypeError, ValueError, RecordError) as error:
