@@ -140,6 +140,21 @@ def test_calls_of_a_thread_run_in_order_in_the_thread_that_made_the_actor() -> N
             actors.create(Counter, -1)
 
 
+class Leaver:
+    def leave(self, error: BaseException) -> None:
+        raise error
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_an_exit_in_a_thread_is_raised_at_the_caller_and_ends_no_actor(error: BaseException) -> None:
+    with ThreadActors(1) as actors:
+        leaver = actors.create(Leaver)
+        for _ in range(2):
+            with pytest.raises(type(error)) as caught:
+                leaver.submit("leave", error).result(60)
+            assert caught.value is error
+
+
 def test_a_thread_that_is_closed_within_a_call_begins_no_other_one() -> None:
     actors = ThreadActors(1)
     gates = [Gate()]

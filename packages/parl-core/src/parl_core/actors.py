@@ -273,7 +273,7 @@ class _ThreadHandle:
                 continue
             try:
                 future.set_result(getattr(instance, method)(*arguments, **named))
-            except Exception as error:  # any: an exception of the user's method is the answer
+            except BaseException as error:  # any, exits too: the caller waits for what the user's method raises
                 future.set_exception(error)
             del future, call  # an idle actor holds no answer
 
