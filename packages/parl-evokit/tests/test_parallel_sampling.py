@@ -423,6 +423,24 @@ def test_pools_by_name_and_what_they_refuse() -> None:
         sample(agent, lambda clone: None, 1)  # type: ignore[arg-type, return-value]
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("enough")])
+def test_an_evaluation_that_exits_is_reported_as_one_that_raised(error: BaseException) -> None:
+    agent = new_agent()
+
+    def leave(clone: Any) -> float:
+        raise error
+
+    class Leaving:
+        def __init__(self) -> None:
+            raise error
+
+    with ThreadPool(2) as pool:
+        for evaluate in (leave, Leaving):
+            with pytest.raises(EvaluationFailed, match=f"{type(error).__name__}: {error}"):
+                sample(agent, evaluate, 4, pool)  # type: ignore[arg-type]
+        assert len(sample(agent, lambda clone: 1.0, 4, pool, share=1.0)) == 4
+
+
 def test_a_cma_waits_for_all_of_its_samples_because_it_can_use_no_stale_ones() -> None:
     agent = new_agent(type="CMA_ES")
     sampled = sample(agent, lambda clone, seed: float(seed), 30, ThreadPool(2))

@@ -108,7 +108,7 @@ class Worker:
         self._clone, self._source = clone, None
         try:
             self._call = _with_seed(evaluate() if isinstance(evaluate, type) else evaluate)
-        except (Exception, SystemExit) as error:  # of the user's class: it belongs to the caller
+        except BaseException as error:  # of the user's class, exits too: it belongs to the caller
             return _failure_of(error)
         return None
 
@@ -135,7 +135,7 @@ class Worker:
             try:
                 self._clone.take(key)
                 reward = as_float(self._call(self._agent, seed_of(abs(key), self._alike)))
-            except (Exception, SystemExit) as error:  # of the user's function: it belongs to the caller
+            except BaseException as error:  # of the user's function, exits too: it belongs to the caller
                 failure = _failure_of(error)
                 break
             rewards.append(reward)
