@@ -17,7 +17,7 @@ from typing import Any
 from parl_evokit._directories import read_unchanged
 from parl_evokit._report import UpdateReport
 from parl_evokit._solver_dir import SUMMARY, read_history, read_summary, totals_of
-from parl_evokit.errors import EvolutionError
+from parl_evokit.errors import EvolutionError, SolverError
 from parl_evokit.log import LogContents
 
 __all__ = ["Metrics", "exposition", "last_update", "page"]
@@ -54,12 +54,12 @@ def last_update(model_dir: Path) -> float:
     """Return the time at which a model was written, in seconds since 1970 (UTC).
 
     Raises:
-        EvolutionError: There is no solver.
+        SolverError: There is no solver.
     """
     try:
         return (model_dir / SUMMARY).stat().st_mtime
     except OSError as error:
-        raise EvolutionError(f"{model_dir} contains no solver: {error}") from error
+        raise SolverError(f"{model_dir} contains no solver: {error}") from error
 
 
 def _history(model_dir: Path) -> tuple[list[dict[str, Any]], float]:
@@ -94,8 +94,7 @@ def exposition(model_dir: Path) -> str:
     """Return the metrics of a model's history in the text format of Prometheus.
 
     Raises:
-        SolverError: The history or the solver is damaged.
-        EvolutionError: There is no solver.
+        SolverError: There is no solver, or it or its history is damaged.
     """
     lines, written = _history(model_dir)
     found = _values(lines)
@@ -161,8 +160,7 @@ def page(model_dir: Path, now: float, stale_after_s: float) -> str:
         stale_after_s: Age of the last update above which the page begins with an alarm, in seconds.
 
     Raises:
-        SolverError: The history or the solver is damaged.
-        EvolutionError: There is no solver.
+        SolverError: There is no solver, or it or its history is damaged.
     """
     lines, last = _history(model_dir)
     since = now - last
