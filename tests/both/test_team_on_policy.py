@@ -223,9 +223,9 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(name: str, memory: Any, tmp
 
 
 class Parting(Leaving):
-    """Four agents with a single choice. In step 2 one terminates and one is truncated; in step 4 the others are."""
+    """Five agents with a single choice. In step 2 one terminates and two are truncated; in step 4 the others are."""
 
-    possible_agents = ("ended", "cut", "stayed", "stayed_too")
+    possible_agents = ("ended", "cut", "cut_too", "stayed", "stayed_too")
 
     def action_space(self, agent: str) -> spaces.Discrete:
         return spaces.Discrete(1)
@@ -233,26 +233,43 @@ class Parting(Leaving):
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         self.at += 1
         names, seen = list(self.agents), self._seen()
-        self.agents = list(self.possible_agents[self.at // 2 * 2 :])
+        self.agents = list(self.possible_agents[(0, 0, 3, 3, 5)[self.at] :])
         gone = set(names) - set(self.agents)
         ended = {name: name in gone and name == "ended" for name in names}
         cut = {name: name in gone and name != "ended" for name in names}
         return seen, dict.fromkeys(names, 1.0), ended, cut, {name: {} for name in names}
 
 
-def test_a_truncated_episode_is_bootstrapped_from_the_actions_of_all_that_would_have_gone_on() -> None:
-    agent = make_agent(lambda: JointEnv(Parting()), "COMA")
-    with make_vector_env(lambda: JointEnv(Parting()), 1) as envs:
-        rollout = RolloutCollector(agent, envs, 4, seed=0).collect()
-    assert rollout.truncated[3, 0].tolist() == [False, False, True, True]
+@pytest.mark.parametrize("memory", [None, "gru"])
+@pytest.mark.parametrize(
+    ("step", "agents", "there"),
+    [
+        (2, [1, 2], [0, 1, 1, 1, 1]),  # as if they had gone on, together with those that do
+        (2, [3, 4], [0, 0, 0, 1, 1]),  # of those that do go on, without them
+        (4, [3, 4], [0, 0, 0, 1, 1]),
+    ],
+)
+@pytest.mark.parametrize("n_steps", [2, 4])
+def test_an_agent_is_bootstrapped_from_the_actions_of_all_that_go_on_with_it(
+    step: int, agents: list[int], there: list[int], n_steps: int, memory: Any
+) -> None:
+    agent = make_agent(lambda: JointEnv(Parting()), "COMA", memory)
+    with make_vector_env(lambda: JointEnv(Parting()), 2) as envs:
+        collector = RolloutCollector(agent, envs, n_steps, seed=0)
+        rollouts = [collector.collect() for _ in range(4 // n_steps)]
+    truncated, next_value = (
+        np.concatenate([getattr(rollout, name) for rollout in rollouts]) for name in ("truncated", "next_value")
+    )
+    assert truncated[:, 0].astype(int).tolist() == [[0] * 5, [0, 1, 1, 0, 0], [0] * 5, [0, 0, 0, 1, 1]]
     env = JointEnv(Parting())
     env.reset(seed=0)
-    for _ in range(4):
-        last = env.step([0] * 4)[0]
+    for _ in range(step):
+        last = env.step([0] * 5)[0]
     obs = {name: agent.alg._tensor(np.asarray(array)[None]) for name, array in last.items()}
-    taken = np.array([0, 0, 1, 1], np.float32).reshape(1, 4, 1)  # those that left in step 2 are not there
-    by_hand = agent.alg._array(agent.alg.target_model.values(obs, agent.alg._tensor(taken)))[0, 2:, 0]
-    np.testing.assert_allclose(rollout.next_value[3, 0, 2:], by_hand, rtol=1e-5)
+    taken = agent.alg._tensor(np.array(there, np.float32).reshape(1, 5, 1))
+    by_hand = agent.alg._array(agent.alg.target_model.values(obs, taken))[0, agents, 0]
+    for row in range(2):
+        np.testing.assert_allclose(next_value[step - 1, row, agents], by_hand, rtol=1e-5)
 
 
 def test_agents_that_leave_are_learned_from_with_every_algorithm() -> None:

@@ -179,7 +179,7 @@ class RolloutCollector:
         of_team = np.empty(each)
         actions: list[NDArray[Any]] = []
         episodes: list[Episode] = []
-        last_seen: dict[tuple[int, int], Any] = {}  # of truncated episodes, by step and environment
+        last_seen: dict[tuple[int, int], Any] = {}  # where an episode or an agent is truncated, by step and environment
         acting, states = self._acting, []
         has_one_choice = isinstance(self._envs.single_action_space, gymnasium.spaces.Discrete)
         explore = acting.steady("explore", self._obs)
@@ -206,8 +206,9 @@ class RolloutCollector:
                 active[t] = obs["alive"][t] != 0
                 after = _as_it_led_to(self._obs, ended, infos)
                 reward[t], terminated[t], truncated[t] = _of_agents(active[t], after, over, cut)
-            for i in ended[~over[ended]].tolist():
-                last = last_observations(infos)[i]
+            cut_short = ended[~over[ended]] if active is None else np.flatnonzero(truncated[t].any(axis=1))
+            for i in cut_short.tolist():
+                last = last_observations(infos)[i] if over[i] or cut[i] else _row(self._obs, i)
                 last_seen[t, i] = acting.seen(last if active is None else _as_if_it_went_on(last, active[t, i]), i)
             if ended.size:
                 acting.begin(ended)
@@ -224,7 +225,10 @@ class RolloutCollector:
             stacked = map_nested(lambda *observations: np.stack(observations), *last_seen.values())
             last = stacked["obs"] if acting.has_memory else stacked
             check_observations(last, "at the end of an episode that was truncated", environments=columns)
-            next_value[rows, columns] = acting.value(stacked)
+            found = acting.value(stacked)
+            if active is not None:  # the others' values are those of an episode that goes on without it
+                found = np.where(truncated[rows, columns], found, next_value[rows, columns])
+            next_value[rows, columns] = found
         state = map_nested(lambda *parts: np.stack(parts), *states)
         return RolloutSteps(
             obs,
@@ -375,8 +379,13 @@ def _as_it_led_to(obs: Mapping[str, Any], ended: NDArray[np.int64], infos: Mappi
     return parts
 
 
+def _row(obs: Observations, i: int) -> Observations:
+    """Return a copy of the observation of environment `i`; vectors may go on in the same arrays."""
+    return map_nested(lambda now: np.array(now[i]), obs)
+
+
 def _as_if_it_went_on(last: Mapping[str, Any], active: Bools) -> Mapping[str, Any]:
-    """Return the last joint observation of a truncated episode with the agents `alive` that would have acted next.
+    """Return the last joint observation of agents that were truncated, with those `alive` that would have acted next.
 
     These are the agents that acted, `active` `[agents]`, and have not terminated: the values of agents that see each
     other's actions are bootstrapped from an episode that goes on.
