@@ -76,6 +76,7 @@ def _joint(rng: np.random.Generator, dtype: Any, *, continuous: bool) -> tuple[d
     after[1, 1], terminated[1, 1] = 0, 1  # terminates in this step
     after[2, 0] = 0  # is cut in this step
     after[3], terminated[3] = 0, 1  # the episode ends
+    after[4] = 0  # both are cut
     rewards = rng.normal(size=(_BATCH, _AGENTS)).astype(dtype) * alive
     parts = []
     for here, rewarded in ((alive, rewards * 0), (after, rewards)):
@@ -142,10 +143,14 @@ class MADDPGConformance(Conformance):
 
             terminal = (np.arange(_BATCH) >= _BATCH - 2).astype(precision.dtype)  # of all agents, whoever they are
             keeps = acted * (1.0 - after["terminated"]) * (1.0 - terminal[:, None])
-            there = np.maximum(after["alive"], keeps)
             following = _policy(target, after["obs"], continuous=continuous)
-            a_t = actions(following, after.get("action_mask"), noises[0]) * there[..., None]
-            v_t = np.stack([_value(target, after["obs"], a_t, i) for i in range(_AGENTS)], 1)
+            a_t = actions(following, after.get("action_mask"), noises[0])
+            v_t = np.zeros((_BATCH, _AGENTS))
+            for row in range(_BATCH):
+                for i in range(_AGENTS):  # an agent that is cut sees all that would go on, another one those that do
+                    there = after["alive"][row] if after["alive"][row, i] else keeps[row]
+                    of_all = (a_t[row] * there[:, None])[None]
+                    v_t[row, i] = _value(target, after["obs"][row : row + 1], of_all, i)[0]
             goal = after["rewards"] + _GAMMA * keeps * v_t
             count = np.maximum(acted.sum(0), 1.0)
 

@@ -33,7 +33,8 @@ class MADDPG(ContinuousActorCritic):
     are numbers in [-1, 1], or choices. Choices are one-hot for the critics, and actors learn by the straight-through
     Gumbel-softmax relaxation (Jang, Gu & Poole 2017): the forward pass uses the one-hot draw, the backward pass the
     softmax. Agents that are not in the episode have zeros for actions and do not learn; a truncated agent is
-    bootstrapped from its last observation.
+    bootstrapped from its last observation, with the actions of all agents that did not terminate. For agents that go on
+    without it, it is not in the episode any more.
 
     Deviations from the paper: a Gaussian instead of an Ornstein-Uhlenbeck process explores with numbers; the decay of
     the policy's outputs and the limit of the gradients are from the authors' code, which limits each variable's norm,

@@ -34,7 +34,9 @@ class MADDPG(contract.MADDPG, Algorithm):
             of_all = batch.terminal.astype(acted.dtype).reshape([-1, 1])
             ends = paddle.maximum(next_obs["terminated"].astype(acted.dtype), of_all)  # type: ignore[no-untyped-call]
             goes_on = acted * (1.0 - ends)
-            there = paddle.maximum(next_obs["alive"].astype(acted.dtype), goes_on).unsqueeze(2)  # type: ignore[no-untyped-call]
+            alive = next_obs["alive"].astype(acted.dtype)
+            cut = (goes_on * (1.0 - alive)).t().unsqueeze(2)  # [agents, batch, 1]: see all that have not ended
+            there = paddle.maximum(alive, cut * goes_on).unsqueeze(3)  # type: ignore[no-untyped-call]
             a_t = self._actions(self.target_model.policy(next_obs), next_obs, noise) * there
             target = next_obs["rewards"] + self.gamma * goes_on * self._values(self.target_model, next_obs, a_t)
         q_tm1 = self._values(self.model, obs, taken)

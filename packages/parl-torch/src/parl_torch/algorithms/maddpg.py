@@ -30,7 +30,9 @@ class MADDPG(contract.MADDPG, Algorithm):
         with torch.no_grad():
             ends = torch.maximum(next_obs["terminated"].to(acted.dtype), batch.terminal.to(acted.dtype).reshape(-1, 1))
             goes_on = acted * (1.0 - ends)
-            there = torch.maximum(next_obs["alive"].to(acted.dtype), goes_on).unsqueeze(2)
+            alive = next_obs["alive"].to(acted.dtype)
+            cut = (goes_on * (1.0 - alive)).t().unsqueeze(2)  # [agents, batch, 1]: see all that have not ended
+            there = torch.maximum(alive, cut * goes_on).unsqueeze(3)
             a_t = self._actions(self.target_model.policy(next_obs), next_obs, noise, relaxed=False) * there
             target = next_obs["rewards"] + self.gamma * goes_on * self._values(self.target_model, next_obs, a_t)
         q_tm1 = self._values(self.model, obs, taken)
