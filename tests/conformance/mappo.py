@@ -233,6 +233,30 @@ class MAPPOConformance(Conformance):
         with pytest.raises(ModelContractError, match="has no value_head"):
             self.algorithm(self.NAME, Headless())
 
+    def test_a_head_that_popart_cannot_rescale_is_refused(self) -> None:
+        lib: Any = self.backend.layers
+        networks: Any = self.backend.networks
+        base: Any = type(central(self.backend, self.SEES_STATE))
+
+        class WithoutBias(base):  # type: ignore[misc]  # known only at run time
+            def __init__(self) -> None:
+                super().__init__()
+                self.value_head = lib.fc(size=1, bias_attr=False)
+
+        class Deep(base):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.value_head = networks.MLP((8, 1))
+
+        batch = _batch(np.random.default_rng(8), FLOAT32)
+        for kind, found in ((WithoutBias, r"value_head\.weight: PopArt"), (Deep, r"value_head\..*, value_head\..*")):
+            agent = self.backend.Agent(self.algorithm(self.NAME, kind()))
+            agent.value(batch.obs)
+            with pytest.raises(ModelContractError, match=f"value_head of {kind.__name__} has the parameters {found}"):
+                agent.learn_rollout(batch, rng=np.random.default_rng(0))
+            other = self.backend.Agent(self.algorithm(self.NAME, kind(), use_popart=False))
+            other.learn_rollout(batch, rng=np.random.default_rng(0))
+
 
 class IPPOConformance(MAPPOConformance):
     """Suite of IPPO."""

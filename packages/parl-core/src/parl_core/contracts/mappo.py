@@ -256,6 +256,9 @@ class MAPPO(PPO):
 
         Returns:
             As `PPO.learn_rollout`; value_loss is in PopArt's units.
+
+        Raises:
+            ModelContractError: With PopArt, `value_head` is not one linear layer with a bias.
         """
         if holds_tensors(batch.action):
             raise ValueError(f"{type(self).__name__}.learn_rollout takes arrays, got tensors: learn takes those")
@@ -264,6 +267,8 @@ class MAPPO(PPO):
         return_, value = batch.return_, batch.value
         if self.use_popart:
             knows_units = self.popart.knows_units
+            if not knows_units:
+                self._check_head()
             scale, shift = self.popart.update(return_[active] if active.any() else return_)
             if knows_units:  # else values are those of first weights, which are as good in the new units as they were
                 self._rescale(scale, shift)
@@ -335,6 +340,17 @@ class MAPPO(PPO):
 
     def _seen_by_critics(self, obs: Any) -> Any:
         return obs if self.CENTRAL else _without_state(obs)
+
+    def _check_head(self) -> None:
+        """Refuse a head whose values would change with the units: all that `_rescale` finds has to be last layers."""
+        sizes = {name: a.size for name, a in self.model.get_weights().items() if name.startswith("value_head.")}
+        biases = [size for name, size in sizes.items() if name.endswith("bias")]
+        if len(set(biases)) != 1 or len(sizes) != 2 * len(biases):
+            raise ModelContractError(
+                f"value_head of {type(self.model).__name__} has the parameters {', '.join(sizes) or 'none'}: PopArt "
+                "rescales the critic's last layer, a linear one with a bias; call that one alone self.value_head, or "
+                "give use_popart=False"
+            )
 
     def _rescale(self, scale: float, shift: float) -> None:
         """Change the critic's last layers, so that they give the same values in new units."""
