@@ -395,6 +395,10 @@ def test_a_state_that_lacks_a_part_is_named() -> None:
 def test_what_is_no_such_environment_is_refused() -> None:
     with pytest.raises(HyperparameterError, match="possible_agents"):
         JointEnv(gymnasium.make("CartPole-v1"))
+    by_name: Any = Leaving()
+    by_name.observation_space = spaces.Dict({name: Leaving().observation_space(name) for name in "ab"})
+    with pytest.raises(HyperparameterError, match=r"observation_space of Leaving is a Dict: .* method"):
+        JointEnv(by_name)
     nobody = Leaving()
     nobody.possible_agents = ()  # type: ignore[assignment]
     with pytest.raises(HyperparameterError, match="possible_agents of Leaving is empty"):

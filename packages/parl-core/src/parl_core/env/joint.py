@@ -403,6 +403,11 @@ def parallel_of(env: Any) -> Any:
             f"{type(env).__name__} has no {', '.join(missing)}: it is not an environment of PettingZoo's parallel "
             "API. Use its parallel_env(), or of agents that take turns its env()"
         )
+    if fixed := [name for name in _PARALLEL[1:] if not callable(getattr(env, name))]:
+        raise HyperparameterError(
+            f"{fixed[0]} of {type(env).__name__} is a {type(getattr(env, fixed[0])).__name__}: PettingZoo's parallel "
+            f"API has a method, and {fixed[0]}(agent) returns the space of that agent"
+        )
     return env
 
 
