@@ -15,6 +15,8 @@ import pytest
 from numpy.typing import ArrayLike
 
 from parl_core.actors import open_actors
+from parl_core.agent import Agent
+from parl_core.env.matrix_games import TwoStepGame
 from parl_core.env.two_player import ConnectFour, MatrixGame, rock_paper_scissors
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import EnvironmentContractError, HyperparameterError, LostActor
@@ -185,6 +187,22 @@ def test_wrong_settings_are_refused_in_words() -> None:
         AgainstOpponents(matrix_game, Mixed([1, 0, 0]))  # type: ignore[arg-type]
     with pytest.raises(HyperparameterError, match=r"seat must be in 0\.\.1, got 2"):
         AgainstOpponents(matrix_game, [Mixed([1, 0, 0])], seat=2)
+
+
+def test_what_cannot_play_is_named() -> None:
+    player, agent = Mixed([1, 0, 0]), Agent.__new__(Agent)
+    wrong: list[tuple[Any, str]] = [(agent, "Agent"), (lambda _observation, _rng: 0, "function")]
+    for other, name in wrong:
+        with pytest.raises(HyperparameterError, match=rf"sample\(observation, rng\), got a {name}: give .*frozen"):
+            AgainstOpponents(matrix_game, [player, other])
+        with Arena(matrix_game) as arena, pytest.raises(HyperparameterError, match=f"got a {name}"):
+            arena.play([Match(player, other, 2)])
+    for make in (AgainstOpponents, Arena):
+        others: Any = ([player],) if make is AgainstOpponents else ()
+        with pytest.raises(HyperparameterError, match="function that returns a game, got a MatrixGame"):
+            make(matrix_game(), *others)  # type: ignore[arg-type]
+        with pytest.raises(HyperparameterError, match=r"TwoStepGame has no last: .*AEC API; use its env\(\)"):
+            make(TwoStepGame, *others)
 
 
 class Unlike(MatrixGame):

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from parl_core._closing import ClosingContext
 from parl_core._deprecation import class_of_old_name
 from parl_core.actors import ActorSystem, InProcessActors
+from parl_core.agent import Agent
 from parl_core.checks import check_int, check_positive
 from parl_core.errors import EnvironmentContractError, HyperparameterError, LostActor
 from parl_core.policy import Policy
@@ -277,7 +278,7 @@ class OpponentPool:
             results by the other's name, from the new player's side.
 
         Raises:
-            HyperparameterError: as in `add`, or the number is odd.
+            HyperparameterError: as in `add` and in `Arena.play`.
             Exception: one that a game or a policy raised; the pool is unchanged.
         """
         self._require_new(name)
@@ -331,6 +332,31 @@ def _player_of(state: Mapping[str, Any]) -> Player:
     return Player(policy=Policy.from_bytes(state["policy_file"]), **rest)
 
 
+def _check_player(policy: Any) -> None:
+    """Refuse what cannot play, such as an agent, whose policy changes while it learns."""
+    if isinstance(policy, Agent) or not callable(getattr(policy, "sample", None)):
+        raise HyperparameterError(
+            f"players are policies with sample(observation, rng), got a {type(policy).__name__}: give "
+            "parl_core.export.frozen(agent, observation_space, action_space), or an object with such a method"
+        )
+
+
+def _made(make_game: Any) -> Any:
+    """Return a new game, of PettingZoo's AEC API."""
+    if not callable(make_game):
+        raise HyperparameterError(
+            f"make_game must be a function that returns a game, got a {type(make_game).__name__}: give its class, or "
+            "functools.partial of it"
+        )
+    game = make_game()
+    if missing := [name for name in ("possible_agents", "last") if not hasattr(game, name)]:
+        raise HyperparameterError(
+            f"{type(game).__name__} has no {', '.join(missing)}: players take turns in a game of PettingZoo's AEC API; "
+            "use its env(), or pettingzoo.utils.parallel_to_aec"
+        )
+    return game
+
+
 class Match(NamedTuple):
     """Games between two policies, each of which has the first seat in half of them."""
 
@@ -353,7 +379,7 @@ class Arena(ClosingContext):
         max_losses: number of actors that may be lost before the last loss is raised.
 
     Raises:
-        HyperparameterError: a number is out of its range.
+        HyperparameterError: a number is out of its range, or `make_game` makes no game of two players.
         Exception: one that `make_game` raised.
     """
 
@@ -388,7 +414,7 @@ class Arena(ClosingContext):
             seed: of all games; None takes it from the system.
 
         Raises:
-            HyperparameterError: a number of games is odd or below 2.
+            HyperparameterError: a number of games is odd or below 2, or a player has no `sample(observation, rng)`.
             LostActor: more actors were lost than `max_losses` allows.
             Exception: one that a game or a policy raised.
         """
@@ -397,6 +423,8 @@ class Arena(ClosingContext):
                 raise HyperparameterError(
                     f"games must be even, for each side to begin equally often, got {match.games}"
                 )
+            for policy in match[:2]:
+                _check_player(policy)
         entropy = np.random.SeedSequence(seed).entropy
         stored: dict[int, Any] = {}
         for match in matches:
@@ -450,7 +478,7 @@ class _Table:
     """A game and two players at it, in an actor of an arena."""
 
     def __init__(self, make_game: Callable[[], Any]) -> None:
-        self._game = make_game()
+        self._game = _made(make_game)
         if len(self._game.possible_agents) != 2:
             raise HyperparameterError(f"an arena is for games of two players, got {self._game.possible_agents}")
 
@@ -489,8 +517,9 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
             spaces.
 
     Raises:
-        HyperparameterError: there is no opponent, or no list of them, the chances are not probabilities, the seat does
-            not exist, or none is given and their spaces differ.
+        HyperparameterError: `make_game` makes no such game, there is no opponent, or no list of them, one has no
+            `sample(observation, rng)`, the chances are not probabilities, the seat does not exist, or none is given and
+            their spaces differ.
     """
 
     def __init__(
@@ -505,10 +534,12 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
             raise HyperparameterError(
                 f"opponents must be a list of policies, got a {type(opponents).__name__}: put it into a list"
             )
-        self._game, self._opponents = make_game(), list(opponents)
+        self._game, self._opponents = _made(make_game), list(opponents)
         agents = list(self._game.possible_agents)
         if not self._opponents:
             raise HyperparameterError("opponents must be at least one, got none: begin with the untrained policy")
+        for policy in self._opponents:
+            _check_player(policy)
         given = (
             np.full(len(self._opponents), 1 / len(self._opponents)) if chances is None else np.asarray(chances, float)
         )
