@@ -340,6 +340,15 @@ def test_continuous_agents_and_those_that_share_nothing_learn() -> None:
         assert np.shape(agent.predict(observation)) == (2, 2)
 
 
+def test_sequences_of_a_team_without_a_memory_are_refused_with_the_networks_of_teams() -> None:
+    agent = make_agent(partial(make_joint_env, "two_step"), "MAPPO")
+    with (
+        make_vector_env(partial(make_joint_env, "two_step"), 1) as envs,
+        pytest.raises(HyperparameterError, match=r'this agent\'s has none: .*for_team\(\.\.\., memory="gru"\)'),
+    ):
+        train_on_policy(agent, envs, OnPolicySettings(total_steps=16, n_steps=8, sequence_length=4))
+
+
 def test_a_loop_without_a_lambda_has_that_of_coma() -> None:
     make, weights = partial(make_joint_env, "two_step"), []
     for gae_lambda in (None, 0.8):

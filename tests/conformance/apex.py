@@ -204,5 +204,7 @@ class ApexConformance(Conformance):
 
     def test_an_algorithm_without_action_values_is_refused(self) -> None:
         agent = self.backend.Agent(self.algorithm("A2C", actor_critic(self.backend)))
-        with pytest.raises(HyperparameterError, match=r"train_apex trains parl\.Agent around ApeX, DQN.*A2C"):
-            train_apex(agent, lambda: agent, IdentityEnv, _SETTINGS, env_kwargs={"kind": "discrete"})
+        team = self.backend.Agent(self.algorithm("VDN", self.backend.networks.TeamQNetwork(2, 2)))  # a kind of DQN, too
+        for one, name in ((agent, "A2C"), (team, "VDN")):
+            with pytest.raises(HyperparameterError, match=rf"train_apex trains parl\.Agent around ApeX, DQN.*{name}"):
+                train_apex(one, type(one), IdentityEnv, _SETTINGS, env_kwargs={"kind": "discrete"})

@@ -200,6 +200,8 @@ def test_an_action_that_an_agent_does_not_have_is_refused(action: float) -> None
     env.reset()
     with pytest.raises(HyperparameterError, match=rf"the action {action} for a, which has 2 choices"):
         env.step([action, 0])
+    with pytest.raises(HyperparameterError, match=r"dictionary of actions .* for each of \('a', 'b'\), in this order"):
+        env.step({"a": 1, "b": 3})
     env.step([1, 3])
 
 

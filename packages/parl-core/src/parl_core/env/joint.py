@@ -188,7 +188,8 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             action: `[n]` choices counted from 0, or numbers `[n, act_dim]`.
 
         Raises:
-            HyperparameterError: the numbers of actions and agents differ, or an agent does not have the chosen action.
+            HyperparameterError: actions are a dictionary, the numbers of actions and agents differ, or an agent does
+                not have the chosen action.
             EnvironmentContractError: the environment returned no reward for an agent that acted, no flags for one that
                 remains, or an unknown agent; or a reward is not a number, or an observation, a state or a mask does not
                 fit its spaces.
@@ -196,6 +197,11 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         """
         if not self._running:
             raise ParlError("call reset() before step(): no episode is running")
+        if isinstance(action, Mapping):
+            raise HyperparameterError(
+                f"step got a dictionary of actions {dict(action)}: give a list or an array with one for each of "
+                f"{self.agents}, in this order; those of absent agents are ignored"
+            )
         if len(action) != len(self.agents):
             raise HyperparameterError(f"step got {len(action)} actions for {len(self.agents)} agents: {self.agents}")
         acting = [name for row, name in enumerate(self.agents) if self._alive[row]]

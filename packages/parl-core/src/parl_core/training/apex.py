@@ -437,8 +437,9 @@ def _made_apart(learner: Any, make_agent: Callable[[], Any]) -> Any:
 
 
 def _require_values(agent: Any) -> None:
-    algorithm = getattr(agent, "alg", None)
-    if not (isinstance(agent, Agent) and isinstance(algorithm, DQN) and agent.takes_batches):
+    algorithm: Any = getattr(agent, "alg", None)
+    has_values = isinstance(algorithm, DQN) and algorithm.TEAM is None
+    if not (isinstance(agent, Agent) and has_values and agent.takes_batches):
         raise HyperparameterError(
             f"train_apex trains parl.Agent around ApeX, DQN, QRDQN, C51 or Rainbow, got {type(agent).__name__} around "
             f"{type(algorithm).__name__}"

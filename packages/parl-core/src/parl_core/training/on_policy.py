@@ -157,7 +157,8 @@ class RolloutCollector:
         if sequence_length is not None and not self._acting.has_memory:
             raise HyperparameterError(
                 f"sequence_length={sequence_length} is for models with a memory, and this agent's has none: leave it "
-                'out, or make the model with parl.networks.for_spaces(..., memory="gru")'
+                f"out, or make the model with parl.networks.{'for_spaces' if self._agents is None else 'for_team'}"
+                '(..., memory="gru")'
             )
 
     def collect(self) -> RolloutSteps:
