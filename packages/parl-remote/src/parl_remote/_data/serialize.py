@@ -475,6 +475,8 @@ class _ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no t
             return functools.cached_property, (value.func,), state
         if kind is functools.partialmethod:  # from Python 3.14 on, plain pickle cannot make it again
             return _partialmethod, (value.func, value.args, value.keywords)
+        if kind is functools.singledispatchmethod and hasattr(value, "_method_cache"):  # Python 3.13; None is no cache
+            return _empty, (kind,), value.__dict__ | {"_method_cache": None}
         if kind is _Cached and not has_name_elsewhere(value):
             return _cached, (value.__wrapped__, value.cache_parameters())
         if kind is FunctionType and value.__code__ is _DISPATCHES and not has_name_elsewhere(value):
@@ -543,6 +545,11 @@ def _with_bases(kind: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 _Cached = type(functools.cache(repr))  # the type that `functools.lru_cache` returns; pickle sends it by name only
+
+
+def _empty(kind: Any) -> Any:
+    """Return an object that has not been initialized."""
+    return kind.__new__(kind)
 
 
 def _partialmethod(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> functools.partialmethod[Any]:
