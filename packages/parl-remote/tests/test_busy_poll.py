@@ -10,8 +10,17 @@ import pytest
 
 from parl_remote._system import facilities
 from parl_remote._system.facilities import IN, BusyPoll, is_portable
+from parl_remote._transport.unix import UnixChannel
+from parl_remote.errors import ChannelClosed
+
+PATIENCE_S = 60.0
 
 pytestmark = pytest.mark.skipif(is_portable(), reason="the portable facilities do not poll")
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PARL_BUSY_POLL", raising=False)
 
 
 class Polled:
@@ -122,3 +131,13 @@ def test_the_poll_ends_soon(pair: tuple[socket.socket, socket.socket], monkeypat
     monkeypatch.setattr(facilities, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     assert BusyPoll(pair[0].fileno()).poll() == []
     assert next(times, None) is None
+
+
+@pytest.mark.parametrize("timeout_s", [None, PATIENCE_S])
+def test_a_wait_at_a_channel_that_was_closed_before_reports_that(
+    pair: tuple[socket.socket, socket.socket], timeout_s: float | None
+) -> None:
+    channel = UnixChannel(pair[0])
+    channel.close()
+    with pytest.raises(ChannelClosed):
+        channel.receive(timeout_s)

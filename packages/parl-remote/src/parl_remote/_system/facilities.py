@@ -161,14 +161,14 @@ class BusyPoll:
     success takes one step back. So a thread whose input comes late, or whose peer waits for a CPU, hardly polls.
 
     Args:
-        source: A poller, or the descriptor to poll.
+        source: A poller, or the descriptor to poll; -1, of what is closed, is not polled.
     """
 
     __slots__ = ("_backoff", "_poll", "_skipped")
 
     def __init__(self, source: Poller | int) -> None:
         self._backoff, self._skipped = 0, _WITHOUT_AT_FIRST
-        if not busy_poll_wanted() or is_portable() or cpu_count() == 1:
+        if source == -1 or not busy_poll_wanted() or is_portable() or cpu_count() == 1:
             self._poll: Callable[[int], list[tuple[int, int]]] | None = None
         elif isinstance(source, int):
             kernel = select.poll()
