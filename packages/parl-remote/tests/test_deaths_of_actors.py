@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,10 @@ class Victim:
 
     def exit_with(self, code: int) -> None:
         os._exit(code)
+
+    def read(self, path: str) -> str:
+        with open(path) as file:
+            return file.read()
 
     def sleep(self) -> None:
         time.sleep(600)
@@ -178,6 +183,22 @@ def test_a_result_that_is_not_requested_yet_survives_the_death(shared_cluster: N
     last = submit(victim.die_by, signal.SIGKILL)
     concurrent.futures.wait([last], PATIENCE_S)
     assert unread.result(PATIENCE_S) == pid
+
+
+def test_results_survive_a_method_that_ends_the_process_when_it_runs_for_the_first_time(
+    shared_cluster: None, tmp_path: Path
+) -> None:
+    victim = Victim()
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    first = submit(victim.read, str(gate))
+    results = [submit(victim.process) for _ in range(5)]
+    last = submit(victim.exit_with, 7)  # as the others, it has arrived when the first call returns
+    gate.write_text("through")
+    assert first.result(PATIENCE_S) == "through"
+    assert len({result.result(PATIENCE_S) for result in results}) == 1
+    with pytest.raises(ActorLost):
+        last.result(PATIENCE_S)
 
 
 def test_a_result_does_not_wait_for_the_slow_call_behind_it(shared_cluster: None) -> None:

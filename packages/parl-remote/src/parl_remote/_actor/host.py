@@ -181,6 +181,10 @@ def _discard_state(_: list[Buffer]) -> None:
     """Discard a saved state."""
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 def _construct_here(_: Concurrency, make: Callable[[], object]) -> object:
     """Run a constructor at once."""
     return make()
@@ -200,6 +204,7 @@ class ActorHost:
         meter: Counts the calls.
         concurrency: The concurrency of calls; known once the object is made.
         on_state: Receives each saved state, a message to the actor's owner.
+        on_first_run: Called before each method runs for the first time: it may end the process.
     """
 
     def __init__(
@@ -220,6 +225,8 @@ class ActorHost:
         self._methods: tuple[str, ...] = ()
         self._attributes: frozenset[str] = frozenset()
         self.on_state: Callable[[list[Buffer]], None] = _discard_state
+        self.on_first_run: Callable[[], None] = _nothing
+        self._has_run: set[str] = set()
         self._saves = False
         self._state_references: list[object] = []
         self._slots: Mapping[str, types.MemberDescriptorType] = {}
@@ -454,6 +461,8 @@ class ActorHost:
         if flags & _EMPTY and index != BY_NAME:
             self.running = name = self._methods[index]
             self.meter.runs(name)
+            if name not in self._has_run:
+                self._runs_first(name)
             value = getattr(self._instance, name)()
             if value is self._instance and _may_return_self(name):
                 return None, _STAYS
@@ -465,6 +474,8 @@ class ActorHost:
                 args = serialize.loads(frames[0][HEADER_BYTES:], frames[1:])
             except Exception as error:
                 raise self._unreadable(name, error) from error
+            if name not in self._has_run:
+                self._runs_first(name)
             value = getattr(self._instance, name)(*args)
             return (None, _STAYS) if value is self._instance and _may_return_self(name) else (value, 0)
         name, args, kwargs = self._called(flags, index, frames)
@@ -472,8 +483,14 @@ class ActorHost:
         value = method(*args, **kwargs) if kwargs else method(*args)
         return (None, _STAYS) if value is self._instance and _may_return_self(name) else (value, 0)
 
+    def _runs_first(self, name: str) -> None:
+        self._has_run.add(name)
+        self.on_first_run()
+
     def _method(self, name: str) -> Callable[..., Any]:
         """Return the callable of a call by name: a method of the object, or the reading of one of its generators."""
+        if name not in self._has_run:
+            self._runs_first(name)
         return stream_method(name) or getattr(self._instance, name)
 
     def _called(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[str, Any, dict[str, Any]]:
