@@ -8,6 +8,7 @@ import queue
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,28 @@ def test_an_error_ends_the_call_and_the_next_one_works(shared_cluster: None) -> 
         with pytest.raises(KeyError):
             joblib.Parallel()(joblib.delayed(fails)(n) for n in range(10))
         assert joblib.Parallel()(joblib.delayed(fails)(n) for n in range(3)) == [0, 1, 2]
+
+
+def fails_beside(path: str) -> None:
+    """The first call tells the second one its process and goes on for ever."""
+    try:
+        os.mkfifo(path)
+    except FileExistsError:
+        with open(path) as gate:
+            raise KeyError(int(gate.read())) from None
+    with open(path, "w") as gate:
+        gate.write(str(os.getpid()))
+    time.sleep(600)
+
+
+def test_batches_that_run_end_with_a_call_that_fails(
+    share_cluster: Callable[[int], None], tmp_path: Path, await_end: Callable[..., float]
+) -> None:
+    share_cluster(2)
+    with pytest.raises(KeyError) as raised:
+        joblib.Parallel(n_jobs=2, backend="parl")(joblib.delayed(fails_beside)(str(tmp_path / "pid")) for _ in range(2))
+    await_end([raised.value.args[0]])
+    assert joblib.Parallel(n_jobs=2, backend="parl")(joblib.delayed(abs)(-n) for n in range(3)) == [0, 1, 2]
 
 
 def test_a_callback_of_a_future_may_call_parallel(shared_cluster: None) -> None:

@@ -112,7 +112,12 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """Cancel the batches that have not begun; get ready for the next call if `ensure_ready` is True."""
+        """Cancel the batches that have not begun, and end the workers that run the others.
+
+        It then gets ready for the next call if `ensure_ready` is True.
+        """
+        if self._executor is not None:
+            self._executor._end_calls()
         self.terminate()
         if ensure_ready:
             self.configure(self._n_jobs, parallel=self.parallel, **self._given)

@@ -213,6 +213,11 @@ class Executor(concurrent.futures.Executor):
         if self._initializer is not None and workers is not None:
             workers.close()
 
+    def _end_calls(self) -> None:
+        """Cancel the calls that have not begun, and end the workers of the others."""
+        if self._calls is not None:
+            self._calls.end_all()
+
     def _await_all(self) -> None:
         if self._calls is not None:
             self._calls.await_all()

@@ -75,6 +75,7 @@ class Calls:
         self.all_settled = Condition()
         self._queue: deque[Chunk] = deque()
         self._number = 0
+        self._is_over = False
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -125,6 +126,12 @@ class Calls:
         with self.workers.lock:
             self._queue = deque(chunk for chunk in self._queue if chunk.future in self.open)  # to be run again
 
+    def end_all(self) -> None:
+        """Cancel all calls that have not begun, and end the workers of the others, which fail."""
+        self._is_over = True
+        self.cancel_waiting()
+        self.workers.end_running(self)
+
     def refuse(self, future: RemoteFuture[Any], error: BaseException) -> None:
         """Settle a call with an error."""
         if self.may_begin(future):
@@ -165,9 +172,10 @@ class Calls:
         return None
 
     def give_back(self, chunks: list[Chunk]) -> bool:
-        """Put calls at the front of the queue, and return True."""
-        self._queue.extendleft(reversed(chunks))
-        return True
+        """Put calls at the front of the queue, and return True; return False after `end_all`."""
+        if not self._is_over:
+            self._queue.extendleft(reversed(chunks))
+        return not self._is_over
 
     def measured(self, chunk: Chunk, seconds: float, size: int) -> None:
         """Do nothing: the size of a chunk of calls is always one."""

@@ -384,6 +384,15 @@ class Workers:
                 self._idle.remove(worker)
                 del self._workers[worker]
 
+    def end_running(self, source: Source) -> None:
+        """End the workers that run chunks of a source, which fail or are given back to it."""
+        with self.lock:
+            ended = [worker for worker in self._workers if worker.chunks and worker.chunks[0].source is source]
+            for worker in ended:
+                del self._workers[worker]
+        for worker in ended:
+            worker.ref.destroy()
+
     def close(self) -> None:
         """End each worker when it is idle and no chunk waits; executors add no more."""
         self._abandoned = True
