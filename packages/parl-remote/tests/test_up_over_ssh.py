@@ -98,6 +98,13 @@ def test_the_address_of_a_host_is_the_host_of_its_destination(tmp_path: Path, ho
         ("[master]\nhost = 'a'\n[workers]\nhost = 'b'", "\\[\\[workers\\]\\]"),
         ("[cluster]\nport = 99999\n[master]\nhost = 'a'", "whole number from 1 to 65535"),
         ("[master]\nhost = 'a'\nenvironment = {'A B' = 1}", "not the name of a variable"),
+        ("[cluster]\nport = true\n[master]\nhost = 'a'", "whole number from 1 to 65535, not True"),
+        ("[master]\nhost = 'a'\nmonitor_port = 70000", r"\[master\]: .*monitor_port.*70000"),
+        ("[master]\nhost = 'a'\nlabels = { license = 'two' }", r"\[master\]: --label .*license=two"),
+        ("[master]\nhost = 'a'\ncpu_num = true", r"\[master\] cpu_num is a number or a text, not True"),
+        ("[master]\nhost = 'a'\n[[workers]]\nhost = 'b'\ncpu_num = -1", r"\[\[workers\]\]: .*cpu_num.*-1"),
+        ("[master]\nhost = 'a'\n[[workers]]\nhost = 'b'\nmemory = '24Q'", r"\[\[workers\]\]: --memory .*24Q"),
+        ("[master]\nhost = 'a'\n[[workers]]\nhost = 'b'\ngpu = [0, 1]", r"\[\[workers\]\] gpu .*, not \[0, 1\]"),
         ("[master\n", "hosts.toml"),
     ],
 )

@@ -25,7 +25,7 @@ from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._transport.addresses import Address
 from parl_remote.cli._session import FiniteRange
 from parl_remote.cli._show import count, plain
-from parl_remote.cli._start import RUNS_ALREADY
+from parl_remote.cli._start import RUNS_ALREADY, NodeResources, connect_command, start_command
 from parl_remote.cli._stop import NOTHING_THERE
 from parl_remote.errors import RemoteError
 
@@ -136,24 +136,29 @@ class ClusterFile:
             if key_file is not None
             else path.with_suffix(".key"),
             ssh=_words("[cluster] ssh", cluster.get("ssh", "ssh")),
-            master=_host("[master]", master, options, xparl),
-            workers=tuple(_host("[[workers]]", worker, _worker_options(worker), xparl) for worker in workers),
+            master=_host("[master]", start_command, master, options, xparl),
+            workers=tuple(
+                _host("[[workers]]", connect_command, worker, _worker_options(worker), xparl) for worker in workers
+            ),
         )
 
 
-def _host(where: str, table: Mapping[str, Any], options: Sequence[str], xparl: tuple[str, ...]) -> Host:
+def _host(
+    where: str, command: click.Command, table: Mapping[str, Any], options: Sequence[str], xparl: tuple[str, ...]
+) -> Host:
     destination = _text(f"{where} host", table.get("host", ""))
     if not destination or destination.startswith("-"):
         raise ValueError(f"{where} needs a host: the destination for `ssh`")
     shared = []
     for name in ("cpu_num", "gpu", "memory"):
         if name in table:
-            shared += [f"--{name}", str(table[name])]
+            shared += [f"--{name}", _number_or_text(f"{where} {name}", table[name])]
     for name, amount in _table(f"{where} labels", table.get("labels", {})).items():
         shared += ["--label", f"{name}={amount}"]
     variables = _table(f"{where} environment", table.get("environment", {}))
     if bad := [name for name in variables if not name.isidentifier()]:
         raise ValueError(f"{where} environment: {bad[0]!r} is not the name of a variable")
+    _check_options(where, command, (*options, *shared))
     name = _name_in(destination)
     if not name:
         raise ValueError(f"{where} host: {destination!r} names no host")
@@ -164,6 +169,20 @@ def _host(where: str, table: Mapping[str, Any], options: Sequence[str], xparl: t
         variables={name: str(value) for name, value in variables.items()},
         xparl=_words(f"{where} xparl", table["xparl"]) if "xparl" in table else xparl,
     )
+
+
+def _check_options(where: str, command: click.Command, options: Sequence[str]) -> None:
+    """Check options as the command will on the host, except for its GPUs.
+
+    Raises:
+        ValueError: One is invalid.
+    """
+    master = ["--address", "master:1"] if command is connect_command else []
+    try:
+        with command.make_context(command.name, [*master, *options]) as given:
+            NodeResources.of(given.params["cpu_num"], "", given.params["memory"], given.params["label"])
+    except click.UsageError as error:
+        raise ValueError(f"{where}: {error.format_message()}") from error
 
 
 def _name_in(destination: str) -> str:
@@ -200,8 +219,14 @@ def _text(where: str, value: object) -> str:
     return value
 
 
+def _number_or_text(where: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{where} is a number or a text, not {value!r}")
+    return str(value)
+
+
 def _whole(where: str, value: object, least: int) -> int:
-    if not isinstance(value, int) or not least <= value <= 65535:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 65535:
         raise ValueError(f"{where} is a whole number from {least} to 65535, not {value!r}")
     return value
 
