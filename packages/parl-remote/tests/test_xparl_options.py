@@ -105,7 +105,7 @@ def test_the_list_of_commands_is_complete() -> None:
 )
 def test_a_mistake_is_named_and_nothing_is_started(xparl: Xparl, arguments: list[str], said: str) -> None:
     done = CliRunner().invoke(main, arguments)
-    assert done.exit_code != 0
+    assert done.exit_code == 2
     assert said in done.output
     assert "Traceback" not in done.output
 

@@ -433,13 +433,16 @@ def connect_command(
     """
     explain_old_options(log_server_port_range=log_server_port_range)
     found = environment()
+    try:
+        master = Address.parse(address)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     resources = NodeResources.of(cpu_num, gpu, memory, label)
     if not resources.cpu and not resources.gpus and not resources.labels:
         raise click.UsageError("a worker without CPUs and GPUs has nothing to offer; --cpu_num must be above 0")
     run_files = RunFiles(found.run_dir)
     with contextlib.ExitStack() as start:
         try:
-            master = Address.parse(address)
             if once:
                 # A second command waits here, and then finds the worker of the first.
                 start.enter_context(locked(run_files.lock_file("once")))
