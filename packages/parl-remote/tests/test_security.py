@@ -74,8 +74,13 @@ def test_links_directories_and_pipes_are_no_key_files(tmp_path: Path) -> None:
     write_private_file(tmp_path / "key", "x")
     (tmp_path / "link").symlink_to(tmp_path / "key")
     os.mkfifo(tmp_path / "pipe", 0o600)
-    for name in ("link", "pipe", ".", "missing"):
-        with pytest.raises(AuthenticationFailed):
+    for name, says in (
+        ("link", "is a symbolic link"),
+        ("pipe", "is not a file"),
+        (".", "is not a file"),
+        ("missing", "cannot read"),
+    ):
+        with pytest.raises(AuthenticationFailed, match=says):
             read_private_file(tmp_path / name)
 
 

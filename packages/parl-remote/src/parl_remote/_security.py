@@ -8,6 +8,7 @@ must be regular files of the own user without access for others.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
@@ -112,6 +113,8 @@ def read_private_file(path: Path, *, max_bytes: int = 2**20) -> str:
     try:
         descriptor = os.open(path, os.O_RDONLY | NO_FOLLOW | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise AuthenticationFailed(f"{path} is a symbolic link; name the file that it leads to") from error
         raise AuthenticationFailed(f"cannot read {path}: {error.strerror}") from error
     try:
         _check_private(path, os.fstat(descriptor), stat.S_ISREG, "file", "600")
