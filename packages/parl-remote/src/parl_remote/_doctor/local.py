@@ -226,7 +226,7 @@ def _run_files(found: Environment) -> Iterator[Finding]:
             yield note(
                 "run files",
                 f"a worker of {worker.master} on this host crashed or was killed; {where} is left of it",
-                f"xparl connect --address {worker.master} starts another one, xparl stop clears it away",
+                f"xparl connect --address {worker.master} starts another one; the next xparl stop clears it away",
             )
 
 
