@@ -364,10 +364,11 @@ def test_too_little_of_an_id_matches_no_actor(watched: Desk, digits: int) -> Non
 def test_a_drained_worker_takes_no_more_actors_and_leaves(desk: Desk) -> None:
     desk.xparl("connect", "--address", f"localhost:{desk.port}", "--cpu_num", 2)
     eventually(lambda: len(desk.listed("nodes")) == 2)
-    worker = next(str(node["node_id"]) for node in desk.listed("nodes") if not node["is_master"])
-    said = desk.xparl("drain", worker.partition("-")[2][:8], "--wait", "--reason", "new kernel")
-    assert "takes no more actors" in said
-    assert "has no actors any more" in said
+    worker: Any = next(node for node in desk.listed("nodes") if not node["is_master"])
+    said = desk.xparl("drain", str(worker["node_id"]).partition("-")[2][:8], "--wait", "--reason", "new kernel")
+    label = f"{worker['name']}:{str(worker['addresses'][0]).rpartition(':')[2]}"
+    assert f"{label} takes no more actors" in said
+    assert f"{label} has no actors any more" in said
     eventually(lambda: len(desk.listed("nodes")) == 1)
     assert "there is no node 'nothing'" in desk.xparl("drain", "nothing", fails=True)
 

@@ -74,25 +74,25 @@ def drain_command(
       xparl drain gpu-3 --timeout 600 --wait
     """
     with open_session("xparl drain", port, address, key_file) as session:
-        meant = _node_id(session, node)
-        started = session.master.ask(lambda number: DrainNode(number, meant, timeout, reason), DrainStarted)
+        meant = _node(session, node)
+        started = session.master.ask(lambda number: DrainNode(number, meant.node_id, timeout, reason), DrainStarted)
         if as_json:
             click.echo(json.dumps(to_json(started), indent=2))
         else:
             leaves = "it leaves when they have ended" if started.leaves else "it stays, because the master runs in it"
-            click.echo(f"{started.node} takes no more actors; it runs {count(started.actors, 'actor')}, {leaves}.")
+            click.echo(f"{_label(meant)} takes no more actors; it runs {count(started.actors, 'actor')}, {leaves}.")
         if wait:
             _await_drained(session, started)
             if not as_json:
-                click.echo(f"{started.node} has no actors any more.")
+                click.echo(f"{_label(meant)} has no actors any more.")
 
 
-def _node_id(session: Session, text: str) -> str:
-    """Return the id of the named node; ids may be abbreviated."""
+def _node(session: Session, text: str) -> NodeDetail:
+    """Return the named node; ids may be abbreviated."""
     nodes = nodes_of(session.master)
     found = find_nodes(nodes, text)
     if len(found) == 1:
-        return found[0].node_id
+        return found[0]
     if found:
         ids = ", ".join(_named(node) for node in found)
         raise click.ClickException(f"{text!r} matches {len(found)} nodes; name one by its port or id: {ids}")
@@ -101,7 +101,11 @@ def _node_id(session: Session, text: str) -> str:
 
 
 def _named(node: NodeDetail) -> str:
-    return f"{node_label(node.name, node.addresses[0] if node.addresses else '')} ({short_id(node.node_id)})"
+    return f"{_label(node)} ({short_id(node.node_id)})"
+
+
+def _label(node: NodeDetail) -> str:
+    return node_label(node.name, node.addresses[0] if node.addresses else "")
 
 
 def _await_drained(session: Session, started: DrainStarted) -> None:
