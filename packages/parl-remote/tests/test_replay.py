@@ -302,3 +302,24 @@ def test_what_is_whole_of_a_journal_that_was_cut_off_is_replayed_up_to_where_it_
     assert done.returncode == 0, done.stderr
     assert re.search(r"cut.journal can be read to byte \d+ \(5 calls\); the remaining \d+ bytes were not", done.stderr)
     assert "4 calls of Many: as recorded" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"frames"', b'"flames"'),
+        (b'"frames": [', b'"frames": 1['),
+        (b'"frames": [', b'"frames": [9999999999999999999999, '),
+        (b'"name"', b'"nbme"'),
+    ],
+)
+def test_a_journal_that_was_changed_has_the_calls_before(home: Path, tmp_path: Path, old: bytes, new: bytes) -> None:
+    (path,) = (home / "journals").glob("Many-*.journal")
+    data = path.read_bytes()
+    whole = Journal.read(path)
+    at = data.rindex(old)
+    changed = tmp_path / "changed.journal"
+    changed.write_bytes(data[:at] + data[at:].replace(old, new, 1))
+    found = Journal.read(changed)
+    assert found.damaged_bytes > 0
+    assert [entry.name for entry in found.entries] == [entry.name for entry in whole.entries[: len(found.entries)]]

@@ -252,8 +252,8 @@ class Journal:
         values: The frames of the values of `put` that it read from shared memory, and the kinds of these, by id.
         random_states: Pickle of the states of the random number generators before the constructor.
         whole_bytes: The size of the readable part.
-        damaged_bytes: The size of the incomplete entry behind it; 0 unless the process was killed while it wrote, or
-            the disk was full.
+        damaged_bytes: The size of what is behind it; 0 unless the process was killed while it wrote, the disk was full,
+            or the file was changed.
     """
 
     class_name: str
@@ -266,7 +266,7 @@ class Journal:
 
     @classmethod
     def read(cls, path: Path) -> Journal:
-        """Return the journal in a file without running it; if its end is missing, with the entries before.
+        """Return the journal in a file without running it; if its end is missing or damaged, with the entries before.
 
         Raises:
             RemoteError: It is not a journal.
@@ -279,20 +279,23 @@ class Journal:
             if header is None or header.get("journal") != _VERSION:
                 raise RemoteError(f"{path} is not a journal of an actor")
             whole = file.tell()
-            while (line := _line(file)) is not None:
-                frames = [file.read(size) for size in line["frames"]]
-                if [len(frame) for frame in frames] != line["frames"]:
-                    break
-                if "random" in line:
-                    random_states = frames[0]
-                elif "value" in line:
-                    values[line["value"]] = frames, line["kinds"]
-                elif "began" in line:
-                    entries[line["began"]] = Entry(line["began"], line["name"], line["at"], frames)
-                elif line["ended"] in entries:
-                    streams, part = tuple(line.get("streams", ())), line.get("part")
-                    entries[line["ended"]].outcome = Outcome(line["error"], line["digest"], line["took"], streams, part)
-                whole = file.tell()
+            with contextlib.suppress(LookupError, TypeError, ValueError, OverflowError, MemoryError):  # a damaged line
+                while (line := _line(file)) is not None:
+                    frames = [file.read(size) for size in line["frames"]]
+                    if [len(frame) for frame in frames] != line["frames"]:
+                        break
+                    if "random" in line:
+                        random_states = frames[0]
+                    elif "value" in line:
+                        values[line["value"]] = frames, line["kinds"]
+                    elif "began" in line:
+                        entries[line["began"]] = Entry(line["began"], line["name"], line["at"], frames)
+                    elif line["ended"] in entries:
+                        streams, part = tuple(line.get("streams", ())), line.get("part")
+                        entries[line["ended"]].outcome = Outcome(
+                            line["error"], line["digest"], line["took"], streams, part
+                        )
+                    whole = file.tell()
             damaged = file.seek(0, os.SEEK_END) - whole
         return cls(header["class"], header["lease_id"], list(entries.values()), values, random_states, whole, damaged)
 

@@ -88,7 +88,7 @@ def replay_command(journal: str, folder: Path, listed: bool, number: int | None,
         if found.damaged_bytes:
             click.echo(
                 f"{path} can be read to byte {found.whole_bytes} ({count(len(found.entries), 'call')}); the remaining "
-                f"{count(found.damaged_bytes, 'byte')} were not written completely",
+                f"{count(found.damaged_bytes, 'byte')} were not written completely, or are damaged",
                 err=True,
             )
         if number is not None and all(entry.number != number for entry in found.entries):
