@@ -45,6 +45,7 @@ class Host:
         self.meter = SimpleNamespace(has_waiting=False, waiting=lambda _: None)
         self.on_state: Callable[[list[Any]], None] = print
         self.become_copy = bool
+        self.sends_at_once = False
         self.done: list[int] = []
         self.refused: list[BaseException] = []
 

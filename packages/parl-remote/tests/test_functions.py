@@ -762,6 +762,17 @@ class TestWorkersThatEnd:
         assert f"{deaths} while working on it alone" in str(lost[0])
         assert isinstance(lost[0], concurrent.futures.BrokenExecutor)
 
+    def test_an_item_that_is_done_is_not_lost_with_the_one_that_waits_behind_it(self, shared_cluster: None) -> None:
+        lost = []
+        for _ in range(5):
+            results = parl_remote.map(deadly, range(50), retries=0, buffersize=2, max_workers=1)
+            for number in range(50):
+                try:
+                    assert next(results) == number
+                except ItemLost as error:
+                    lost.append(error.index)
+        assert lost == [37] * 5
+
     def test_a_call_that_runs_too_long_is_ended(self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
         ends: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # to be called when time is up
         after = Clock.after

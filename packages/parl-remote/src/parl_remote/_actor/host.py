@@ -306,6 +306,11 @@ class ActorHost:
         return self._class_name
 
     @property
+    def sends_at_once(self) -> bool:
+        """Whether the object's class asks that no reply is held while further calls wait."""
+        return "_parl_sends_at_once" in vars(type(self._instance))
+
+    @property
     def attributes(self) -> tuple[str, ...]:
         """The names of the object's attributes, as last reported."""
         return tuple(self._attributes)

@@ -330,6 +330,7 @@ class ActorProcess:
         # Handles of a lost actor may lead here before the one who makes it again has sent the constructor's arguments.
         self._early: list[tuple[_Caller, list[memoryview]]] = []
         self._flush_timer = FlushTimer()
+        self._most_held = _MOST_HELD
         self._caught_up: Waker | None = None  # woken when a caller takes answers again
         self._leaving = False  # this loop, for good or for another one
         self.over = False
@@ -627,7 +628,7 @@ class ActorProcess:
                 self._disconnect_caller(caller, _unexpected(kind))
             del frames  # its memory may be the caller's, who uses it again
             took_s = time.perf_counter() - started
-            if not queue or took_s > _SLOW_S or len(caller.outbox.held) >= _MOST_HELD:
+            if not queue or took_s > _SLOW_S or len(caller.outbox.held) >= self._most_held:
                 self.flush_all()
             else:
                 self._flush_timer.guard(caller.outbox)
@@ -678,6 +679,8 @@ class ActorProcess:
             self._end()
         elif self._host.concurrency.how is not ConcurrencyMode.SERIAL:
             self._leave_for_concurrency()
+        elif self._host.sends_at_once:
+            self._most_held = 1
 
     def _end(self) -> None:
         self.over = self._leaving = True

@@ -270,6 +270,8 @@ class FunctionWorker:
         initializer: The packed initializer and its packed arguments, called first; None for no initializer.
     """
 
+    _parl_sends_at_once = True  # a chunk that ends the process must not take along the answer to the one before
+
     def __init__(self, initializer: Any = None) -> None:
         self._functions: FunctionCache[_LazyFunction] = FunctionCache()
         if initializer is not None:
