@@ -30,7 +30,7 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
+from parl_remote import ActorError, Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
 from parl_remote._data import serialize
 from parl_remote._functions.sources import Items
 from parl_remote._functions.worker import CallForm, Code, FunctionWorker, pack_items, unpack
@@ -761,6 +761,23 @@ class TestWorkersThatEnd:
         assert [(error.index, error.attempts) for error in lost] == [(37, retries + 1)]
         assert f"{deaths} while working on it alone" in str(lost[0])
         assert isinstance(lost[0], concurrent.futures.BrokenExecutor)
+
+    def test_a_call_that_waits_to_be_run_again_ends_with_the_calls_of_its_executor(
+        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        executor = Executor(1)
+        assert executor.submit(square, 3).result(PATIENCE_S) == 9
+        calls: Any = executor._calls
+        give_back = calls.give_back
+
+        def give_back_and_end(chunks: list[Any]) -> bool:
+            wanted: bool = give_back(chunks)
+            executor._end_calls()
+            return wanted
+
+        monkeypatch.setattr(calls, "give_back", give_back_and_end)
+        with pytest.raises(ActorError, match=r"a call of deadly\(\) was given up with the calls beside it"):
+            executor.submit(deadly, 37).result(PATIENCE_S)
 
     def test_an_item_that_is_done_is_not_lost_with_the_one_that_waits_behind_it(self, shared_cluster: None) -> None:
         lost = []

@@ -35,7 +35,7 @@ from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.interrupts import Condition, has_own_handlers, is_by_handler, undisturbed, uninterrupted
 from parl_remote._system.items import FILL_S, ItemReader
-from parl_remote.errors import NotConnected, ResultTimeout
+from parl_remote.errors import ActorError, NotConnected, ResultTimeout
 
 __all__ = ["Calls", "Items", "Results", "read"]
 
@@ -128,8 +128,13 @@ class Calls:
 
     def end_all(self) -> None:
         """Cancel all calls that have not begun, and end the workers of the others, which fail."""
-        self._is_over = True
+        with self.workers.lock:
+            self._is_over = True
         self.cancel_waiting()
+        with self.workers.lock:
+            to_run_again, self._queue = self._queue, deque()
+        for chunk in to_run_again:
+            self.fail(chunk, ActorError(f"a call of {chunk.code.name}() was given up with the calls beside it"))
         self.workers.end_running(self)
 
     def refuse(self, future: RemoteFuture[Any], error: BaseException) -> None:
