@@ -104,7 +104,7 @@ def test_a_generator_keeps_its_state_where_the_saved_one_is_that_of_a_gpu(caplog
     before = agent.alg.noise.get_state()
     agent.alg.set_state(state)
     assert torch.equal(agent.alg.noise.get_state(), before)
-    assert "A generator on the cpu keeps its state: the saved one is of another device" in caplog.text
+    assert "A generator on the cpu keeps its state, because the saved state is of another device" in caplog.text
 
 
 def test_a_state_that_no_file_holds_is_named(tmp_path: Path) -> None:

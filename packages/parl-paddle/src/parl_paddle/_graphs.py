@@ -25,7 +25,7 @@ _Parameters = Mapping[int, Tensor]
 
 
 def _attributes() -> frozenset[str]:
-    with paddle.utils.unique_name.guard():  # which gives the next layer the name that it had without this one
+    with paddle.utils.unique_name.guard():  # so that the next layer gets the name that it would have without this one
         return frozenset(vars(nn.Layer()))
 
 
@@ -47,7 +47,7 @@ class _Paddle(Framework):
         return False
 
     def rows(self, model: Any, width: int) -> Tensor | None:
-        example = next(iter(model.parameters()), None)  # none of lazily shaped layers, which get paddle's default
+        example = next(iter(model.parameters()), None)  # lazily shaped layers have none yet; they get paddle's default
         if not hasattr(Tensor, "__dlpack__") or (example is not None and not _is_array(example)):
             return None
         dtype = paddle.get_default_dtype() if example is None else example.dtype
@@ -58,7 +58,7 @@ class _Paddle(Framework):
             probe = paddle.zeros_like(like[:2])
             probe.stop_gradient = False
             outputs = flat(getattr(model, method)(probe))
-        if not hasattr(probe.grad_fn, "node_ptr"):  # which older releases of paddle lack
+        if not hasattr(probe.grad_fn, "node_ptr"):  # older releases of paddle lack it
             return [None]
         known = {_place(part.grad_fn): part for part in (probe, *model.parameters()) if not part.stop_gradient}
         found = [_read(output, known, probe) for output in outputs]

@@ -46,7 +46,7 @@ class _RefreshedScalar:
 class Hooks:
     """The hooks of one program."""
 
-    program: Any  # kept, because it is found again by its identity
+    program: Any  # kept alive, because it is identified by its id
     numbers: list[_RefreshedScalar] = field(default_factory=list)
     actions: list[Callable[[], object]] = field(default_factory=list)
 

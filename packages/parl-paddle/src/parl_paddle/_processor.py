@@ -25,6 +25,6 @@ def _is_amd_with_avx2() -> bool:
     try:
         with _CPUINFO.open() as lines:
             first = {name.strip(): value for name, _, value in (line.partition(":") for line in lines)}
-    except OSError:  # not Linux
+    except OSError:  # not on Linux
         return False
     return "AuthenticAMD" in first.get("vendor_id", "") and "avx2" in first.get("flags", "").split()

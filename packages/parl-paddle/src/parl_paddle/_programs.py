@@ -65,7 +65,7 @@ class Programs:
             self._add(tensor)
         self.executor.initialise(self.startup)
         for name, tensor in self._tensors.items():
-            if tensor._is_initialized():  # recurrent layers have a buffer without memory
+            if tensor._is_initialized():  # recurrent layers have an unallocated buffer
                 self.scope.find_var(name).get_tensor()._share_data_with(tensor.get_tensor())
 
     def _add(self, tensor: paddle.Tensor) -> None:
@@ -82,7 +82,7 @@ class Programs:
 
 @contextlib.contextmanager
 def _without_paddles_own_warning() -> Iterator[None]:
-    # Paddle's gradient code asks the values of a program for their place, and paddle then warns of doing so.
+    # Paddle's gradient code reads the place of a program's values, for which paddle itself then warns.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Tensor do not have 'place' interface", UserWarning)
         yield
@@ -129,19 +129,19 @@ class ProgramExecutor(paddle.static.Executor):
         fed: Any = feed if inputs is None else inputs.accept(feed)
         options.setdefault("scope", self._agent_scope)
         hooks = self._hooks.get(id(program))
-        with static_graphs():  # for both hooks as well, so that no other thread runs in between
+        with static_graphs():  # the lock includes both hooks, so that no other thread runs in between
             if hooks is not None:
                 hooks.before()
             try:
                 fetched = super().run(program, feed=fed, fetch_list=fetch_list, **options)
-            except KeyError as error:  # all that paddle says of it; rates of its optimizers need not be fed
+            except KeyError as error:  # paddle marks inputs only so; learning rates of its optimizers need not be fed
                 missing = repr(error.args[0]) if inputs is None else inputs.describe(error.args[0])
                 raise ValueError(
                     f"feed lacks {missing}; it has {', '.join(map(repr, fed or ())) or 'nothing'}"
                 ) from None
             if hooks is not None:
                 hooks.after()
-        if len(fetched) != len(fetch_list or ()):  # paddle returns nothing for what it does not know
+        if len(fetched) != len(fetch_list or ()):  # paddle returns nothing for unknown values
             raise ValueError("fetch_list has a value of another program than the one that was run")
         return fetched
 
@@ -150,7 +150,7 @@ class ProgramExecutor(paddle.static.Executor):
         if found is not None and not found.outdated:
             return found
         if not isinstance(program, static.Program) or options.get("scope") is not None:
-            return None  # compiled ones, and those that the caller looks after
+            return None  # compiled programs, and those that the caller checks
         self._require_own(program)
         found = self._inputs[id(program)] = Inputs(program)
         return found
@@ -193,8 +193,8 @@ class _Input:
     def require_finite(self, array: NDArray[Any]) -> None:
         if (at := first_not_finite(array)) is not None:
             raise ValueError(
-                f"feed: {self} got {array[at]} at {list(at)}: one such number spoils all weights that the "
-                "program updates; clip or drop it in the environment"
+                f"feed: {self} got {array[at]} at {list(at)}: one such number would corrupt all weights "
+                "that the program updates; clip or drop it in the environment"
             )
 
 

@@ -20,7 +20,7 @@ import paddle
 __all__ = ["as_value", "eager", "in_program", "operand", "overwrite", "static_graphs", "tracing"]
 
 base: Any = paddle.base  # paddle leaves it untyped
-_one_thread_at_a_time = threading.RLock()  # two that switch paddle's mode at once end the process
+_one_thread_at_a_time = threading.RLock()  # two threads that switch paddle's mode at the same time abort the process
 
 
 def in_program() -> bool:
@@ -35,7 +35,7 @@ def static_graphs() -> Iterator[None]:
         if in_program():
             yield
             return
-        with base.framework._dygraph_guard(None):  # `paddle.enable_static()` works in the main thread alone
+        with base.framework._dygraph_guard(None):  # `paddle.enable_static()` works only in the main thread
             yield
 
 
@@ -109,7 +109,7 @@ def tracing() -> Iterator[list[paddle.Tensor]]:
     finally:
         optimizer.minimize = minimize
         layer.parameters = parameters
-        for program in set(recorder.params_dict) - known:  # paddle itself would keep them alive for ever
+        for program in set(recorder.params_dict) - known:  # paddle itself would never release them
             taken.extend(recorder.params_dict.pop(program))
             del recorder.tensor2value[program]
 
@@ -117,6 +117,6 @@ def tracing() -> Iterator[list[paddle.Tensor]]:
 def _parameter_recorder() -> Any:
     try:
         from paddle.jit.dy2static import parameter_recorder
-    except ImportError:  # where it is in paddle 3.0
+    except ImportError:  # its place in paddle 3.0
         from paddle.jit.pir_dy2static import parameter_recorder  # type: ignore[no-redef]  # one of the two exists
     return parameter_recorder._global_parameter_recorder

@@ -1,4 +1,4 @@
-"""Numpy to tensors and back, and the choice of the device: the only module that does either."""
+"""Conversion between numpy arrays and tensors, and the choice of the device; no other module does either."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parl_paddle._static_graphs import eager
 
 __all__ = ["device_name", "place_of", "resolve_device", "to_array", "to_tensor"]
 
-# Paddle takes the bits of uint16 for bfloat16, and knows no wider unsigned integers.
+# Paddle interprets the bits of uint16 as bfloat16, and has no wider unsigned integers.
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
 _NUMPY_DTYPES = {paddle.float16: np.float16, paddle.float32: np.float32, paddle.float64: np.float64}
 
@@ -76,9 +76,9 @@ def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> pa
         if array.dtype in _WIDER:
             array = array.astype(_WIDER[array.dtype])
         return paddle.to_tensor(array, place=place_of(device))
-    if float_dtype in _NUMPY_DTYPES:  # numpy converts in a third of the time, most often it need not
+    if float_dtype in _NUMPY_DTYPES:  # numpy converts in a third of the time, if a conversion is needed at all
         if array.dtype != _NUMPY_DTYPES[float_dtype]:
-            with np.errstate(over="ignore"):  # infinite, as paddle converts them
+            with np.errstate(over="ignore"):  # too large numbers become infinite, as in paddle
                 array = array.astype(_NUMPY_DTYPES[float_dtype])
         return paddle.to_tensor(array, place=place_of(device))
     return paddle.to_tensor(array, dtype=float_dtype, place=place_of(device))
@@ -86,7 +86,7 @@ def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> pa
 
 def to_array(tensor: paddle.Tensor) -> NDArray[Any]:
     """Return a copy of the values of a tensor, which later updates do not change; bfloat16 becomes float32."""
-    if not paddle.in_dynamic_mode():  # detach() would end the process there
+    if not paddle.in_dynamic_mode():  # detach() would abort the process here
         with eager():
             return to_array(tensor)
     if tensor.dtype == paddle.bfloat16:

@@ -29,7 +29,7 @@ __all__ = ["Algorithm"]
 
 
 class Algorithm(contract.Algorithm):
-    model: Any  # parl_paddle.model.Model, whose policy() and value() only its author's class has
+    model: Any  # a parl_paddle.model.Model; `policy` and `value` exist only in the user's subclass
 
     FRAMEWORK: ClassVar[Framework] = PADDLE
 
@@ -50,7 +50,7 @@ class Algorithm(contract.Algorithm):
 
     def _place(self, model: Any, device: str) -> Any:
         if not isinstance(model, Model):
-            first_method(model, ("forward",), type(self).__name__)  # whose message fits what is not a model
+            first_method(model, ("forward",), type(self).__name__)  # its message also fits objects that are no models
         return model.to(device)
 
     def _device_of_models(self) -> str:
@@ -81,10 +81,10 @@ class Algorithm(contract.Algorithm):
         return _tensors.to_tensor(array, self.device, self._float_dtype())
 
     def _float_dtype(self) -> Any:
-        # Remembered, because looking through the layers costs as much as the conversion.
+        # Cached, because a search through the layers costs as much as the conversion.
         found = self.__dict__.get("_computes_in")
         if found is None:
-            first = next(iter(self._models().values()), None)  # later ones may hold single numbers of other precision
+            first = next(iter(self._models().values()), None)  # later parameters may be scalars of another precision
             with eager():
                 found = None if first is None else next((parameter.dtype for parameter in first.parameters()), None)
             self._computes_in = found
@@ -105,7 +105,7 @@ class Algorithm(contract.Algorithm):
         return clipped
 
     RECORDED: ClassVar[bool] = True
-    LOSSES_HIDE_NAN: ClassVar[bool] = True  # paddle's relu makes 0 of NaN, and weights become NaN below it
+    LOSSES_HIDE_NAN: ClassVar[bool] = True  # paddle's relu turns NaN into 0, but weights of earlier layers become NaN
 
     def _read(self, result: Any) -> Any:
         if not isinstance(result, paddle.Tensor):

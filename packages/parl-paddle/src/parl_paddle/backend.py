@@ -1,4 +1,4 @@
-"""The entry point by which `parl` finds this backend; paddle is imported when a part of it is first used."""
+"""The entry point through which `parl` finds this backend; paddle is imported on first use."""
 
 from parl_core import backends
 

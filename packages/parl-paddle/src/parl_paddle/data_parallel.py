@@ -65,7 +65,8 @@ class _Loss(paddle.nn.Layer):
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         super().__init__()
         self.shared = paddle.nn.ParameterList(parameters)
-        # A loss may leave parameters out; one that each leaves out keeps the wrapper from warning of a vain search.
+        # A loss need not use every parameter. Because this one is never used, the wrapper does not warn that all were
+        # used.
         self.left_out = self.create_parameter([1])
 
     def forward(self, loss: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ __all__ = [
 
 _LOG_SQRT_2_PI = 0.5 * math.log(2.0 * math.pi)
 IMPOSSIBLE = -1e9
-"""Logit of what a mask excludes: Paddle's exp() of less is not quite 0, times the smallest number there more than 1."""
+"""Logit of masked actions: paddle's exp() of smaller ones is not quite 0, so that their products could exceed 1."""
 SMALLEST = 1e-20
 """Keeps log(-log(u)) finite."""
 
@@ -187,7 +187,7 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 
 def _check_finite(logits: Tensor) -> None:
-    if not np.isfinite(logits.detach().numpy().max(axis=-1)).all():  # some may be -inf: never to be drawn
+    if not np.isfinite(logits.detach().numpy().max(axis=-1)).all():  # -inf is allowed: such an action is never drawn
         raise DivergedError(
             "the policy's logits are NaN or infinite; go back to the last checkpoint, lower the learning rate, and "
             "look for NaN or huge values in observations and rewards"

@@ -61,7 +61,7 @@ class ExportedPolicy(PolicyProgram, nn.Layer):
         """Return the parts of the action, scores, and the parts of the state."""
         return self._run(given)
 
-    @paddle.jit.not_to_static  # plain Python, whose control flow depends on no tensor
+    @paddle.jit.not_to_static  # plain Python: its control flow does not depend on tensors
     def _run(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return super()._run(given)
 

@@ -127,11 +127,11 @@ class LazyLayer(paddle.nn.Layer, contract.LazyLayer):
         if not self.shaped:
             self.materialise(self.shapes_for(inputs))
         if inputs.dtype != self.weight.dtype and not (self.TAKES_INDICES or paddle.is_floating_point(inputs)):
-            inputs = inputs.astype(self.weight.dtype)  # pixels, counts, one-hot rows: what else could be meant
+            inputs = inputs.astype(self.weight.dtype)  # integers such as pixels, counts or one-hot rows
         outputs = self.compute(inputs)
         return outputs if self.act is None else self.act(outputs)
 
-    def materialise(self, shapes: Shapes) -> None:  # also while a program is being built
+    def materialise(self, shapes: Shapes) -> None:  # eagerly, also while a program is being built
         generator = np.random.default_rng(self.seed)
         zero = paddle.nn.initializer.Constant(0.0)
         with eager():
@@ -168,7 +168,8 @@ def _orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Genera
     """Return `[out, ...]` with orthonormal rows or columns, whichever are fewer, times `gain`; uniform among these."""
     rows, columns = shape[0], prod(shape[1:])
     tall, triangle = np.linalg.qr(generator.normal(size=(max(rows, columns), min(rows, columns))))
-    tall *= np.sign(np.diag(triangle))  # QR fixes the signs; undone, the distribution is uniform (Mezzadri 2007)
+    # undoing the signs that QR fixes makes the distribution uniform (Mezzadri 2007)
+    tall *= np.sign(np.diag(triangle))
     return gain * (tall if rows >= columns else tall.T).reshape(shape)
 
 
@@ -179,7 +180,7 @@ class Fc(contract.Fc, LazyLayer):
         if inputs.ndim != self.num_flatten_dims + 1:
             inputs = paddle.flatten(inputs, start_axis=self.num_flatten_dims)
         if self.num_flatten_dims == 1 and self.bias is not None:
-            # Faster than F.linear, forth and back. (paddle.addmm is faster still, but ends the process where the bias
+            # Faster than F.linear in both passes. (paddle.addmm is faster still, but aborts the process if the bias
             # needs no gradient, as in paddle.grad by the inputs; 3.3.1.)
             outputs: Tensor = paddle.matmul(inputs, self.weight) + self.bias  # type: ignore[no-untyped-call]  # paddle's
             return outputs

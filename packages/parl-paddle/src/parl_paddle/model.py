@@ -19,13 +19,13 @@ from parl_paddle.layers import LazyLayer
 
 __all__ = ["Model"]
 
-# Of layers whose weights PyTorch, whose names and layouts are the shared ones, calls otherwise.
+# Names of weights that differ from PyTorch's, by layer; PyTorch's names and layouts are those of checkpoints.
 _PORTABLE_NAMES = {"_mean": "running_mean", "_variance": "running_var"}
-_COUNTER = ".num_batches_tracked"  # of PyTorch's batch normalisation; paddle's has none
+_COUNTER = ".num_batches_tracked"  # a buffer of PyTorch's batch normalisation that paddle's does not have
 
 
 class _NoTensorYet:
-    """Stands for a parameter of a lazily shaped layer that has not seen a batch."""
+    """Placeholder for a parameter of a lazily shaped layer that has not processed a batch."""
 
     shape = ()
 
@@ -37,8 +37,9 @@ class Model(paddle.nn.Layer, contract.Model):
     CONTAINERS: ClassVar[str] = "paddle.nn.LayerList or paddle.nn.LayerDict"
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
-        # A subclass need not call super().__init__(), so what paddle needs before the first layer is set up here.
-        del args, kwargs  # they are for __init__
+        # A subclass need not call super().__init__(), so the state that paddle needs before the first layer is set up
+        # here.
+        del args, kwargs  # the arguments are those of __init__
         self: Self = super().__new__(cls)
         paddle.nn.Layer.__init__(self)
         self._model_id = self._fresh_id()
@@ -50,7 +51,7 @@ class Model(paddle.nn.Layer, contract.Model):
             self._model_id = model_id
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Paddle gives unpickled tensors names that another tensor may have; programs tell their parameters by name.
+        # Paddle gives unpickled tensors names that other tensors may have, and programs identify parameters by name.
         super().__setstate__(state)
         for name, tensor in self._named_tensors().items():
             if tensor is not _NO_TENSOR_YET:
@@ -92,7 +93,7 @@ class Model(paddle.nn.Layer, contract.Model):
         return {name: parameter for name, parameter in self.named_parameters() if not parameter.stop_gradient}
 
     def _named_tensors(self) -> dict[str, Any]:
-        # Recurrent layers list the same tensor under two names; the first is the one that PyTorch has as well.
+        # Recurrent layers list the same tensor under two names; the first is also PyTorch's.
         named: dict[str, Any] = {}
         seen: set[int] = set()
         for prefix, layer in self.named_sublayers(include_self=True):
@@ -120,21 +121,21 @@ class Model(paddle.nn.Layer, contract.Model):
                 elif in_program() and decay < 1.0:
                     overwrite(old, decay * operand(old) + (1.0 - decay) * operand(new))
                 elif decay < 1.0:
-                    # Three passes in place take half the time of lerp_ and of forming decay * old + (1 - decay) * new.
+                    # Three passes in place take half the time of lerp_ and of decay * old + (1 - decay) * new.
                     old.scale_(decay / (1.0 - decay))
                     old.add_(new)
                     old.scale_(1.0 - decay)
 
     def _passing_buffers(self, layer: paddle.nn.Layer) -> dict[str, Any]:
-        # Paddle makes such a buffer of each tensor that is assigned to an attribute.
-        held = list(layer._buffers.items())  # a copy: another thread may set one meanwhile
+        # Paddle makes such a buffer from each tensor that is assigned to an attribute.
+        held = list(layer._buffers.items())  # a copy, because another thread may add one meanwhile
         return {name: value for name, value in held if name in layer._non_persistable_buffer_names_set}
 
     def _waiting(self) -> list[str]:
         return [f"{prefix}.{name}" for prefix, layer in self._lazy_layers().items() for name in layer.waiting]
 
     def _transposed(self) -> set[str]:
-        """Return the names of the weights that PyTorch keeps the other way round."""
+        """Return the names of the weights that are transposed in PyTorch."""
         return {
             f"{prefix}.weight" if prefix else "weight"
             for prefix, layer in self.named_sublayers(include_self=True)
@@ -153,7 +154,7 @@ class Model(paddle.nn.Layer, contract.Model):
         theirs_to_ours = {theirs: ours for ours, theirs in _PORTABLE_NAMES.items()}
         converted: Weights = {}
         for name, array in weights.items():
-            # Only paddle's own layers have names of their own; those of parl.layers are the shared ones.
+            # Only paddle's own layers have other names; those of parl.layers are the same on both backends.
             own = name if name in known else _renamed(name, theirs_to_ours)
             if own.endswith(_COUNTER) and own not in known:
                 continue

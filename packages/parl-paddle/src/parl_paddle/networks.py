@@ -105,7 +105,7 @@ class _Recurrent(nn.Layer):
 
 
 class _Cell(nn.Layer):
-    """A recurrent layer of paddle that can be copied, pickled and exported: its state of dropout has a place."""
+    """A recurrent layer of paddle that can be copied, pickled and exported, because its dropout state has a place."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, size, **_start())  # type: ignore[arg-type]  # of paddle's layer beside it

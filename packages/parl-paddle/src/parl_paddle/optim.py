@@ -23,11 +23,11 @@ from parl_paddle.model import Model
 
 __all__ = ["Adam", "FrameworkOptimizer", "accessor_of_optimizer"]
 
-_ops: Any = paddle._C_ops  # their types do not know that a tensor may be missing
+_ops: Any = paddle._C_ops  # paddle's types do not say that a tensor may be missing
 
 _BETA1, _BETA2 = 0.9, 0.999
 _MOMENTS = ("moment1", "moment2")
-_REDUCED = (paddle.float16, paddle.bfloat16)  # their moments are kept in float32
+_REDUCED = (paddle.float16, paddle.bfloat16)  # dtypes whose moments are kept in float32
 
 
 class Adam(contract.Optimizer):
@@ -99,7 +99,7 @@ class Adam(contract.Optimizer):
         self._restore_rate(state)
         if steps:
             self._all_slots()
-        for name, slot in self._slots.items():  # into the tensors that are there: programs hold on to them
+        for name, slot in self._slots.items():  # into the existing tensors, because programs refer to them
             if name in steps:
                 slot.load(moment1[name], moment2[name], int(steps[name]))
             else:
@@ -128,7 +128,7 @@ class Adam(contract.Optimizer):
         return list(self._named().values())
 
     def _all_slots(self) -> dict[str, _Slot]:
-        """Return the states of the parameters with shapes; layers that no batch has run through yet are asked again."""
+        """Return the states of the parameters with shapes; lazily shaped layers may get theirs later."""
         if self._slots and not self._waits:
             return self._slots
         with eager():
@@ -179,8 +179,8 @@ class _Slot:
         return cls(parameter, **named)
 
     def step(self, gradient: Tensor, rate: Tensor, eps: float) -> None:
-        # The kernel that paddle.optimizer.Adam calls. Called directly it saves a fifth of a small network's update, and
-        # the state is ours: paddle's own finds it again only by generated names.
+        # The kernel that paddle.optimizer.Adam calls. A direct call saves a fifth of a small network's update and keeps
+        # the state here; paddle's class finds its state only by generated names.
         _ops.adam_(
             self.parameter,
             gradient,
@@ -205,7 +205,8 @@ class _Slot:
 
     def load(self, moment1: Any, moment2: Any, steps: int) -> None:
         dtype = to_array(self.moment1).dtype
-        # Multiplied up as the kernel does, so that what follows is equal bit by bit; after so many both are long 0.
+        # Multiplied step by step as in the kernel, so that later steps are equal bit by bit; after this many steps,
+        # both have long been 0.
         factors = np.ones((min(steps, 200_000) + 1, 1), dtype)
         powers = [np.cumprod(factors * dtype.type(beta), axis=0)[-1] for beta in (_BETA1, _BETA2)]
         values = (moment1, moment2, *powers, np.asarray([steps]))
@@ -263,15 +264,17 @@ class FrameworkOptimizer(contract.FrameworkOptimizer):
 def accessor_of_optimizer(optimizer: Any) -> StateAccessor:
     """Return the functions that read and write the state of one of paddle's own optimizers.
 
-    Paddle finds a parameter's state again by the parameter's name, which counts the layers that the process has made.
-    Saved are the parameters' places in the optimizer's list instead, so that another process or a second model goes on.
+    Paddle finds the state of a parameter by the parameter's name, which counts the layers made by the process. The
+    saved state uses the parameters' positions in the optimizer's list instead, so that another process or a second
+    model can continue.
     """
     places = {parameter.name: f"parameters.{index}." for index, parameter in enumerate(_parameters_of(optimizer))}
     names = {place: name for name, place in places.items()}
 
     def get() -> dict[str, Any]:
         state = _renamed(optimizer.state_dict(), places)
-        if isinstance(optimizer._learning_rate, float):  # which paddle leaves out, unlike that of a scheduler
+        # paddle leaves out a constant rate, unlike the state of a scheduler
+        if isinstance(optimizer._learning_rate, float):
             state["learning_rate"] = optimizer.get_lr()
         return state
 
@@ -330,6 +333,6 @@ def _gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None
 
 
 def _with_name(tensor: Tensor, name: str) -> Tensor:
-    # A program knows the tensors that become its parameters by name.
+    # A program identifies the tensors that become its parameters by name.
     tensor.name = unique_name.generate(name)
     return tensor

@@ -28,12 +28,12 @@ def set_random_state(states: Mapping[str, NDArray[Any]]) -> None:
     """Restore states that `get_random_state` returned; states of GPUs that this machine does not have are left out."""
     for name, generator in _generators().items():
         if f"{name}/numbers" in states:
-            _go_on(generator, {part: states[f"{name}/{part}"] for part in ("numbers", "engine")})
+            _restore(generator, {part: states[f"{name}/{part}"] for part in ("numbers", "engine")})
 
 
 def accessor_of_generator(generator: Any) -> StateAccessor:
     """Return an object that reads and writes the state of one generator."""
-    return StateAccessor(lambda: _state(generator), lambda state: _go_on(generator, state))
+    return StateAccessor(lambda: _state(generator), lambda state: _restore(generator, state))
 
 
 def _state(generator: Any) -> dict[str, NDArray[Any]]:
@@ -41,11 +41,11 @@ def _state(generator: Any) -> dict[str, NDArray[Any]]:
     return {"numbers": np.array(numbers, np.int64), "engine": np.array(engine, np.uint8)}
 
 
-def _go_on(generator: Any, saved: Mapping[str, NDArray[Any]]) -> None:
+def _restore(generator: Any, saved: Mapping[str, NDArray[Any]]) -> None:
     present = generator.get_state()
-    device, *_ = present.__getstate__()  # a generator of a GPU may have been saved, which this machine does not have
+    device, *_ = present.__getstate__()  # the saved generator may belong to a GPU that this machine does not have
     kind: Any = type(present)
-    state = kind.__new__(kind)  # a new one, because the state that is there belongs to the generator
+    state = kind.__new__(kind)  # a new object, because the present one belongs to the generator
     state.__setstate__((device, *saved["numbers"].tolist()[1:], saved["engine"].tolist()))
     generator.set_state(state)
 

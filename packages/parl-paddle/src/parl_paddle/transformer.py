@@ -15,7 +15,7 @@ __all__ = ["TrajectoryTransformer"]
 
 
 def _start() -> nn.initializer.Normal:
-    return nn.initializer.Normal(std=0.02)  # as GPT-2 starts
+    return nn.initializer.Normal(std=0.02)  # the initial standard deviation of GPT-2
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

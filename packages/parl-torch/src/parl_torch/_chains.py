@@ -3,8 +3,8 @@
     loss(batch) ─────> graph ────────> backward ────────┐
     slopes(batch) ──> Chain.forward ──> Chain.backward ─┴─> gradients ──> Adam's fused kernel
 
-For small networks, autograd takes as long to record and follow a graph as the arithmetic takes. Which models are chains
-is decided in `parl_core._small_networks`. Autograd is still used for all others, and for hooks, frozen or shared
+For small networks, autograd takes as long to record and follow a graph as the arithmetic itself. Which models are
+chains is decided in `parl_core._small_networks`. Autograd is still used for all others, and for hooks, frozen or shared
 parameters, and the losses and algorithms of users. The results are those of autograd up to rounding; parameters, their
 `grad` and the optimizer's state are the same tensors.
 """
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 LossReader = Callable[[], tuple[Tensor, dict[str, Tensor]]] | None
-"""Returns what a loss does; None where a batch needs the loss itself."""
+"""Function that returns the results of a loss; None if a batch needs the loss itself."""
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
 _relu_backward = torch.ops.aten.threshold_backward.grad_input._op
@@ -43,8 +43,7 @@ _elu_backward = torch.ops.aten.elu_backward.grad_input._op
 _attached = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks", "requires_grad")
 
 _NARROW, _TALL = 16, 256
-"""BLAS takes half as long for the transposed gradient of a layer with fewer inputs, in tall batches with twice as
-many."""
+"""Number of inputs below which BLAS is twice as fast for a layer's transposed gradient; twice that in tall batches."""
 
 
 class Network(NamedTuple):
@@ -54,7 +53,7 @@ class Network(NamedTuple):
         model: The model.
         methods: Names of its methods.
         learns: True if the loss trains their layers.
-        of_actions: True if the methods take observations and actions, side by side in the first layer.
+        of_actions: True if the methods take observations and actions, which the first layer receives joined.
     """
 
     model: Any
@@ -109,7 +108,7 @@ class Chain:
             if activation == "relu":
                 torch.relu_(inputs)
             elif activation == "tanh":
-                values = inputs.numpy()  # whose tanh takes a sixth of PyTorch's
+                values = inputs.numpy()  # numpy's tanh takes a sixth of the time of PyTorch's
                 np.tanh(values, out=values)
             elif activation == "elu":
                 F.elu_(inputs, alpha)
@@ -264,7 +263,7 @@ class Plan:
         return type(None), ()
 
     def _lay_out(self, forks: Sequence[Fork], learns: Sequence[bool], parameters: Sequence[Tensor]) -> None:
-        """Give the gradients of all chains that learn one block of memory, unless layers are shared otherwise."""
+        """Place the gradients of all trained chains in one block of memory, unless layers are shared in another way."""
         chains = [chain for each, yes in zip(forks, learns, strict=True) if yes for chain in each.chains]
         trained = [part for chain in chains for part in chain.parameters]
         others = [part for each in forks for chain in each.chains if chain not in chains for part in chain.parameters]

@@ -25,8 +25,8 @@ Loss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
 _is_trained = operator.attrgetter("requires_grad")
 
-# With each shape of batch and each set of frozen parameters: the first compiles, and once in a while the next one, too.
-# Later calls do not tell the compiler to follow gradients, which costs a tenth of a small update.
+# Number of calls that may compile, for each shape of batch and each set of frozen parameters: the first, and sometimes
+# the second. Later calls skip the instruction to follow gradients, which would cost a tenth of a small update.
 _CALLS_THAT_COMPILE = 8
 
 
@@ -81,14 +81,15 @@ class CompiledGradients:
             gradients = gradients_of(loss, leaves)
             return loss.detach(), {name: figure.detach() for name, figure in figures.items()}, gradients
 
-        # The compiler keeps what it has compiled, up to a limit, with the code object, which all closures share.
+        # The compiler stores compiled code, up to a limit, with the code object, which all closures share.
         code = figures_and_gradients.__code__
         figures_and_gradients.__code__ = code.replace(co_name=getattr(losses, "__name__", code.co_name))
         self._run = torch.compile(figures_and_gradients, mode="reduce-overhead" if self._captures else "default")
 
     def __call__(self, *batch: Any) -> tuple[Tensor, dict[str, Tensor], list[Tensor | None]]:
         """Return loss and figures, detached, and the result of `gradients_of`."""
-        # Numbers that change, as schedules do, must not be constants of the graph: each new one would compile again.
+        # Numbers that change, such as those of schedules, must not be constants of the graph: each new value would
+        # compile again.
         batch = tuple(self._like.new_full((), part) if isinstance(part, float) else part for part in batch)
         case = tuple(map(_shapes, batch)), tuple(map(_is_trained, self._leaves))
         calls = self._calls.get(case, 0)
@@ -103,7 +104,7 @@ class CompiledGradients:
             return self._run(*batch)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         loss, figures, gradients = self._run(*batch)
-        # The next replay overwrites what this one returned; the gradients are used up before it.
+        # The next replay overwrites these results; the gradients are used before it.
         return loss.clone(), {name: figure.clone() for name, figure in figures.items()}, gradients
 
 

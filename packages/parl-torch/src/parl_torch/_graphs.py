@@ -60,7 +60,7 @@ class _Torch(Framework):
 
     def choose(self, logits: NDArray[Any], log_probabilities: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002
         probabilities = np.exp(log_probabilities)
-        # As torch.multinomial does: the first of waiting times that are exponential, with these rates.
+        # As in torch.multinomial: the first of exponential waiting times with these rates.
         waiting = np.empty_like(probabilities)
         torch.from_numpy(waiting).exponential_()
         return np.asarray((probabilities / waiting).argmax(1))
@@ -94,7 +94,7 @@ def _is_array(parameter: Tensor) -> bool:
 
 
 def _are_inputs(node: Any, probes: list[Tensor]) -> bool:
-    """Return whether a node stands for the inputs: the only one, or all of them side by side."""
+    """Return whether a node represents the inputs: a single one, or all of them joined."""
     if len(probes) == 1:
         return getattr(node, "variable", None) is probes[0]
     if node is None or node.name() != "CatBackward0":

@@ -4,8 +4,8 @@
     n       = tanh(inputs' part + r * hidden state's part)
     h_t     = n + z * (h_tm1 - n)
 
-PyTorch's layer records a dozen operations a step and follows them back one by one. Here, all that does not depend on
-the step before is one product for all steps; the way back is three operations a step.
+PyTorch's layer records a dozen operations per step and differentiates them one by one. Here, one product for all steps
+computes everything that does not depend on the previous step; the backward pass takes three operations per step.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ class GRULayer(nn.GRU):
             inputs: `[rows, T, size]`.
             hidden: The state before the first step, `[1, rows, size]`.
         """
-        # PyTorch's is as fast for one step, and the one that transforms, modes and programs of a trace can follow.
+        # PyTorch's layer is as fast for one step, and transforms, modes and traces can follow it.
         if inputs.shape[1] == 1 or inputs.device.type != "cpu" or is_followed():
             found: tuple[Tensor, Tensor] = super().forward(inputs, hidden)
             return found
@@ -69,13 +69,13 @@ class _Unrolled(torch.autograd.Function):
             values.addcmul_(resets[t], change).tanh_()
             torch.lerp(values, state[t], updates[t], out=state[t + 1])
         ctx.save_for_backward(inputs, hidden, *weights, both, new, to_new, states)
-        return states[1:].clone()  # which callers may write over
+        return states[1:].clone()  # callers may overwrite it
 
     @staticmethod
     @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # PyTorch leaves it untyped
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
         inputs, hidden, weight_ih, weight_hh, bias_ih, bias_hh, both, new, to_new, states = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the gradient is to be differentiated again
+        if torch.is_grad_enabled():  # the gradient itself will be differentiated
             given = (inputs, hidden, weight_ih, weight_hh, bias_ih, bias_hh)
             outputs, _ = torch.gru(inputs, hidden.unsqueeze(0), given[2:], True, 1, 0.0, True, False, False)
             asked = [part for part, wanted in zip(given, ctx.needs_input_grad, strict=True) if wanted]
@@ -84,7 +84,7 @@ class _Unrolled(torch.autograd.Function):
         steps, rows, size = inputs.shape
         reset, update = torch.split(both, size, 2)
         before = states[:-1]
-        # By how much the slope of an output changes that of each gate before its nonlinearity.
+        # Derivatives of an output by the input of each gate's nonlinearity.
         by_new = (1.0 - update).mul_(1.0 - new.square())
         by_gates = new.new_empty(steps, rows, 3 * size)
         by_reset, by_update, by_recurrent = torch.split(by_gates, size, 2)

@@ -4,9 +4,9 @@
     features of all agents      [n, in] ─────────┼─> one product each ──> activation ──> other layers
     number of each agent, one-hot ───────────────┘
 
-What is the same for all agents, such as the global state, is multiplied once for all of them, and the numbers of the
-agents are not multiplied at all, because each selects a column of the weights. Other values are changed in place, as
-memory that the processor's cache does not hold takes longer than the arithmetic.
+Features that are the same for all agents, such as the global state, are multiplied once for all of them. The numbers of
+the agents are not multiplied at all, because each selects a column of the weights. Other values are changed in place,
+because memory outside the processor's cache takes longer than the arithmetic.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ ACTIVATIONS = (None, "relu", "tanh")
 """The activations of the layers."""
 
 _NARROW = 16
-"""Outputs up to which BLAS is faster with the rows of a gradient as long as the layer's inputs."""
+"""Number of outputs up to which BLAS is faster if a row of the gradient is as long as the layer's inputs."""
 
 
 class Shape(NamedTuple):
@@ -86,7 +86,7 @@ class _ManyRows(torch.autograd.Function):
         activations, agents, has_numbers = shape
         tensors, kept = ctx.saved_tensors[: len(wanted)], ctx.saved_tensors[len(wanted) :]
         features, (weights, biases) = tensors[:count], _by_kind(tensors[count:])
-        if torch.is_grad_enabled():  # the gradient is to be differentiated again
+        if torch.is_grad_enabled():  # the gradient itself will be differentiated
             asked = [tensor for tensor, wants in zip(tensors, wanted, strict=True) if wants]
             outputs = _composed(shape, features, weights, biases)
             found = iter(torch.autograd.grad(outputs, asked, slopes, create_graph=True))
@@ -121,7 +121,7 @@ def _by_kind(parameters: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[T
 
 
 def _first_layer(shape: Shape, features: Sequence[Tensor], weight: Tensor, bias: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Return the weights of each of the features, and what each agent's outputs begin with, `[agents, out]`."""
+    """Return the weights of each of the features, and the constant part of each agent's outputs, `[agents, out]`."""
     widths = [part.shape[-1] for part in features]
     if not shape.has_numbers:
         return list(torch.split(weight, widths, 1)), bias.repeat(shape.agents, 1)
@@ -164,7 +164,7 @@ def _slope_before(slope: Tensor, outputs: Tensor, activation: str | None, scratc
 
 
 def _composed(shape: Shape, features: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
-    """Return the same outputs, of operations that autograd follows to any order."""
+    """Return the same outputs, composed of operations that autograd can differentiate to any order."""
     sides = [part if part.dim() == 3 else part.unsqueeze(1).expand(-1, shape.agents, -1) for part in features]
     if shape.has_numbers:
         numbers = torch.eye(shape.agents, dtype=sides[0].dtype)

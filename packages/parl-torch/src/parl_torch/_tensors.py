@@ -31,14 +31,14 @@ SMALL = 2**20
 times."""
 
 _FEW_CHANNELS = 4
-"""Number of channels up to which it is faster to copy one after the other."""
+"""Number of channels up to which copying them one by one is faster."""
 
-_threads: dict[str, int] = {}  # of the process, like PyTorch's number of threads itself
+_threads: dict[str, int] = {}  # one per process, like PyTorch's number of threads itself
 
 _KEPT = 2**30
-_LARGEST = 2**27  # bytes of a block; the largest of an update with 320 stacks of frames has 36 MB
-_MOST_OF_OLDER_GLIBC = 2**25  # bytes of a block; 2.34 and before refuse more
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's `mallopt`
+_LARGEST = 2**27  # size of a block in bytes; the largest in an update with 320 stacks of frames has 36 MB
+_MOST_OF_OLDER_GLIBC = 2**25  # size of a block in bytes; glibc 2.34 and earlier refuse larger values
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's `mallopt`
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -147,7 +147,7 @@ def to_tensor(values: Any, device: torch.device, float_dtype: torch.dtype = torc
         return shared.to(device, float_dtype if shared.is_floating_point() else shared.dtype)
     array = np.asarray(values)
     if not array.flags.writeable or min(array.strides, default=0) < 0:
-        array = array.copy()  # PyTorch has neither read-only nor backwards tensors
+        array = array.copy()  # PyTorch has neither read-only tensors nor negative strides
     tensor = torch.from_numpy(array)
     if tensor.is_floating_point() and tensor.dtype != float_dtype:
         tensor = tensor.to(float_dtype)
@@ -176,7 +176,7 @@ def to_array(tensor: Tensor) -> NDArray[Any]:
     detached = tensor.detach()
     if detached.dtype == torch.bfloat16:
         detached = detached.float()
-    return np.array(detached.numpy(force=True))  # also where it is conjugate
+    return np.array(detached.numpy(force=True))  # also for conjugate views
 
 
 def is_followed() -> bool:

@@ -30,7 +30,7 @@ __all__ = ["Algorithm"]
 
 
 class Algorithm(contract.Algorithm):
-    model: Any  # parl_torch.model.Model, whose policy() and value() only its author's class has
+    model: Any  # a parl_torch.model.Model; `policy` and `value` exist only in the user's subclass
 
     FRAMEWORK: ClassVar[Framework] = TORCH
 
@@ -63,7 +63,7 @@ class Algorithm(contract.Algorithm):
 
     def _place(self, model: Any, device: torch.device) -> Any:
         if not isinstance(model, nn.Module):
-            first_method(model, ("forward",), type(self).__name__)  # whose message fits what is not a model
+            first_method(model, ("forward",), type(self).__name__)  # its message also fits objects that are no models
         if isinstance(model, Model):
             model._seed_lazy_layers()
         return model.to(device)
@@ -81,7 +81,7 @@ class Algorithm(contract.Algorithm):
         found: Tensor | None = self._found_parameter
         if found is None:
             for model in self._models().values():
-                # Moving a model or giving it shapes changes its parameters in place, so this one stays the right one.
+                # Moving a model or setting its shapes changes its parameters in place, so this one stays valid.
                 self._found_parameter = found = next(iter(model.parameters()), None)
                 break
         return found
@@ -108,7 +108,7 @@ class Algorithm(contract.Algorithm):
 
     def _tensor(self, array: Any) -> Tensor:
         parameter = self._found_parameter
-        if parameter is None:  # asked here, too, because a batch has many columns
+        if parameter is None:  # checked here as well, because a batch has many columns
             parameter = self._first_parameter()
         float_dtype = torch.float32 if parameter is None else parameter.dtype
         return to_tensor(array, self.device, float_dtype)
@@ -171,7 +171,7 @@ class Algorithm(contract.Algorithm):
             return None
         try:
             return to_array(tensor)
-        except TypeError:  # numpy has no such numbers, as those of 8 bits
+        except TypeError:  # dtypes that numpy does not have, such as floats of 8 bits
             return None
 
     def _is_generator(self, value: Any) -> bool:
@@ -219,6 +219,6 @@ class Algorithm(contract.Algorithm):
 
 
 def _widened(output: Any) -> Any:
-    if isinstance(output, tuple):  # of a policy and its value, the first may be a Gaussian
+    if isinstance(output, tuple):  # the policy of a (policy, value) pair may be a Gaussian
         return tuple(map(_widened, output))
     return output.float() if output.dtype == torch.bfloat16 else output

@@ -34,7 +34,7 @@ def join() -> Learners:
     """
     if distributed.is_available() and distributed.is_torchelastic_launched() and not distributed.is_initialized():
         distributed.init_process_group()
-        # A thread of gloo gives the last tensors back, and aborts where the interpreter has ended before that.
+        # A thread of gloo releases the last tensors, and aborts the process if the interpreter has already shut down.
         atexit.register(time.sleep, _LAST_WORK_S)
         if torch.cuda.is_available():
             torch.cuda.set_device(distributed.get_node_local_rank(0) % torch.cuda.device_count())
@@ -66,8 +66,9 @@ class SharedGradients:
         self._parallel: nn.Module | None = None
         self.at_backward = not any(hasattr(parameter, _REDUCED) for parameter in parameters)
         if self.at_backward:
-            # It is made when the first loss has been computed, from weights that must not change before its gradients.
-            # It leaves frozen parameters out for ever, which may be trained later.
+            # The wrapper is made after the first loss was computed; the weights must not change between that and its
+            # gradients. The wrapper ignores parameters that are frozen when it is made, although they may be trained
+            # later.
             frozen = [parameter for parameter in parameters if not parameter.requires_grad]
             for parameter in frozen:
                 parameter.requires_grad_(True)
@@ -106,7 +107,8 @@ class _Loss(nn.Module):
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         super().__init__()
         self.shared = nn.ParameterList(parameters)
-        # A loss may leave parameters out; one that each leaves out keeps the wrapper from warning of a vain search.
+        # A loss need not use every parameter. Because this one is never used, the wrapper does not warn that all were
+        # used.
         self.left_out = nn.Parameter(torch.zeros((), device=parameters[0].device))
 
     def forward(self, loss: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ def _program(pipeline: Pipeline, examples: Mapping[str, NDArray[Any]]) -> torch.
 
 
 def _remove_unused(model: nn.Module) -> None:
-    """Remove parameters that acting has given no shape, such as a critic's, and let no others ask for gradients."""
+    """Remove parameters without a shape, which acting does not use (such as a critic's), and freeze the others."""
     for layer in model.modules():
         for name, parameter in list(layer.named_parameters(recurse=False)):
             layer.register_parameter(name, None if is_lazy(parameter) else nn.Parameter(parameter, requires_grad=False))
@@ -143,7 +143,7 @@ def _write_onnx(pipeline: Pipeline, examples: Mapping[str, NDArray[Any]], path: 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Provide a context in which PyTorch's exporters do not talk of their own future."""
+    """Provide a context without the deprecation warnings of PyTorch's exporters."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     before = [logger.level for logger in loggers]
     for logger in loggers:

@@ -94,7 +94,7 @@ __all__ = [
 ]
 
 _MANY = 2**17
-"""Values from which another way to tanh is worth a node of ours in autograd's graph."""
+"""Number of values from which the faster tanh pays for a node of our own in autograd's graph."""
 
 
 class _Tanh(torch.autograd.Function):
@@ -116,7 +116,7 @@ class _Tanh(torch.autograd.Function):
 def _tanh(inputs: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() or inputs.numel() < _MANY:
         return torch.tanh(inputs)
-    # Subclasses may stand for values that are elsewhere.
+    # A subclass of Tensor may represent values that are stored elsewhere.
     is_array = type(inputs) is Tensor and inputs.device.type == "cpu" and inputs.dtype == torch.float32
     if not is_array or is_followed():
         return torch.tanh(inputs)
@@ -125,7 +125,8 @@ def _tanh(inputs: Tensor) -> Tensor:
 
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu_,  # the layer's own output; a second block of memory would cost SAC's updates 5 %
+    # in place, on the layer's own output: a second block of memory would slow SAC's updates by 5 %
+    "relu": torch.relu_,
     "sigmoid": torch.sigmoid,
     "softmax": partial(torch.softmax, dim=-1),
     "swish": F.silu,
@@ -153,7 +154,7 @@ class LazyLayer(nn.Module, contract.LazyLayer):
         if not self.shaped:
             self.materialise(self.shapes_for(inputs))
         if not (inputs.is_floating_point() or self.TAKES_INDICES):
-            inputs = inputs.to(self.weight.dtype)  # pixels, counts, one-hot rows: what else could be meant
+            inputs = inputs.to(self.weight.dtype)  # integers such as pixels, counts or one-hot rows
         outputs = self.compute(inputs)
         return outputs if self.act is None else self.act(outputs)
 
@@ -235,7 +236,7 @@ class BatchNorm(contract.BatchNorm, LazyLayer):
             self.weight,
             self.bias,
             training=self.training and not self.is_test,
-            momentum=1.0 - self.momentum,  # PyTorch counts the other way round
+            momentum=1.0 - self.momentum,  # PyTorch defines momentum the other way round
             eps=self.epsilon,
         )
 

@@ -22,11 +22,11 @@ from parl_torch._tensors import to_array
 
 __all__ = ["Model"]
 
-_COUNTER = "num_batches_tracked"  # of batch normalisation; other frameworks have none
+_COUNTER = "num_batches_tracked"  # a buffer of batch normalisation that other frameworks do not have
 
 
 class _SeededInitialisation:
-    """Draws the initial weights of one of PyTorch's lazily shaped layers from a seed, as those of `parl.layers`.
+    """Draws the initial weights of one of PyTorch's lazily shaped layers from a seed, as `parl.layers` do.
 
     Copies of the layer then begin with equal weights, whichever runs first.
     """
@@ -36,7 +36,7 @@ class _SeededInitialisation:
 
     def __call__(self, *inputs: Any, **options: Any) -> None:
         layer = self._layer
-        del layer.initialize_parameters  # which this call replaced
+        del layer.initialize_parameters  # this object replaced it for one call
         devices = {parameter.device.index for parameter in layer.parameters() if parameter.is_cuda}
         with torch.random.fork_rng(devices):
             torch.manual_seed(self._seed)
@@ -50,7 +50,8 @@ class Model(nn.Module, contract.Model):
     """The seeds that the initial weights of PyTorch's own lazily shaped layers are drawn from."""
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Model:
-        # A subclass need not call super().__init__(), so what PyTorch needs before the first layer is set up here.
+        # A subclass need not call super().__init__(), so the state that PyTorch needs before the first layer is set up
+        # here.
         model = super().__new__(cls)
         nn.Module.__init__(model)
         model._model_id = model._fresh_id()
@@ -66,7 +67,7 @@ class Model(nn.Module, contract.Model):
         memo[id(self)] = duplicate
         empty: Any = nn.UninitializedBuffer
         for buffer in self.buffers():
-            if is_lazy(buffer):  # which PyTorch cannot copy
+            if is_lazy(buffer):  # PyTorch cannot copy it
                 memo[id(buffer)] = empty(device=buffer.device, dtype=buffer.dtype)
         duplicate.__dict__.update(copy.deepcopy(self.__dict__, memo))
         duplicate.set_model_id(duplicate._fresh_id())
@@ -86,7 +87,7 @@ class Model(nn.Module, contract.Model):
     def _seed_lazy_layers(self) -> None:
         """Let PyTorch's lazily shaped layers that have no seed yet draw their initial weights from one of their own."""
         for name, layer in self.named_modules():
-            lazy: Any = layer  # PyTorch types these methods for itself alone
+            lazy: Any = layer  # PyTorch's types allow `nn.Module` only
             waits = isinstance(layer, LazyModuleMixin) and lazy.has_uninitialized_params()
             if waits and not isinstance(lazy.initialize_parameters, _SeededInitialisation):
                 seed = int(torch.randint(2**62, ()).item())
@@ -147,7 +148,8 @@ class Model(nn.Module, contract.Model):
     def _views_of(self, tensors: Mapping[str, Tensor]) -> contract.Weights | None:
         if not all(map(_is_viewed, tensors.values())):
             return None
-        lasting = set(map(id, (*self.parameters(), *self.buffers())))  # others are made when weights are asked for
+        # other tensors are made anew for each `get_weights`
+        lasting = set(map(id, (*self.parameters(), *self.buffers())))
         if not lasting.issuperset(map(id, tensors.values())):
             return None
         return {name: tensor.detach().numpy() for name, tensor in tensors.items()}
@@ -162,7 +164,7 @@ class Model(nn.Module, contract.Model):
         return {} if isinstance(layer, LazyModuleMixin) else super()._beside_weights(layer)
 
     def _passing_buffers(self, layer: nn.Module) -> dict[str, Any]:
-        held = list(layer._buffers.items())  # a copy: another thread may set one meanwhile
+        held = list(layer._buffers.items())  # a copy, because another thread may add one meanwhile
         return {name: value for name, value in held if name in layer._non_persistent_buffers_set}
 
     def _begins_as(self, other: contract.Model) -> bool:
@@ -182,7 +184,7 @@ class Model(nn.Module, contract.Model):
 
     def take_shapes_of(self, other: contract.Model) -> None:
         waiting = {name for name, tensor in self._named_tensors().items() if is_lazy(tensor)}
-        for prefix in self._lazy_layers():  # these draw their initial weights by themselves
+        for prefix in self._lazy_layers():  # these layers draw their initial weights themselves
             waiting = {name for name in waiting if not name.startswith(f"{prefix}.")}
         super().take_shapes_of(other)
         mine, theirs = self._named_tensors(), other._shaped_tensors()

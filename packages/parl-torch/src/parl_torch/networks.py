@@ -73,8 +73,8 @@ _MANY_ROWS = 1024
 def _divided(images: Tensor, span: float) -> Tensor:
     """Return images divided by a number, for learning with the channels of each pixel side by side in memory.
 
-    Convolutions on the CPU keep this layout in what they return. Their gradients need not reorder it then, as they do
-    with other layouts; to outputs alone it makes no difference.
+    Convolutions on the CPU keep this layout in their outputs. Their gradients are then computed without reordering,
+    which other layouts need; a forward pass alone takes the same time.
     """
     if is_followed() or not _is_in_memory(images):
         return images if span == 1.0 else images / span
@@ -160,7 +160,7 @@ def _constant(array: NDArray[Any], like: Tensor) -> Tensor:
 
 
 def _is_in_memory(tensor: Tensor) -> bool:
-    """Return whether a tensor holds its values in memory; subclasses may stand for values that are elsewhere."""
+    """Return whether a tensor holds its values in memory; a subclass may represent values that are stored elsewhere."""
     return type(tensor) is Tensor and tensor.device.type == "cpu"
 
 
@@ -195,7 +195,7 @@ class PerAgent(team_networks.PerAgent, nn.Module):
         return many_rows(shape, features, [part for layer in chain for part in (layer.weight, layer.bias)])
 
     def _chains(self) -> list[list[Any]]:
-        """Return the layers of each part; of a part that is not a chain of fully connected layers, none."""
+        """Return the layers of each part; an empty list for a part that is not a chain of fully connected layers."""
         chains = [[layer for layer in part.modules() if type(layer) not in (nn.Sequential, MLP)] for part in self.parts]
         every = [layer for chain in chains for layer in chain]
         if not all(type(layer) is layers.Fc and layer.shaped and layer.bias is not None for layer in every):

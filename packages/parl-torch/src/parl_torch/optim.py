@@ -31,7 +31,7 @@ _is_there = functools.partial(operator.is_not, None)
 
 _BETA1, _BETA2 = 0.9, 0.999  # Kingma & Ba 2015, algorithm 1
 
-# Up to so many numbers, copying all gradients side by side costs a CPU less than a call for each of them.
+# Up to this many numbers, one copy of all gradients into one array costs a CPU less than a call for each of them.
 _FEW = 2**14
 
 
@@ -97,13 +97,13 @@ class Adam(contract.Optimizer):
             loss = self._shared.announce(loss)
         for parameter in self._parameters:
             parameter.grad = None
-        # With a part, what only the loss runs through (critics, in an actor's step) gets no gradients of its own.
+        # An optimizer of a part computes no gradients of other parameters, such as the critic's in an actor's step.
         inputs = None if self._part is None else [one for one in self._parameters if one.requires_grad]
         loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         return self._step(list(map(_gradient, self._parameters)), rate)
 
     def _list_parameters(self) -> None:
-        """List the parameters that have shapes; layers that no batch has run through yet are asked again."""
+        """List the parameters that have shapes; the list is made again when lazily shaped layers get theirs."""
         named = list(self._named().values())
         known = [parameter for parameter in named if not is_lazy(parameter)]
         self._waits = len(known) < len(named)
@@ -120,13 +120,13 @@ class Adam(contract.Optimizer):
                 plan = self._plan(loss, batch)
         if plan is not None:
             rate = self._rate(lr)
-            with torch._C._InferenceMode(True):  # `torch.inference_mode` takes three times as long
+            with torch._C._InferenceMode(True):  # `torch.inference_mode` would take three times as long
                 figures_by_hand = plan(*batch)
                 if figures_by_hand is not None:
                     self._take(plan.reached, plan.gradients, rate, plan.flat)
             if figures_by_hand is not None:
-                return figures_by_hand()  # outside, so that one may compute with them as with any other tensors
-        if not (self._compiles and self._parameters):  # layers may take their shapes from the first batch
+                return figures_by_hand()  # outside of inference mode, so that they can be used like any other tensors
+        if not (self._compiles and self._parameters):  # layers may get their shapes from the first batch
             value, figures = loss(*batch)
             self.minimize(value, lr)
             for name, figure in figures.items():
@@ -172,7 +172,7 @@ class Adam(contract.Optimizer):
             reached: Whether each parameter has a gradient.
             gradients: The gradients of these parameters.
             lr: Learning rate.
-            joined: All gradients side by side, where they are.
+            joined: All gradients in one array, if they are stored so.
         """
         columns = self._columns
         if columns is None or columns.reached != reached:
@@ -181,7 +181,7 @@ class Adam(contract.Optimizer):
         if self._max_grad_norm is not None:
             norm = _global_norm(gradients, columns.flat_norm) if joined is None else torch.linalg.vector_norm(joined)
             divisor = (norm / self._max_grad_norm).clamp_min(1.0)
-            if divisor.dtype != torch.float32:  # the only one by which the kernel divides
+            if divisor.dtype != torch.float32:  # the kernel divides by this tensor only
                 torch._foreach_div_(gradients, divisor)
                 divisor = None
         for clock, one in columns.clocks:
@@ -236,10 +236,10 @@ class Adam(contract.Optimizer):
             for name in step
         }
 
-    @torch.inference_mode(mode=False)  # what is made here outlives the call
+    @torch.inference_mode(mode=False)  # these tensors outlive the call
     def _gathered(self, reached: list[bool]) -> _Columns:
         parameters: list[Tensor] = [parameter for parameter, hit in zip(self._parameters, reached, strict=True) if hit]
-        # These count on together from here; others that have shared their steps so far keep the old counter.
+        # These parameters share a counter from here on; those that shared it before and take no step keep the old one.
         clocks: dict[Any, Tensor] = {}
         for parameter in parameters:
             state = self._state.get(parameter)

@@ -33,15 +33,15 @@ def set_random_state(states: Mapping[str, NDArray[np.uint8]]) -> None:
 def accessor_of_generator(generator: torch.Generator) -> StateAccessor:
     """Return an object that reads and writes the state of one generator.
 
-    The generator of a CPU does not take the state of one of a GPU, nor the other way round: it keeps its own state
-    then, with a warning.
+    A generator of the CPU cannot take the state of one of a GPU, nor vice versa: it then keeps its own state and logs a
+    warning.
     """
 
-    def go_on(state: Tensor) -> None:
+    def restore(state: Tensor) -> None:
         if state.numel() == generator.get_state().numel():
             generator.set_state(state)
         else:
             where = generator.device
-            logger.warning("A generator on the %s keeps its state: the saved one is of another device", where)
+            logger.warning("A generator on the %s keeps its state, because the saved state is of another device", where)
 
-    return StateAccessor(generator.get_state, go_on)
+    return StateAccessor(generator.get_state, restore)

@@ -25,7 +25,7 @@ class DecisionTransformer(contract.DecisionTransformer, Algorithm):
 
     def _step(self, batch: Windows, rate: float) -> Tensor:
         parameters = list(self.model.parameters()) if self.weight_decay else []
-        with paddle.no_grad():  # of the weights as they are, so that the order of decay and step does not matter
+        with paddle.no_grad():  # of the weights before the step, so that the order of decay and step does not matter
             decays = [operand(parameter) * (rate * self.weight_decay) for parameter in parameters]
         loss, _ = self.loss(batch)
         self.optimizer.minimize(loss, rate)

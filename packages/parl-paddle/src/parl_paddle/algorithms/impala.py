@@ -71,7 +71,7 @@ class IMPALA(contract.IMPALA, Algorithm):
         """Return the values of the states that the steps led to, and their discounts: 0 after termination only."""
         with paddle.no_grad():
             fragments = value.reshape([-1, self.sample_batch_steps])
-            last = fragments[:, -1]  # in the place of what is not learned
+            last = fragments[:, -1]  # for columns that are not learned
             if batch.last_obs is not None:
                 last = self.value(self._features(batch.last_obs, batch.last_state, None))
             value_t = paddle.concat([fragments[:, 1:], last.unsqueeze(1)], axis=1).reshape([-1])

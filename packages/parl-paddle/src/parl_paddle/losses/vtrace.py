@@ -41,7 +41,7 @@ def vtrace(
     ratio_t = log_ratio_t.exp()
     delta_t = ratio_t.clip(max=clip_rho) * (r_t + discount_t * v_t - v_tm1)
     trace_t = discount_t * ratio_t.clip(max=1.0) * same_episode_t
-    corrections = paddle.unbind(delta_t)  # vs - V, from the last step back
+    corrections = paddle.unbind(delta_t)  # vs - V, computed from the last step backwards
     traces = paddle.unbind(trace_t)
     for t in reversed(range(len(corrections) - 1)):
         corrections[t] = corrections[t] + traces[t] * corrections[t + 1]

@@ -24,7 +24,7 @@ def critic_slopes(critics: Fork, batch: Transitions, gamma: float, v_t: Tensor) 
     """Compute the gradients of the critics' mean(weights * (target - value)**2).
 
     Args:
-        critics: One, or several of equal targets.
+        critics: One critic, or several with equal targets.
         batch: Tensors.
         gamma: Discount of one step where the batch has none.
         v_t: Values `[batch]` that the target is bootstrapped from.

@@ -21,7 +21,7 @@ __all__ = ["DDQN", "DQN", "ApeX", "OfflineQ"]
 
 @functools.lru_cache(maxsize=64)
 def _number(value: float, dtype: torch.dtype) -> Tensor:
-    """Return a number as a tensor, which PyTorch would make anew for each operation."""
+    """Return a number as a tensor, because PyTorch would convert it again in each operation."""
     return torch.tensor(value, dtype=dtype, device="cpu")
 
 
@@ -44,7 +44,8 @@ def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> L
         v_t = q_t.gather(1, best).squeeze(1)
     else:
         v_t = q_t.amax(1)
-    v_t.addcmul_(terminal, v_t, value=-1.0)  # unlike a keyword, a number as operand would become a tensor first
+    # a number as an operand, unlike one as a keyword, would first become a tensor
+    v_t.addcmul_(terminal, v_t, value=-1.0)
     if batch.discount is None:
         td_error = torch.add(r_t, v_t, alpha=algorithm.gamma)
     else:

@@ -25,7 +25,7 @@ class DecisionTransformer(contract.DecisionTransformer, Algorithm):
         parameters = list(self.model.parameters())
         before = [parameter.detach().clone() for parameter in parameters] if self.weight_decay else []
         self.optimizer.minimize(loss, rate)
-        if before:  # of the weights as they were, so that the order of decay and step does not matter
+        if before:  # of the weights before the step, so that the order of decay and step does not matter
             with torch.no_grad():
                 torch._foreach_sub_(parameters, before, alpha=rate * self.weight_decay)
         return loss.detach()

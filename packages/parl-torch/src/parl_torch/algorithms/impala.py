@@ -79,7 +79,7 @@ class IMPALA(contract.IMPALA, Algorithm):
         return joined_sum(loss), {**figures, "kl": behaviour.kl(policy).mean()}
 
     def _behaviour(self, numbers: Tensor) -> Any:
-        """Return the distribution that acted, of the numbers that were sent."""
+        """Return the distribution of the policy that acted, from its parameters."""
         if not self.actions.continuous:
             return CategoricalDistribution(numbers)
         mean, log_std = numbers.chunk(2, dim=-1)
@@ -94,7 +94,7 @@ class IMPALA(contract.IMPALA, Algorithm):
         return steps if batch.last_obs is not None else steps[:-1]
 
     def _begins(self, done: Tensor) -> Tensor:
-        """Return a mask of the first steps of episodes: those behind the end of an episode, in each fragment."""
+        """Return a mask of the first steps of episodes in each fragment: those that follow the end of an episode."""
         by_fragment = done.reshape(-1, self.sample_batch_steps)
         return torch.cat([torch.zeros_like(by_fragment[:, :1]), by_fragment[:, :-1]], dim=1).reshape(-1)
 
@@ -112,7 +112,7 @@ class IMPALA(contract.IMPALA, Algorithm):
         """
         done = batch.done.to(value.dtype)
         fragments = value.reshape(-1, self.sample_batch_steps)
-        last = fragments[:, -1]  # in the place of what is not learned
+        last = fragments[:, -1]  # for columns that are not learned
         if batch.last_obs is not None:
             last = value_of(batch.last_obs, batch.last_state)
         value_t = torch.cat([fragments[:, 1:], last.unsqueeze(1)], dim=1).reshape(-1)

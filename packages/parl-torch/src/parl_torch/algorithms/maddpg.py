@@ -69,7 +69,7 @@ class MADDPG(contract.MADDPG, Algorithm):
         hard = _one_hot(logits.argmax(2), logits.shape[2], logits.dtype)
         if not relaxed:
             return hard
-        by_choice = logits.movedim(2, 0).contiguous()  # along the last axis, few numbers take five times as long
+        by_choice = logits.movedim(2, 0).contiguous()  # along a short last axis this takes five times as long
         soft = torch.softmax(by_choice / self.temperature, dim=0).movedim(0, 2)
         return hard + soft - soft.detach()
 

@@ -82,7 +82,7 @@ def proximal_slopes(
     log_prob_old, advantage, value_old, return_ = behaviour
     log_ratio = log_prob - log_prob_old
     ratio = log_ratio.exp()
-    gain = ratio * advantage  # also its own derivative by log_prob
+    gain = ratio * advantage  # it is also its own derivative by log_prob
     limit = advantage + clip * advantage.abs()  # (1 + clip) * adv where adv > 0, else (1 - clip) * adv
     by_log_prob = gain.masked_fill(gain > limit, 0.0)
 
@@ -98,7 +98,7 @@ def proximal_slopes(
     outside = (moved.abs() > clip).to(ratio.dtype)
     columns = (0.5 * square, -torch.minimum(gain, limit), entropy, moved - log_ratio, outside)
     share = 1.0 / len(log_prob)
-    figures = torch.stack(columns).sum(dim=1).mul_(share)  # the means
+    figures = torch.stack(columns).sum(dim=1).mul_(share)  # means over the batch
     value_loss, policy_loss, mean_entropy, *_ = figures.unbind()
     loss = policy_loss + value_coef * value_loss - entropy_coef * mean_entropy
     return loss, figures, by_log_prob, error
@@ -137,7 +137,8 @@ class _Proximal(Function):
     def backward(ctx: Any, by_loss: Tensor, _: None) -> tuple[Tensor | None, ...]:
         by_log_prob, error, *inputs = ctx.saved_tensors
         value_coef, entropy_coef = ctx.coefs
-        if torch.is_grad_enabled():  # of `create_graph=True`: what was computed above knows no derivative of its own
+        # for `create_graph=True`: the gradients computed above have no derivatives of their own
+        if torch.is_grad_enabled():
             loss = _composed(inputs, ctx.clips, ctx.coefs)
             wanted = ctx.needs_input_grad[:3]
             asked = [part for part, want in zip(inputs, wanted, strict=False) if want]
@@ -149,7 +150,7 @@ class _Proximal(Function):
 
 
 def _composed(inputs: Sequence[Tensor], clips: tuple[float, bool], coefs: tuple[float, float]) -> Tensor:
-    """Return the same loss, of operations that autograd follows to any order."""
+    """Return the same loss, composed of operations that autograd can differentiate to any order."""
     log_prob, entropy, value, log_prob_old, advantage, value_old, return_ = inputs
     clip, clips_value = clips
     value_coef, entropy_coef = coefs

@@ -48,9 +48,9 @@ def vtrace(
 
 def _scanned(delta_t: Tensor, trace_t: Tensor) -> Tensor:
     """Return vs - V, from the last step back."""
-    if _is_of_the_host(delta_t):  # of so small rows, numpy takes half the time
+    if _is_of_the_host(delta_t):  # numpy takes half the time for such small rows
         sums, traces = delta_t.contiguous().numpy(), trace_t.contiguous().numpy()
-        with np.errstate(invalid="ignore", over="ignore"):  # of infinite rewards, as the framework takes them
+        with np.errstate(invalid="ignore", over="ignore"):  # infinite rewards are allowed, as in the framework
             for t in range(len(sums) - 2, -1, -1):
                 sums[t] += traces[t] * sums[t + 1]
         return torch.from_numpy(sums)
