@@ -34,7 +34,7 @@ GROUPS = 8
 
 
 class Memory:
-    """A replay memory in an actor: it draws a batch and takes the priorities of the one before."""
+    """A replay memory in an actor, which draws a batch and updates the priorities of the previous one."""
 
     def __init__(self, size: int, numbers: int) -> None:
         self._memory = filled(size, numbers)
@@ -56,7 +56,7 @@ def filled(size: int, numbers: int) -> ReplayMemory:
 
 @dataclass
 class Waiting:
-    """Makes CartPole with a step that takes longer, as simulators do: the core works, it does not sleep."""
+    """Makes CartPole with slower steps, as simulators have; the delay is computation, not sleep."""
 
     wait_ms: float
 
@@ -93,7 +93,7 @@ def main() -> None:
 @click.option("--size", default=200_000)
 @click.option("--batches", default=300)
 def memory(size: int, batches: int) -> None:
-    """Time a draw with the update of the last batch's priorities, here and in an actor, asked for one batch ahead."""
+    """Time a draw and an update of priorities: in this process, in an actor, and prefetched from an actor."""
     print("| numbers of an observation | batch | here, ms | in an actor, ms | in an actor, one batch ahead, ms |")
     print("| --- | --- | --- | --- | --- |")
     with open_actors("remote", cpu_num=1) as actors:
@@ -133,10 +133,10 @@ def milliseconds(call: Callable[[], None], times: int) -> float:
 @main.command()
 @click.option("--steps", default=40_000)
 @click.option("--actors", "n_actors", default=2)
-@click.option("--wait-ms", default=0.0, help="Milliseconds of work that each step of the environment takes besides.")
+@click.option("--wait-ms", default=0.0, help="Additional milliseconds of computation per environment step.")
 @click.option("--seeds", default=1)
 def loops(steps: int, n_actors: int, wait_ms: float, seeds: int) -> None:
-    """Train the three loops one after the other."""
+    """Run the three loops one after the other."""
     env = Waiting(wait_ms)
     settings = ApexSettings(
         total_steps=steps,

@@ -1,9 +1,9 @@
-"""Calls between hosts, the worker's relay included, beside raw zmq ROUTER/DEALER with CURVE: programs that take turns.
+"""Calls between hosts and through the worker's relay, compared with raw zmq ROUTER/DEALER with CURVE, in turns.
 
     python benchmarks/cluster/between_hosts.py
 
-Both run over loopback; `PARL_FORCE_TCP` keeps parl-remote from using unix sockets. The row with a round trip goes
-through a relay in user space that delays (`parl_remote.testing.Line`), which both sides have in their own process.
+Both run over loopback; `PARL_FORCE_TCP` keeps parl-remote from using unix sockets. The row with a round trip uses a
+delaying relay in user space (`parl_remote.testing.Line`), in the process of each side.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def parl_side(address: str, calls: int) -> dict[str, float]:
 
 @contextmanager
 def line_to(host: str, port: int, listen: str) -> Iterator[str]:
-    """A way to a port that takes `ROUND_TRIP_S`; gives its address, at the same port."""
+    """Start a relay to a port with a round trip of `ROUND_TRIP_S`, and return its address with the same port."""
     from parl_remote.testing import Conditions, Line
 
     line = Line((host, port), listen=(listen, port))
@@ -93,13 +93,13 @@ def line_to(host: str, port: int, listen: str) -> Iterator[str]:
 
 
 def median_of(burst: Callable[[], None]) -> float:
-    """Milliseconds of the median burst."""
+    """Return the milliseconds of the median burst."""
     burst()
     return statistics.median(timed(burst) for _ in range(5)) * 1e3
 
 
 def zmq_server(pipe: int) -> None:
-    """Send everything back from a ROUTER."""
+    """Echo every message from a ROUTER."""
     import zmq.auth
     from zmq.auth.thread import ThreadAuthenticator
 

@@ -38,7 +38,7 @@ def took_ms(url: str) -> float:
 
 
 def placements_ms(program: Program, seconds: float) -> list[float]:
-    """Return how long each of several leases takes."""
+    """Return the milliseconds of each of several leases."""
     times = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -61,7 +61,7 @@ def quantiles(times: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long each state is watched")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds for which each state is measured")
     parser.add_argument("--port", type=int, default=18700)
     given = parser.parse_args()
     with master(given.port) as (cluster, found, process):

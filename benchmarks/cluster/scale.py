@@ -1,4 +1,4 @@
-"""The size of a cluster: a real master, and simulated workers and clients that speak the real protocol to it.
+"""Scaling of a cluster: a real master with simulated workers and clients, which use the real protocol.
 
 python benchmarks/cluster/scale.py
 """
@@ -69,13 +69,13 @@ MIB = 2**20
 
 
 class Workers:
-    """Simulated workers on one thread: they join, give signs of life, and do what the master says.
+    """Simulated workers on one thread, which join, send heartbeats and carry out the master's instructions.
 
     Args:
-        cluster: Where to join.
-        count: How many they are.
-        interval_s: Time between the heartbeats of one.
-        busy: Whether their actors work, and so have something new to tell with each heartbeat.
+        cluster: The cluster to join.
+        count: Number of workers.
+        interval_s: Time between two heartbeats of a worker.
+        busy: True if their actors work, so that each heartbeat reports new numbers.
     """
 
     def __init__(self, cluster: ClusterAddress, count: int, interval_s: float, *, busy: bool = False) -> None:
@@ -104,7 +104,7 @@ class Workers:
             began = time.monotonic()
             beat += 1
             frame = encode(Heartbeat(beat, 0.5, 2**30, 64 * 2**30, 0.5))
-            for number, worker in enumerate(self._workers):  # spread over the interval, as real ones are
+            for number, worker in enumerate(self._workers):  # spread over the interval, like real workers
                 self._obey_until(began + self._interval_s * number / len(self._workers))
                 with suppress(ChannelClosed):  # a drained worker has left
                     worker.channel.send([frame])
@@ -113,7 +113,7 @@ class Workers:
             self._obey_until(began + self._interval_s)
 
     def _obey_until(self, when: float) -> None:
-        """Do what the master says meanwhile."""
+        """Carry out the master's instructions until a time."""
         while not self._stopping.is_set() and (left_s := when - time.monotonic()) > 0:
             for fd, _ in self._poller.poll(min(left_s, 0.1)):
                 self._by_fd[fd].obey()
@@ -126,14 +126,14 @@ class Workers:
 
 
 class Worker:
-    """One of them."""
+    """One simulated worker."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self._told: dict[str, int] = {}  # what it has said last of each actor
+        self._told: dict[str, int] = {}  # the last report of each actor
 
     def obey(self) -> None:
-        """Do what the master has said since."""
+        """Carry out new instructions of the master."""
         with suppress(ResultTimeout, ChannelClosed):
             while True:
                 match decode(self.channel.receive(0.0)[0]):
@@ -145,7 +145,7 @@ class Worker:
                         self._end(lease_id, DeathCause(kind, detail=detail, log_tail=("last words",) * 50))
 
     def report(self, calls: int) -> None:
-        """Say what has changed."""
+        """Report changes."""
         changed = [lease_id for lease_id, told in self._told.items() if told != calls]
         for lease_id in changed:
             self._told[lease_id] = calls
@@ -171,7 +171,7 @@ class Program:
         self.leases: list[str] = []
 
     def lease(self, count: int) -> None:
-        """Ask for that many at once and wait for all."""
+        """Request so many leases at once, and wait for all of them."""
         for number in range(count):
             self._channel.send([encode(LeaseRequest(number, ONE, None, "Actor"))])
         for _ in range(count):
@@ -209,8 +209,8 @@ def master(port: int, **extra: str) -> Iterator[tuple[ClusterAddress, Environmen
 
 
 def placement_us(port: int, workers: int, placements: int) -> float:
-    """The master's CPU time to place one actor and free its slot again, in microseconds."""
-    with master(port, PARL_LIVENESS_LIMIT="3600") as (cluster, found, process):  # heartbeats are counted elsewhere
+    """Return the master's CPU time to place an actor and to free its slot again, in microseconds."""
+    with master(port, PARL_LIVENESS_LIMIT="3600") as (cluster, found, process):  # heartbeats are measured separately
         simulated = Workers(cluster, workers, 3600.0)
         program = Program(cluster)
         batch = min(workers * SLOTS, 1000)
@@ -218,7 +218,7 @@ def placement_us(port: int, workers: int, placements: int) -> float:
         for _ in range(placements // batch):
             program.lease(batch)
             program.release()
-        ask_status(cluster.connect_master, found.limits)  # answered after everything before
+        ask_status(cluster.connect_master, found.limits)  # answered after all earlier messages
         used = cpu_s(process) - before
         program.close()
         simulated.close()
@@ -226,7 +226,7 @@ def placement_us(port: int, workers: int, placements: int) -> float:
 
 
 def share_of_core(process: psutil.Process, seconds: float, ask: Callable[[], object]) -> float:
-    """The master's CPU time, in percent of a core, while it hears its workers and is asked once a second."""
+    """Return the master's CPU time in percent of a core, with heartbeats and one status request per second."""
     before, began = cpu_s(process), time.monotonic()
     while time.monotonic() < began + seconds:
         ask()
@@ -235,7 +235,7 @@ def share_of_core(process: psutil.Process, seconds: float, ask: Callable[[], obj
 
 
 def slowest_s(ask: Callable[[], object], until: Callable[[], bool]) -> float:
-    """Return the longest wait of a program that asks repeatedly."""
+    """Return the longest response time of repeated requests."""
     slowest = 0.0
     while not until():
         asked = time.monotonic()
@@ -276,7 +276,7 @@ def big_cluster(port: int, workers: int, programs: int, watch_s: float) -> None:
         print(f"| {leases} actors asked for at once by {programs} programs: all placed, s | {seconds:.1f} | <= 10 |")
         print(f"| the same: slowest status meanwhile, s | {slowest:.2f} | <= 1 |")
         while any(row.numbers.phase is ActorPhase.STARTING for row in actors_of(looker)):
-            time.sleep(1.0)  # the workers tell of their actors by and by
+            time.sleep(1.0)  # the workers report their actors gradually
         per_lease = (process.memory_info().rss - memory) / leases
         print(f"| memory of the master for one actor, what it does included, KB | {per_lease / 1024:.1f} | <= 5 |")
 

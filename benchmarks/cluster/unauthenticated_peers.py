@@ -1,4 +1,4 @@
-"""A million random and mutated messages at a node's port and sockets: does it live, does it leak?
+"""A million random and mutated messages to a node's port and sockets: does the node survive, and does it leak memory?
 
 python benchmarks/cluster/unauthenticated_peers.py
 """
@@ -116,10 +116,10 @@ def main() -> None:
         print("| --- | --- | --- | --- | --- |")
         for way, throw in ways.items():
             dice = random.Random(f"{options.seed} {way}")
-            throw(dice, 1000)  # what it allocates once, it may keep
+            throw(dice, 1000)  # one-time allocations do not count
             before, began = node.memory_info().rss, time.monotonic()
             throw(dice, options.messages // len(ways))
-            ask_status(cluster.connect_master, found.limits)  # answered after everything before
+            ask_status(cluster.connect_master, found.limits)  # answered after all earlier messages
             seconds, after = time.monotonic() - began, node.memory_info().rss
             sizes = f"{before / MIB:.1f}, {after / MIB:.1f}"
             print(f"| {way} | {options.messages // len(ways)} | {seconds:.0f} | {sizes} | {node.is_running()} |")

@@ -1,4 +1,4 @@
-"""This project's loops: agent, vector environment, settings, as a user puts them together."""
+"""This project's training loops with agent, vector environment and settings, as in a user's program."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +9,10 @@ Run = Callable[[int], None]
 
 
 class Parl:
-    """Each method returns what trains on for so many environment steps.
+    """Each method returns a function that continues training for a number of environment steps.
 
     Args:
-        compile: as of the algorithms.
+        compile: The option of the algorithms.
     """
 
     def __init__(self, *, compile: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""PARL 2.2.1 as its manual uses it: its algorithms and replay memory, an agent that converts, and the loop by hand.
+"""PARL 2.2.1 as in its manual: its algorithms and replay memory, an agent that converts arrays, and a handwritten loop.
 
-Its package has the name of ours, so it is measured only where `import parl` finds it (see README.md). Its examples read
-gym's old `step` of four values; here Gymnasium's five are read.
+Its package has the same name as ours, so it is measured only where `import parl` finds it (see README.md). Its examples
+read gym's old `step` of four values; here Gymnasium's five are read.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Run = Callable[[int], None]
 
 
 class Parl2:
-    """Each method returns what trains on for so many environment steps."""
+    """Each method returns a function that continues training for a number of environment steps."""
 
     def __init__(self) -> None:
         import parl
@@ -149,9 +149,7 @@ class Parl2:
                     seen[t] = obs[0]
                     values[t], actions[t], log_probs[t] = agent.sample(obs[0])
                     new = []
-                    for i, env in enumerate(
-                        envs
-                    ):  # which is all that its vector of environments does, on gym's old API
+                    for i, env in enumerate(envs):  # equals its vector environment, which has gym's old API
                         first, rewards[t, i], terminated, truncated, _ = env.step(actions[t, i])
                         dones[t, i] = terminated or truncated
                         new.append(env.reset()[0] if dones[t, i] else first)
@@ -164,7 +162,7 @@ class Parl2:
 
 
 def _advantages(calc_gae: Any, rewards: Any, values: Any, dones: Any, next_value: Any) -> Any:
-    """Its function knows no ends: it is called for each piece of an episode, as its examples do."""
+    """Return advantages, computed per piece of an episode, as its examples do: its function ignores ends."""
     advantages = np.zeros_like(rewards)
     for env in range(rewards.shape[1]):
         start = 0

@@ -1,8 +1,8 @@
-"""Environment steps per second with acting, replay and update: every library in turn (README.md has the command).
+"""Environment steps per second with acting, replay and updates, for alternating libraries (README.md has the command).
 
-All of them in one process with one thread, so that they meet the same moments of the machine; a library or environment
-that is not installed is left out. Seconds are the process's own. The median turn counts, or the best one (`--best`, for
-a machine with other work), and the first is left out.
+All run in one process with one thread and alternate, so that the machine's load affects them equally; missing libraries
+and environments are skipped. Times are CPU times of the process. The result is the median turn, or the best one
+(`--best`, for a busy machine), without the first.
 """
 
 import argparse
@@ -49,10 +49,10 @@ def rates(task: str, rounds: int, scale: float, *, best: bool) -> dict[str, floa
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Environment steps per second of each library.")
-    parser.add_argument("--rounds", type=int, default=20, help="turns of each library")
-    parser.add_argument("--tasks", default=",".join(TASKS), help="which, separated by commas")
-    parser.add_argument("--scale", type=float, default=1.0, help="environment steps of a turn, times this")
-    parser.add_argument("--best", action="store_true", help="the best turn of each, not the median")
+    parser.add_argument("--rounds", type=int, default=20, help="number of turns of each library")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="cases, separated by commas")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the number of environment steps per turn")
+    parser.add_argument("--best", action="store_true", help="report the best turn instead of the median")
     parser.add_argument("--json", type=Path, help="file for the rates, by task and library")
     options = parser.parse_args()
     rates_of: dict[str, dict[str, float]] = {}

@@ -9,7 +9,7 @@ Run = Callable[[int], None]
 
 
 class StableBaselines3:
-    """Each method returns what trains on for so many environment steps."""
+    """Each method returns a function that continues training for a number of environment steps."""
 
     def dqn_cartpole(self) -> Run:
         from stable_baselines3 import DQN

@@ -1,14 +1,14 @@
-"""Functions of known optimum at equal budgets, beside pycma, cmaes and Nevergrad.
+"""Functions with a known optimum at equal budgets, compared with pycma, cmaes and Nevergrad.
 
     python benchmarks/evolution/black_box.py                         six tasks, d = 10, 3,000 evaluations, 9 seeds
     python benchmarks/evolution/black_box.py --seeds 5 --budget 1000 --d 20 --only Rosenbrock Rastrigin
     python benchmarks/evolution/black_box.py --only Pendulum --budget 1000
 
-Everybody begins at the same point with the same step size. What is compared is the true value of what the search
-recommends when the budget is spent: the mean of ours and of cmaes, pycma's `xfavorite`, Nevergrad's recommendation.
-The noisy sphere has normal noise of deviation 1 on each evaluation. Pendulum-v1 is a policy 3-8-1 of tanh units, whose
-41 parameters `--d` does not change; an evaluation is minus the return of one episode that starts anywhere, the true
-value the mean over 50 starts that are the same for everybody.
+All searches begin at the same point with the same step size. The table compares the true values of the points that they
+recommend at the end of the budget: the mean of ours and of cmaes, pycma's `xfavorite`, and Nevergrad's recommendation.
+The noisy sphere has normal noise with standard deviation 1 on each evaluation. Pendulum-v1 has a policy with tanh
+layers 3-8-1, whose 41 parameters do not depend on `--d`; an evaluation is minus the return of one episode with a random
+start, and the true value is the mean over the same 50 starts for all searches.
 """
 
 import argparse
@@ -26,21 +26,22 @@ from numpy.typing import NDArray
 from parl_evokit.agent import solver_class
 from parl_evokit.config import SolverKind
 
-warnings.filterwarnings("ignore", category=UserWarning)  # of the peers
+warnings.filterwarnings("ignore", category=UserWarning)  # warnings of the peers
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A function to be minimised, and how its search begins.
+    """A function to minimise, and the start of its search.
 
     Attributes:
-        name: In the table.
-        value: The true value.
-        start: Of all parameters.
-        std: The first step size.
-        noise: Of an evaluation, its standard deviation; or the evaluation itself, of a point and of what is random.
-        d: How many parameters.
+        name: Its name in the table.
+        value: Function that returns the true value.
+        start: Initial value of all parameters.
+        std: Initial step size.
+        noise: Standard deviation of the noise of an evaluation, or a function that returns an evaluation from a point
+            and a generator.
+        d: Number of parameters.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Task:
     noise: float | Callable[[Vector, np.random.Generator], float] = 0.0
 
     def evaluated(self, x: Vector, dice: np.random.Generator) -> float:
-        """Return one evaluation, as the search sees it."""
+        """Return one evaluation with its noise."""
         return self.noise(x, dice) if callable(self.noise) else self.value(x) + self.noise * dice.normal()
 
 
@@ -83,11 +84,11 @@ class Pendulum:
         return total
 
     def once(self, x: Vector, dice: np.random.Generator) -> float:
-        """Return minus the return of an episode that starts anywhere."""
+        """Return minus the return of an episode with a random start."""
         return self.cost(x, int(dice.integers(2**31)))
 
     def value(self, x: Vector) -> float:
-        """Return the mean over fifty starts."""
+        """Return the mean over the fifty starts."""
         return statistics.fmean(self.cost(x, seed) for seed in range(50))
 
 
@@ -168,7 +169,7 @@ def main() -> None:
     parser.add_argument("--d", type=int, default=10)
     parser.add_argument("--budget", type=int, default=3000, help="evaluations")
     parser.add_argument("--seeds", type=int, default=9)
-    parser.add_argument("--only", nargs="+", metavar="TASK", help="tasks by the beginning of their names")
+    parser.add_argument("--only", nargs="+", metavar="TASK", help="tasks whose names start with one of these")
     given = parser.parse_args()
     print(f"d = {given.d}, {given.budget} evaluations, median of {given.seeds} seeds\n")
     print(f"| | {' | '.join(SEARCHES)} |\n|{' --- |' * (1 + len(SEARCHES))}", flush=True)

@@ -1,11 +1,11 @@
-"""Searches in a box, by the width of their first samples, beside pycma and cmaes.
+"""Searches in a box, by the width of their first samples, compared with pycma and cmaes.
 
     python benchmarks/evolution/boxes.py                        all rows, 8 seeds: some minutes
     python benchmarks/evolution/boxes.py --seeds 3 --only "sphere in [0, 1]^30" --searches CMA_ES pycma
 
-All begin at the same point with the same standard deviation, with their defaults, and may use `--evaluations` times
-d + 10 evaluations; a search that wants to stop stops. A cell has the number of seeds whose best candidate comes
-nearer to the optimum than `NEAR` (squared distance), and the largest squared distance of all seeds.
+All searches use their defaults, begin at the same point with the same standard deviation, and may use `--evaluations`
+times d + 10 evaluations; they may stop earlier. A cell shows the number of seeds whose best candidate is nearer to the
+optimum than `NEAR` (squared distance), and the largest squared distance of all seeds.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from parl_evokit.agent import solver_class
 from parl_evokit.config import SolverKind
 
-warnings.filterwarnings("ignore", category=UserWarning)  # of the peers
+warnings.filterwarnings("ignore", category=UserWarning)  # warnings of the peers
 Vector = NDArray[np.float64]
 NEAR = 1e-9
 CONDITION = 1e4
@@ -29,16 +29,16 @@ CONDITION = 1e4
 
 @dataclass(frozen=True)
 class Task:
-    """A quadratic function to be minimised in a box, and how its search begins.
+    """A quadratic function to minimise in a box, and the start of its search.
 
     Attributes:
-        name: In the table.
-        lower: Of all parameters; may be infinite.
-        upper: The same.
-        start: Of all parameters.
+        name: Its name in the table.
+        lower: Lower bound of all parameters; may be infinite.
+        upper: Upper bound of all parameters; may be infinite.
+        start: Initial value of all parameters.
         optimum: The best point in the box, `[d]`.
-        slope: Of the function at the optimum, `[d]`: 0 except where the box is the reason that it is the best.
-        matrix: Of a quadratic form; None for the sphere.
+        slope: Gradient of the function at the optimum, `[d]`: 0 except where a bound of the box is active.
+        matrix: Matrix of the quadratic form; None for the sphere.
     """
 
     name: str
@@ -147,10 +147,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--evaluations", type=int, default=210, help="times d + 10")
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--only", nargs="+", metavar="TASK", help="tasks by the beginning of their names")
+    parser.add_argument("--only", nargs="+", metavar="TASK", help="tasks whose names start with one of these")
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=list(SEARCHES))
     given = parser.parse_args()
-    print(f"{given.seeds} seeds: how many come nearer than {NEAR:g}, and the largest squared distance\n")
+    print(f"{given.seeds} seeds: number of them nearer than {NEAR:g}, and the largest squared distance\n")
     print(f"| task | std | {' | '.join(given.searches)} |\n|{' --- |' * (2 + len(given.searches))}", flush=True)
     for task, stds in tasks():
         if given.only and not task.name.startswith(tuple(given.only)):

@@ -1,11 +1,11 @@
-"""CartPole-v1 to 475 with a population of 20: how many episodes, over seeds, for each algorithm and for the peers.
+"""Number of episodes until CartPole-v1 reaches 475 with a population of 20, for each algorithm and the peers.
 
     python benchmarks/evolution/cartpole.py --jobs 2 --output cartpole.jsonl      twenty seeds, forty where they tell
     python benchmarks/evolution/cartpole.py --only CMA_ES pycma --seeds 30 --output cartpole.jsonl
 
-A run ends when the mean model reaches 475 on average over ten episodes of its own, which are not counted; all
-algorithms see the same episodes and the same policy, whose parameters are a flat vector. Every run is a line of the
-output as soon as it has ended, so an interrupted measurement goes on where it was; the table is made of the lines.
+A run ends when the mean model reaches 475 on average over ten further episodes, which are not counted. All algorithms
+have the same episodes and the same policy, whose parameters are a flat vector. Every finished run is a line of the
+output, so an interrupted measurement continues; the table is made from the lines.
 """
 
 import argparse
@@ -27,14 +27,15 @@ POPULATION, MOST = 20, 4000
 Run = Callable[[int, int, Callable[[np.ndarray, int], float]], int]
 SHAPES = {"linear": [(4, 2), (2,)], "4-20-2": [(4, 20), (20,), (20, 2), (2,)]}
 SEEDS, MORE_SEEDS = 20, 40
-OF_MORE = ("BASIC_ES", "CMA_ES", "SEP_CMA_ES", "pycma", "noise-table ES")  # which are compared, and whose seeds differ
-OF_CMA = ("CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES")  # whose peer is pycma
+# algorithms that are compared, with different seeds
+OF_MORE = ("BASIC_ES", "CMA_ES", "SEP_CMA_ES", "pycma", "noise-table ES")
+OF_CMA = ("CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES")  # compared with pycma
 
 
 class Outcome(NamedTuple):
-    """One run: how many episodes it took, and the seconds it spent outside of episodes and in all.
+    """The result of one run: the number of episodes, and the seconds outside of episodes and in total.
 
-    Neither has what reading the clock costs, which for short episodes is as much as a small update.
+    The cost of reading the clock, which for short episodes equals that of a small update, is subtracted from both.
     """
 
     policy: str
@@ -46,7 +47,7 @@ class Outcome(NamedTuple):
 
 
 def policy(kind: str) -> tuple[int, Callable[[np.ndarray, int], float]]:
-    """The number of parameters, and the return of an episode with them."""
+    """Return the number of parameters, and a function that returns the return of an episode with them."""
     env, shapes = gymnasium.make("CartPole-v1", disable_env_checker=True), SHAPES[kind]
     stops = np.cumsum([int(np.prod(shape)) for shape in shapes])
 
@@ -105,7 +106,7 @@ def pycma(seed: int, n: int, episode: Callable[[np.ndarray, int], float]) -> int
 
 
 def noise_table_es(seed: int, n: int, episode: Callable[[np.ndarray, int], float]) -> int:
-    """OpenAI's rule with Adam, as its code has it (deviation 0.5, rate 0.05, centred ranks)."""
+    """Run OpenAI's update rule with Adam, as in its code (deviation 0.5, rate 0.05, centred ranks)."""
     random, theta = np.random.RandomState(seed), np.zeros(n)
     m, v = np.zeros(n), np.zeros(n)
     for step, used in enumerate(range(POPULATION, MOST + 1, POPULATION), 1):
@@ -138,7 +139,7 @@ PEERS: dict[str, Run] = {"pycma": pycma, "noise-table ES": noise_table_es}
 
 
 class Timed:
-    """An episode whose calls and processor time are counted."""
+    """An episode function that counts its calls and their processor time."""
 
     def __init__(self, episode: Callable[[np.ndarray, int], float]) -> None:
         self._episode = episode
@@ -153,7 +154,7 @@ class Timed:
 
 
 def cost_of_timing(calls: int = 2000) -> float:
-    """The seconds that a `Timed` episode takes outside of the episode."""
+    """Return the seconds that `Timed` adds to an episode."""
     empty, theta = Timed(lambda _theta, _seed: 0.0), np.zeros(1)
     began = time.process_time()
     for _ in range(calls):
@@ -162,10 +163,10 @@ def cost_of_timing(calls: int = 2000) -> float:
 
 
 def one(kind: str, name: str, seed: int) -> Outcome:
-    """One run of an algorithm or a peer."""
+    """Make one run of an algorithm or a peer."""
     n, episode = policy(kind)
     run = RUNS[name][0] if name in RUNS else PEERS[name]
-    run(seed + 1000, n, lambda _theta, _seed: 500.0)  # what is imported and read once is not of this run
+    run(seed + 1000, n, lambda _theta, _seed: 500.0)  # imports and tables do not count
     timed, cost = Timed(episode), cost_of_timing()
     began = time.process_time()
     used = run(seed, n, timed)
@@ -174,7 +175,7 @@ def one(kind: str, name: str, seed: int) -> Outcome:
 
 
 def tabulate(table: Table, outcomes: list[Outcome]) -> None:
-    """A row for each algorithm and policy."""
+    """Add a row for each algorithm and policy."""
     for kind in SHAPES:
         runs: dict[str, list[Outcome]] = {}
         for outcome in outcomes:
@@ -197,27 +198,27 @@ def tabulate(table: Table, outcomes: list[Outcome]) -> None:
 
 
 def cartpole(table: Table, quick: bool) -> None:
-    """Run all measurements of this module, for `run.py`."""
+    """Make all measurements of this module, for `run.py`."""
     names, outcomes = [*RUNS, *PEERS], []
     for kind in SHAPES:
         for name in names:
             for seed in range(3 if quick else MORE_SEEDS if name in OF_MORE else SEEDS):
                 try:
                     outcomes.append(one(kind, name, seed))
-                except ImportError:  # a peer that is not here
+                except ImportError:  # the peer is not installed
                     break
     tabulate(table, outcomes)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Runs what the output has not got yet, then prints the table.")
+    parser = argparse.ArgumentParser(description="Makes the runs that the output lacks, then prints the table.")
     names = [*PEERS, *RUNS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names, help=", ".join(names))
     parser.add_argument("--seeds", type=int, help="default: 20; 40 for BASIC_ES, the CMA family and the peers")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("cartpole.jsonl"))
     arguments = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by child processes
     wanted = [
         (kind, name, seed)
         for name in arguments.only

@@ -1,11 +1,11 @@
-"""The number of evaluations that CMA-ES needs until one is below 1e-8, over seeds, beside pycma.
+"""Number of evaluations until CMA-ES reaches 1e-8, over seeds, compared with pycma.
 
     python benchmarks/evolution/cma_evaluations.py --jobs 2 --output cma_evaluations.jsonl        31 seeds of each case
     python benchmarks/evolution/cma_evaluations.py --only "CMA_ES, sphere 10" --seeds 5
 
-Both begin at the same points with the same step size and count whole generations. pycma's own rules for giving up are
-switched off where there are no restarts; with restarts both decide by theirs when to begin again, and both begin at
-another point. Every run is a line of the output as soon as it has ended, so an interrupted measurement goes on.
+Both begin at the same points with the same step size and count whole generations. pycma's stopping rules are disabled
+without restarts; with restarts, each library restarts by its own rules, and both restart at another point. Every
+finished run is a line of the output, so an interrupted measurement continues.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from timing import Table
 
 from parl_evokit import CMAES, SepCMAES
 
-warnings.filterwarnings("ignore", category=UserWarning)  # of the peer
+warnings.filterwarnings("ignore", category=UserWarning)  # warnings of the peers
 GOAL = 1e-8
 Objective = Callable[[np.ndarray], np.ndarray]
 
@@ -38,7 +38,7 @@ def rosenbrock(x: np.ndarray) -> np.ndarray:
 
 
 def ellipsoid(x: np.ndarray) -> np.ndarray:
-    """Axes that differ by a factor of a thousand."""
+    """Return the value of an ellipsoid whose axes differ by a factor of a thousand."""
     return (x**2 * 10 ** (6 * np.arange(x.shape[-1]) / (x.shape[-1] - 1))).sum(-1)
 
 
@@ -58,7 +58,7 @@ def rastrigin(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Case:
-    """An objective of `n` parameters, and where searches begin: uniform in a box around a centre."""
+    """An objective with `n` parameters, and the start of searches: uniform in a box around a centre."""
 
     objective: Objective
     n: int
@@ -96,7 +96,7 @@ CASES = {
 
 
 class Outcome(NamedTuple):
-    """One run; evaluations are 0 where the goal was not reached."""
+    """The result of one run; evaluations are 0 if the goal was not reached."""
 
     case: str
     library: str
@@ -164,7 +164,7 @@ def one(case: str, library: str, seed: int) -> Outcome:
 
 
 def tabulate(table: Table, outcomes: list[Outcome]) -> None:
-    """A row a case: medians, where a run that failed counts as longer than any."""
+    """Add a row of medians for each case; a failed run counts as longer than any other."""
     for name, case in CASES.items():
         runs = {
             library: [one.evaluations or float("inf") for one in outcomes if one[:2] == (name, library)]
@@ -181,7 +181,7 @@ def tabulate(table: Table, outcomes: list[Outcome]) -> None:
 
 
 def evaluations(table: Table, quick: bool) -> None:
-    """Run all measurements of this module, for `run.py`."""
+    """Make all measurements of this module, for `run.py`."""
     outcomes = []
     for name, case in CASES.items():
         if quick and (case.most > 10**5 or case.n > 40):
@@ -189,20 +189,20 @@ def evaluations(table: Table, quick: bool) -> None:
         for library in LIBRARIES:
             try:
                 outcomes += [one(name, library, seed) for seed in range(5 if quick else 31)]
-            except ImportError:  # the peer is not here
+            except ImportError:  # the peer is not installed
                 continue
     tabulate(table, outcomes)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Runs what the output has not got yet, then prints the table.")
+    parser = argparse.ArgumentParser(description="Makes the runs that the output lacks, then prints the table.")
     parser.add_argument("--only", nargs="+", choices=CASES, metavar="CASE", default=list(CASES), help=", ".join(CASES))
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
     parser.add_argument("--seeds", type=int, default=31)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("cma_evaluations.jsonl"))
     arguments = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by child processes
     wanted = [
         (c, library, s) for c in arguments.only for library in arguments.libraries for s in range(arguments.seeds)
     ]

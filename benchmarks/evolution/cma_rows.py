@@ -1,7 +1,7 @@
-"""CMA-ES beside cmaes, pycma and evosax: the time of a generation.
+"""Time of a generation of CMA-ES, compared with cmaes, pycma and evosax.
 
-The optimum is somewhere else in every generation, so that no search converges while it is measured: with equal rewards
-or steps of no size an update costs less than it does in use.
+The optimum moves in every generation, so that no search converges during the measurement: with equal rewards or
+vanishing steps, an update is cheaper than in practice.
 """
 
 import sys
@@ -13,11 +13,11 @@ from timing import Table, in_turns
 
 from parl_evokit import CMAES, SepCMAES
 
-warnings.filterwarnings("ignore", category=UserWarning)  # of the peers
+warnings.filterwarnings("ignore", category=UserWarning)  # warnings of the peers
 
 
 def moving_sphere(d: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Squared distances of `[k, d]` from an optimum that jumps at every call."""
+    """Return a function that returns squared distances of `[k, d]` from an optimum that moves at every call."""
     optima, calls = np.random.default_rng(0).normal(size=(64, d)).astype(np.float32), [0]
 
     def values(x: np.ndarray) -> np.ndarray:

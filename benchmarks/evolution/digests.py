@@ -1,4 +1,4 @@
-"""Digests of noise and updates under several versions of numpy, which must all be equal.
+"""Digests of noise and updates with several versions of numpy, which must all be equal.
 
     python benchmarks/evolution/digests.py                                     numpy 1.26 to the newest, this Python
     python benchmarks/evolution/digests.py --numpy 1.26.4 2.4.6 --python python3.12 python3.13
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ["1.26.4", "2.0.2", "2.1.3", "2.2.6", "2.3.5", "2.4.6"]
-# What numpy would choose by the processor it finds; the plain loops must give the same bits.
+# The instruction sets that numpy selects by processor; the plain loops must give the same bits.
 PLAIN = "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
 VARIANTS = {
     "as it is, 2 threads": {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"},
@@ -29,7 +29,7 @@ VARIANTS = {
 
 
 def probe() -> dict[str, str]:
-    """Digests of noise, and of parameters after updates, for each algorithm whose bits are specified."""
+    """Print digests of noise and of parameters after updates, for each algorithm whose bits are specified."""
     import numpy as np
 
     from parl_evokit import ES, GA, PGPE, SNES, GaussianNoise, NoiseSpec, SepCMAES
@@ -64,7 +64,7 @@ def probe() -> dict[str, str]:
 
 
 def in_fresh_environment(python: str, numpy: str, folder: Path) -> list[tuple[str, dict[str, str]]]:
-    """Digests by variant; empty where this numpy cannot be installed."""
+    """Return digests by variant; empty if this version of numpy cannot be installed."""
     name = f"{Path(python).name}-numpy-{numpy}"
     subprocess.run([python, "-m", "venv", folder / name], check=True)
     interpreter = folder / name / "bin" / "python"
@@ -87,7 +87,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Digests of noise and updates over versions of numpy and Python.")
     parser.add_argument("--numpy", nargs="+", default=VERSIONS, help="versions to install")
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters")
-    parser.add_argument("--probe", action="store_true", help="print the digests of this very interpreter, as JSON")
+    parser.add_argument("--probe", action="store_true", help="print the digests of this interpreter as JSON")
     arguments = parser.parse_args()
     if arguments.probe:
         print(json.dumps(probe()))

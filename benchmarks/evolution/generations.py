@@ -1,4 +1,4 @@
-"""Generations of OpenAI-ES beside the peers, the very first one, and the memory that they need."""
+"""Time and memory of generations of OpenAI-ES, including the first one, compared with the peers."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ COMPUTED_TARGETS = {10**4: "0.6", 10**5: "0.25", 10**6: "0.24"}
 
 
 def generations(table: Table, quick: bool) -> None:
-    """With a table: beside the code that keeps one, too; candidates one at a time, and in one array."""
+    """Measure with a noise table, compared with the peer that has one; candidates one at a time and in one array."""
     for batch in (False, True):
         for n, target in TABLE_TARGETS.items():
             for population in POPULATIONS:
@@ -38,7 +38,7 @@ def generations(table: Table, quick: bool) -> None:
 
 
 def computed(table: Table, quick: bool) -> None:
-    """Measure without a table, beside peers that draw normals."""
+    """Measure without a table, compared with peers that draw normals."""
     for n, target in COMPUTED_TARGETS.items():
         for population in POPULATIONS:
             if n * population > (3e6 if quick else 3e8):
@@ -58,7 +58,7 @@ def computed(table: Table, quick: bool) -> None:
 
 
 def first(table: Table, quick: bool) -> None:
-    """Everything from nothing to the end of the first generation, in a fresh process after the imports."""
+    """Measure setup and first generation in a fresh process, after the imports."""
     programs = {
         "ours": "from peers import our_generation as make; import parl_evokit.openai_es; arguments = (True,)",
         "evosax": "from peers import evosax_generation as make; import evosax.algorithms; arguments = ()",
@@ -83,7 +83,7 @@ def first(table: Table, quick: bool) -> None:
 
 
 def memory(table: Table, quick: bool) -> None:
-    """Peak of what is allocated from the first array on, the table included."""
+    """Measure the peak of allocated memory from the first array on, including the table."""
     for population in (64,) if quick else (64, 1024):
         program = f"import generations; generations.peak({population})"
         peak = float(subprocess.check_output([sys.executable, "-c", program], cwd=HERE))
@@ -91,7 +91,7 @@ def memory(table: Table, quick: bool) -> None:
 
 
 def peak(population: int) -> None:
-    """Print the peak in MB; for a process of its own."""
+    """Print the peak in MB; run in a separate process."""
     from parl_evokit import ES
 
     tracemalloc.start()

@@ -1,12 +1,12 @@
-"""MuJoCo tasks with ARS and ES at the published settings, beside the published scores.
+"""MuJoCo tasks with ARS and ES at the published settings, compared with the published scores.
 
-    python benchmarks/evolution/locomotion.py run --seeds 0 1 2 3 4       one process; goes on where it was interrupted
+    python benchmarks/evolution/locomotion.py run --seeds 0 1 2 3 4       one process; continues after an interruption
     python benchmarks/evolution/locomotion.py run --only ars-swimmer
-    python benchmarks/evolution/locomotion.py table                       what the files hold, as a table
+    python benchmarks/evolution/locomotion.py table                       a table of the results
 
-A run is a file, `locomotion/<recipe>-<seed>.json`: the settings, the commit, and a row for each look at the model
-without noise (environment steps and episodes of the samples until then, mean return of `LOOKS` episodes, which are not
-counted).
+A run is a file, `locomotion/<recipe>-<seed>.json`, with the settings, the commit, and a row for each evaluation of the
+model without noise (environment steps and episodes of the samples until then, mean return of `LOOKS` episodes, which
+are not counted).
 
 Settings:
 
@@ -47,20 +47,20 @@ Arrays = Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """One algorithm at a task.
+    """The settings of one algorithm for a task.
 
     Attributes:
-        task: Gymnasium's name.
+        task: Id of the Gymnasium environment.
         kind: `ARS` or `BASIC_ES`.
-        rate: The optimizer's.
-        std: Of the noise.
-        pairs: Of samples an update.
-        best: How many pairs count (ARS).
-        normalised: Whether observations are.
-        bonus: What is taken off the reward of a step while samples are compared.
-        steps: Of the environment, after which a run ends.
-        every: Updates between two looks.
-        alike: Whether the two episodes of a pair start from the same state.
+        rate: Learning rate of the optimizer.
+        std: Standard deviation of the noise.
+        pairs: Number of mirrored pairs of samples per update.
+        best: Number of pairs that an update uses (ARS).
+        normalised: True to normalise observations.
+        bonus: Number to subtract from the reward of each step of a sample.
+        steps: Number of environment steps after which a run ends.
+        every: Number of updates between two evaluations.
+        alike: True to start both episodes of a pair from the same state.
     """
 
     task: str
@@ -132,7 +132,7 @@ def settings(recipe: Recipe, seed: int) -> dict[str, Any]:
 
 
 class Episodes:
-    """Plays episodes of a task, whose observations it normalises as a round has it."""
+    """Plays episodes of a task, with the observation statistics of the present round."""
 
     def __init__(self, recipe: Recipe, env: Any) -> None:
         self.env = env
@@ -161,7 +161,7 @@ class Episodes:
 
 
 def run(name: str, seed: int) -> None:
-    """Make one run, and write its file now and then; one that was interrupted begins anew."""
+    """Make one run and write its file from time to time; an interrupted run starts again."""
     recipe, path = RECIPES[name], HERE / f"{name}-{seed}.json"
     if path.exists() and json.loads(path.read_text()).get("last"):
         return
@@ -236,7 +236,7 @@ THRESHOLDS = {
 
 
 def table() -> None:
-    """Print what the files hold."""
+    """Print a table of all results."""
     print(
         "| run | end (best evaluation) for each seed | median | reached | steps (episodes) to it | published | commit |"
     )

@@ -1,12 +1,12 @@
-"""The online program of the PARL 1.x manual: 200 rounds of separate processes, and how good the model is meanwhile.
+"""The online program of the PARL 1.x manual: 200 rounds of separate processes, with evaluations of the model.
 
     python benchmarks/evolution/online_program.py [--rounds 200] [--out online_program]
 
-`evokit init_solver`, then round after round `evokit online_sampling` and `evokit offline_update`, each a process of
-its own with the manual's options and configuration. Every tenth model is evaluated without noise in twenty episodes,
-here; the best of these and the last one in a hundred. Writes `<out>.json` and, with matplotlib, `<out>.png`. Keys come
-from the system's randomness, so each run differs. The exit code is 1 where no evaluated model reaches 475 in a hundred
-episodes.
+`evokit init_solver`, then in each round `evokit online_sampling` and `evokit offline_update`, each in a process of its
+own with the manual's options and configuration. This process evaluates every tenth model without noise in twenty
+episodes, and the best of these and the last model in a hundred. It writes `<out>.json` and, with matplotlib,
+`<out>.png`. Keys come from the system's randomness, so each run differs. The exit code is 1 if no evaluated model
+reaches 475 in a hundred episodes.
 """
 
 import argparse

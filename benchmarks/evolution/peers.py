@@ -1,9 +1,9 @@
 """One generation of OpenAI-ES by each peer, as a function that runs it.
 
-Rewards are given beforehand, so nothing is evaluated; every candidate is materialised, as an evaluation would need it:
+Rewards are given, so nothing is evaluated; every candidate is materialised as for an evaluation:
 
-    one at a time  for an evaluation of one after the other: memory that fits the cache is used again and again
-    in one array   for an evaluation of a batch: rows of an array of up to `MOST` numbers
+    one at a time  for evaluations one by one: memory that fits the cache is reused
+    in one array   for batch evaluations: rows of an array of up to `MOST` numbers
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ import numpy as np
 
 __all__ = ["evosax_generation", "evotorch_generation", "noise_table_generation", "our_generation", "our_settings"]
 
-MOST = 10**6  # numbers of candidates held at a time in one array, by every peer that can work in parts
-IN_CACHE = 2**17  # numbers of half a second-level cache
+MOST = 10**6  # maximum size of the array of candidates, for every peer that can work in parts
+IN_CACHE = 2**17  # numbers that fit half of the second-level cache
 TABLE = 25_000_000
 
 
@@ -28,12 +28,12 @@ def our_settings(cached: bool) -> dict[str, object]:
 
 
 def rows_of(n: int, population: int) -> int:
-    """Return how many candidates `MOST` numbers are, in whole pairs."""
+    """Return the number of candidates of `n` parameters that fit `MOST` numbers, in whole pairs."""
     return max(2, min(population, MOST // n // 2 * 2))
 
 
 def our_generation(n: int, population: int, cached: bool, batch: bool = True) -> Callable[[], object]:
-    """Ask, candidates, tell; with `batch` candidates go into one array, otherwise they are made one after the other."""
+    """Return a generation of ask, candidates and tell; with `batch`, candidates are made in one array."""
     from parl_evokit import ES
 
     es = ES(np.zeros(n, np.float32), our_settings(cached))
@@ -57,9 +57,9 @@ def our_generation(n: int, population: int, cached: bool, batch: bool = True) ->
 def noise_table_generation(n: int, population: int, table: int = TABLE, batch: bool = False) -> Callable[[], object]:
     """Return a generation in the scheme of OpenAI's and PARL's code: a table of float32 normals, an index a pair.
 
-    It is written for speed: all indices in one draw, no array but those made here, float32 throughout. With `batch`
-    candidates are the rows of an array, as a batch evaluation would want them; else the two of a pair are made, one
-    pair after the other. The gradient multiplies as many rows at once as fit a second-level cache, eight at least.
+    It is written for speed: all indices in one draw, arrays allocated once, float32 throughout. With `batch`,
+    candidates are the rows of an array, as for a batch evaluation; otherwise the pairs are made one by one. The
+    gradient multiplies as many rows at once as fit the second-level cache, at least eight.
     """
     noise = np.random.default_rng(123).standard_normal(max(table, 4 * n), np.float32)
     random, theta = np.random.default_rng(0), np.zeros(n, np.float32)
@@ -132,7 +132,7 @@ def evosax_generation(n: int, population: int) -> Callable[[], object]:
 
 
 def evotorch_generation(n: int, population: int) -> Callable[[], object]:
-    """Return a generation of PGPE with a fixed deviation, by the functional interface: it is the quickest one."""
+    """Return a generation of PGPE with a fixed standard deviation, by the functional interface, the fastest one."""
     import torch
     from evotorch.algorithms.functional import pgpe, pgpe_ask, pgpe_tell
 

@@ -1,4 +1,4 @@
-"""Two workers beside one: rounds of short episodes over threads, processes and remote actors."""
+"""Two workers compared with one: rounds of short episodes over threads, processes and remote actors."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from parl_evokit.parallel import open_pool, sample
 
 
 class Busy:
-    """An episode that keeps the processor busy for a while, as Python code of an environment does."""
+    """An episode that computes for some seconds, like an environment in Python."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -32,7 +32,7 @@ def nothing(_: Any, x: Any) -> Any:
 
 
 def pools(table: Table, quick: bool) -> None:
-    """Measure how many times faster two processes or actors are than a round in one thread of the caller."""
+    """Measure the speed-up of a round with two processes or actors over one thread of the caller."""
     cases = [(142, 0.15e-3, 512, ">= 1.7"), (10**6, 0.38e-3, 256, ">= 1.65"), (142, 5e-3, 64, ">= 1.9")]
     for n, seconds, population, target in cases[:1] if quick else cases:
         ratios = against_one(n, seconds, population, 2 if quick else 6)
@@ -60,7 +60,7 @@ def against_one(n: int, seconds: float, population: int, rounds: int) -> dict[st
             calls[kind] = partial(sample, agent, episode, population, pool, share=1.0)
         best = dict.fromkeys(calls, float("inf"))
         for _ in range(rounds):
-            agent.update([clone.add_noise() for _ in range(population)], rewards)  # so that parameters are sent
+            agent.update([clone.add_noise() for _ in range(population)], rewards)  # so that the parameters are sent
             for name, call in calls.items():
                 began = time.perf_counter()
                 call()

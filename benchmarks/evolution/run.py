@@ -1,4 +1,4 @@
-"""The table of evolution: what it costs, beside pycma, cmaes, evosax, evotorch and noise-table code, in one run.
+"""All measurements of evolution, compared with pycma, cmaes, evosax, evotorch and noise-table code, in one run.
 
     python benchmarks/evolution/run.py                        everything: an hour on a quiet machine
     python benchmarks/evolution/run.py --quick                small sizes, a few minutes
@@ -6,7 +6,7 @@
     python benchmarks/evolution/run.py --only generations cma_generations
     python benchmarks/evolution/run.py --skip cartpole cma_evaluations --clock cpu --output table.md
 
-One thread for everybody. Everyone gets short turns, one after the other; the best turn counts.
+All contenders have one thread and take short turns, one after the other; the best turn counts.
 """
 
 import argparse
@@ -50,7 +50,7 @@ ONE_THREAD = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description="Measures parl-evokit beside its peers and prints a table in Markdown.",
+        description="Compares parl-evokit with its peers and prints a table in Markdown.",
         epilog=f"Parts: {', '.join(SECTIONS)}. Ratios are ours to the best peer's; below 1 is better.",
     )
     parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="PART", help="these parts (see below)")
@@ -60,9 +60,9 @@ def main() -> int:
     parser.add_argument(
         "--clock", choices=["wall", "cpu"], default="wall", help="cpu: processor time, for a machine with other work"
     )
-    parser.add_argument("--output", metavar="FILE", help="write the table there as well, line by line")
+    parser.add_argument("--output", metavar="FILE", help="also write the table to this file, line by line")
     arguments = parser.parse_args()
-    if not ONE_THREAD.items() <= os.environ.items():  # these are read when libraries are loaded
+    if not ONE_THREAD.items() <= os.environ.items():  # libraries read these variables when they are loaded
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ONE_THREAD})
 
     if arguments.list:
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def measure(parts: Sequence[str], arguments: argparse.Namespace) -> int:
-    """Run these parts; one that fails is told of, and the others still run."""
+    """Run these parts; a failure is reported, and the others still run."""
     import timing
 
     timing.use_clock(arguments.clock)
@@ -112,7 +112,7 @@ def function_of(part: str) -> Callable[[Any, bool], None]:
 
 
 class Both(io.TextIOBase):
-    """A stream that writes to two."""
+    """A stream that writes to two streams."""
 
     def __init__(self, *streams: TextIO) -> None:
         self._streams = streams

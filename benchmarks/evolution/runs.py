@@ -1,4 +1,4 @@
-"""Runs over many seeds that are saved one by one, so that a measurement that was interrupted goes on where it was."""
+"""Runs over many seeds, each saved at its end, so that an interrupted measurement continues."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 __all__ = ["fill", "saved"]
 
-Outcome = TypeVar("Outcome", bound=tuple[Any, ...])  # a named tuple, whose first fields name the run
+Outcome = TypeVar("Outcome", bound=tuple[Any, ...])  # a named tuple whose first fields identify the run
 
 
 def saved(path: Path, kind: type[Outcome]) -> list[Outcome]:
-    """The runs in a file of JSON lines, sorted; a line that was cut off is none."""
+    """Return the runs in a file of JSON lines, sorted, without a truncated line."""
     outcomes = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -29,7 +29,7 @@ def fill(
     wanted: Iterable[tuple[Any, ...]],
     jobs: int,
 ) -> list[Outcome]:
-    """Make the runs that the file does not have, in so many processes, and give all that it has then."""
+    """Make the runs that the file lacks, in so many processes, and return all its runs."""
     known = saved(path, kind)
     left = [name for name in wanted if not any(outcome[: len(name)] == name for outcome in known)]
     with ProcessPoolExecutor(jobs) as pool, path.open("a") as file:

@@ -1,4 +1,4 @@
-"""Times that an online service waits: `add_noise()`, the noise itself, exact sums, the import."""
+"""Latencies of an online service: `add_noise()`, the noise itself, exact sums, and the import."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ SIZES = (142, 10**4, 10**6)
 
 
 def add_noise(table: Table, quick: bool) -> None:
-    """Median and 99th percentile of `add_noise()` on a numpy model, and on a torch module where torch is there."""
+    """Measure `add_noise()` (median and 99th percentile) on a numpy model, and on a torch module if there is torch."""
     kinds = ["numpy"]
     try:
         import torch
@@ -40,7 +40,7 @@ def add_noise(table: Table, quick: bool) -> None:
 
 
 def rates(table: Table, quick: bool) -> None:
-    """Nanoseconds a normal number, and a term of an exact sum."""
+    """Measure nanoseconds per normal number and per term of an exact sum."""
     n = 10**5 if quick else 10**6
     zeros, out = np.zeros(n, np.float32), np.empty(n, np.float32)
     computed, cached = GaussianNoise(NoiseSpec(1024)), GaussianNoise(NoiseSpec(1024, cached=True))
@@ -66,7 +66,7 @@ def rates(table: Table, quick: bool) -> None:
 
 
 def sums(table: Table, quick: bool) -> None:
-    """64 samples without pairs: the exact sum beside `a * x + y` in float32."""
+    """Measure the exact sum of 64 samples without pairs, compared with `a * x + y` in float32."""
     n, k = (10**5 if quick else 10**6), 64
     source = CounterKeys(1, mirrored=False)
     keys, weights = [source.draw() for _ in range(k)], 2 * np.arange(k) - k + 1
@@ -91,7 +91,7 @@ def sums(table: Table, quick: bool) -> None:
 
 
 def imports(table: Table, quick: bool) -> None:
-    """The import, above that of numpy; processor time of a fresh process."""
+    """Measure the processor time of the import in a fresh process, beyond that of numpy."""
 
     def seconds(statement: str) -> float:
         program = f"import time; t = time.process_time(); {statement}; print(time.process_time() - t)"

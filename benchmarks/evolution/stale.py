@@ -1,8 +1,8 @@
-"""The cost of rewards that come late, and of the ways of using them.
+"""The cost of late rewards, by the method of using them.
 
 Each round draws 64 samples of the present model, whose rewards arrive 0 to 8 updates later; a sphere of 1000
 dimensions, 400 updates. The learning rate is one at which there is still progress after 400 updates without delay: with
-a larger one all ways end where their steps are too long, and the shortest looks best.
+a larger one, all methods end where their steps are too long, and the one with the shortest steps looks best.
 
     grouped      ranked within each model, weighted by 0.8**age: parl-evokit's default
     no decay     ranked within each model, all of equal weight
@@ -23,7 +23,7 @@ RULES = ("grouped", "no delay", "no decay", "as fresh", "fresh only")
 
 
 def remaining(kind: str, rate: float, rule: str, updates: int, seed: int) -> float:
-    """The last objective over the first."""
+    """Return the last objective divided by the first."""
     update = {"max_age": 0 if rule == "fresh only" else LONGEST, "stale_decay": 1.0 if rule == "no decay" else 0.8}
     optimizer = {"type": kind, "base_lr": rate}
     sampling = {"gaussian_sampling": {"std": 0.1, "seed": seed}}
@@ -40,7 +40,7 @@ def remaining(kind: str, rate: float, rule: str, updates: int, seed: int) -> flo
             due = [(SamplingInfo(info.key, now, info.fingerprint), reward) for info, reward in due]
         try:
             es.tell([info for info, _ in due], [reward for _, reward in due])
-        except NothingToUpdate:  # time goes on all the same
+        except NothingToUpdate:  # time passes without an update
             es.tell(es.ask(2), [0.0, 0.0])
     return float(np.square(es.mean, dtype=np.float64).sum()) / D
 

@@ -1,13 +1,13 @@
-"""Rules for rewards that come late: those of parl-evokit beside others, on a quadratic bowl.
+"""Rules for late rewards: those of parl-evokit compared with others, on a quadratic function.
 
     python benchmarks/evolution/stale_rules.py [--seeds 5]
 
-Each round draws 64 samples; each comes back after 0 to 8 updates, evenly spread, so that eight in nine are stale. What
-is compared is how much of the objective is left after 200 updates, in parts of what it was at the start, median over
-seeds; with 1000 parameters and Adam or SGD, and with 20. Lower is better; above 1 the run went up. Prints a table in
+Each round draws 64 samples, whose rewards arrive after 0 to 8 updates, evenly distributed, so that eight in nine are
+stale. The table compares the objective after 200 updates as a share of its initial value, as the median over seeds,
+with 1000 parameters and Adam or SGD, and with 20. Lower is better; above 1, the objective has grown. Prints a table in
 Markdown.
 
-    no delay           every sample comes back at once
+    no delay           every reward arrives at once
     GROUPED            ranked within its own model, weighted by stale_decay**age (the default, 0.8)
     GROUPED, no decay  the same with 1.0
     as fresh           all ranked together, as if they had been drawn around the present model
@@ -35,7 +35,7 @@ Vector = NDArray[np.float32]
 
 
 class AsFresh(ES):
-    """Samples of all models ranked and used as those of the present one."""
+    """Ranks and uses the samples of all models as those of the present model."""
 
     shifted = False
 
@@ -59,7 +59,7 @@ class AsFresh(ES):
 
 
 class Shifted(AsFresh):
-    """`noise + old - new` in place of the noise."""
+    """Uses `noise + old - new` in place of the noise."""
 
     shifted = True
 
@@ -75,7 +75,7 @@ class Ratios(ES):
 def remaining(
     kind: type[ES], update: dict[str, Any], size: int, optimizer: dict[str, Any], delays: int, seed: int
 ) -> float:
-    """Return what is left of the objective."""
+    """Return the final objective as a share of the initial one."""
     draw = np.random.default_rng(seed)
     target = draw.normal(size=size)
     weights = np.logspace(0.0, 1.0, size)
@@ -95,7 +95,7 @@ def remaining(
         for info in es.ask(POPULATION):
             due[now + int(draw.integers(0, delays + 1))].append((info, -objective(es.candidate(info))))
         infos, rewards = zip(*due.pop(now), strict=True)
-        with contextlib.suppress(NothingToUpdate):  # now and then nothing fresh is there
+        with contextlib.suppress(NothingToUpdate):  # sometimes there are no fresh samples
             es.tell(infos, rewards)
         if not np.isfinite(es.mean).all():
             return float("inf")

@@ -1,4 +1,4 @@
-"""The log: bytes, speeds, and what damage costs; beside the raw form and a bare `write`."""
+"""The log: bytes, speeds and the cost of damage, compared with the raw form and a bare `write`."""
 
 import os
 import random
@@ -17,12 +17,12 @@ REWARD = 1.5
 
 
 def records(count: int) -> list[SamplingInfo]:
-    """Keys as clones draw them: 62 random bits; most take ten bytes."""
+    """Return records with keys as clones draw them: 62 random bits, of which most take ten bytes."""
     return sampling_infos(RandomKeys().draw_many(count).tolist(), (300, 77))
 
 
 def speeds(table: Table, quick: bool) -> None:
-    """Appending with and without fsync, reading, bytes a record."""
+    """Measure appending with and without fsync, reading, and bytes per record."""
     count = 5_000 if quick else 50_000
     infos = records(count)
     folder = Path(tempfile.mkdtemp())
@@ -72,7 +72,7 @@ def speeds(table: Table, quick: bool) -> None:
 
 
 def raw_bytes(infos: list[SamplingInfo]) -> bytes:
-    """The raw form: float32 reward, int32 size, message."""
+    """Return records in the raw form: float32 reward, int32 size, message."""
     out = bytearray()
     for info in infos:
         message = SamplingInfo(info.key, info.model_iter_id).SerializeToString()
@@ -81,7 +81,7 @@ def raw_bytes(infos: list[SamplingInfo]) -> bytes:
 
 
 def damage(table: Table, quick: bool) -> None:
-    """Records lost of those that were not touched by 20 flipped bytes, or by five cuts of 1000 bytes."""
+    """Measure the intact records that are lost to 20 flipped bytes, or to five cuts of 1000 bytes."""
     count = 20_000 if quick else 200_000
     infos = records(count)
     known = {tuple(info.key) for info in infos}

@@ -1,4 +1,4 @@
-"""Measuring side by side: everybody gets short turns, one after the other, and counts by the best of them."""
+"""Measurements side by side: contenders take short turns, one after the other, and their best turns count."""
 
 import gc
 import os
@@ -13,15 +13,15 @@ clock: Callable[[], float] = time.perf_counter
 
 
 def use_clock(name: str) -> None:
-    """Measure by this clock from now on: `wall`, or `cpu` for the processor time of all threads of this process."""
+    """Select the clock: `wall`, or `cpu` for the processor time of all threads of this process."""
     global clock
     clock = CLOCKS[name]
 
 
 def in_turns(calls: Mapping[str, Callable[[], object]], turns: int = 7, seconds: float = 0.25) -> dict[str, float]:
-    """The seconds that one call takes, for each: the least of several turns, which go round.
+    """Return the seconds per call of each contender: the minimum over several alternating turns.
 
-    A turn repeats its call for a while; what else runs on the machine hits all of them alike.
+    A turn repeats its call for some time; the machine's other load affects all contenders alike.
     """
     for call in calls.values():
         call()
@@ -39,7 +39,7 @@ def in_turns(calls: Mapping[str, Callable[[], object]], turns: int = 7, seconds:
 
 
 def percentiles(call: Callable[[], object], seconds: float = 0.5) -> tuple[float, float]:
-    """Median and 99th percentile of the seconds that single calls take."""
+    """Return the median and the 99th percentile of the seconds of single calls."""
     call()
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -53,12 +53,12 @@ def percentiles(call: Callable[[], object], seconds: float = 0.5) -> tuple[float
 
 @dataclass
 class Table:
-    """Rows as they are measured; printed at once, so that a run that is cut short has shown what it had."""
+    """A table whose rows are printed as soon as they are measured, so that an interrupted run has shown its results."""
 
     rows: list[tuple[str, ...]] = field(default_factory=list)
 
     def head(self) -> None:
-        """Begin the table."""
+        """Print the head of the table."""
         print(
             "| what | parl-evokit | peers | ratio to the best | target |\n| --- | --- | --- | --- | --- |", flush=True
         )
@@ -71,7 +71,7 @@ class Table:
         peers: Mapping[str, float] | None = None,
         target: str = "",
     ) -> None:
-        """One line; `unit` stands after the numbers, which are in it already."""
+        """Add a line; the numbers are already in `unit`, which is printed after them."""
         mine = ours if isinstance(ours, tuple) else (ours,)
         others = ", ".join(f"{name} {value:.3g}" for name, value in (peers or {}).items())
         ratio = f"{mine[0] / min(peers.values()):.2f}" if peers else ""

@@ -31,25 +31,25 @@ MOST_LOSSES = 10
 class Settings:
     """Trains AlphaZero on connect four."""
 
-    minutes: Annotated[float, "time for training, that before an interruption included"] = 30.0
-    total_games: Annotated[int, "games of self-play after which training ends; 0 lets the minutes decide"] = 0
-    simulations: Annotated[int, "paths of the search for each move of self-play"] = 64
-    games: Annotated[int, "that an actor plays together in one call"] = 64
+    minutes: Annotated[float, "training time, including that before an interruption"] = 30.0
+    total_games: Annotated[int, "games of self-play after which training ends; 0 for no limit but the minutes"] = 0
+    simulations: Annotated[int, "search simulations per move of self-play"] = 64
+    games: Annotated[int, "games that an actor plays together in one call"] = 64
     updates: Annotated[int, "gradient steps for each such call"] = 64
-    batch_size: Annotated[int, "positions of one gradient step"] = 256
-    capacity: Annotated[int, "newest positions to learn from"] = 60_000
+    batch_size: Annotated[int, "positions per gradient step"] = 256
+    capacity: Annotated[int, "number of newest positions to learn from"] = 60_000
     lr: Annotated[float, "learning rate"] = 1e-3
     rollouts: Annotated[int, "simulations of the fixed search, plain Monte-Carlo tree search"] = 200
-    match_games: Annotated[int, "of each match against it and against the predecessor, half of them with each seat"] = (
+    match_games: Annotated[int, "games per match against it and against the predecessor, half of them in each seat"] = (
         40
     )
     match_every: Annotated[float, "minutes between matches"] = 5.0
     save_every: Annotated[float, "minutes between checkpoints"] = 1.0
     actors: Annotated[int, "remote actors; 0 plays in this process, for breakpoints"] = 0
-    address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
-    seed: Annotated[int, "of weights, games and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    address: Annotated[str, "address of a running cluster for the actors; empty starts a private one"] = ""
+    seed: Annotated[int, "seed of weights, games and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
     resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "a few small calls only, to see that everything runs"] = False
 

@@ -20,23 +20,25 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 class Settings:
     """Trains CQL on logged transitions; an environment is only played to see what was learned."""
 
-    env: Annotated[str, "registered environment with vectors of numbers, for the evaluations"] = "Pendulum-v1"
+    env: Annotated[str, "registered environment with continuous observations and actions, for the evaluations"] = (
+        "Pendulum-v1"
+    )
     data: Annotated[str, "npz file to learn from; empty records one of Pendulum-v1 in the run's folder"] = ""
-    minari: Annotated[str, "or id of a Minari dataset, fetched where it is not here"] = ""
+    minari: Annotated[str, "id of a Minari dataset to learn from instead; downloaded if it is missing"] = ""
     recorded: Annotated[int, "episodes to record"] = 200
     updates: Annotated[int, "gradient steps"] = 10_000
-    imitate: Annotated[int, "of them in the beginning, in which the actor only imitates the data"] = 1_000
-    batch_size: Annotated[int, "transitions of one update"] = 64
-    hidden: Annotated[int, "units of each of two hidden layers"] = 64
+    imitate: Annotated[int, "updates at the beginning in which the actor only imitates the data"] = 1_000
+    batch_size: Annotated[int, "transitions per update"] = 64
+    hidden: Annotated[int, "units of each of the two hidden layers"] = 64
     actor_lr: Annotated[float, "learning rate of the actor's Adam"] = 1e-3
     critic_lr: Annotated[float, "learning rate of the critics' Adam"] = 1e-3
     min_q_weight: Annotated[float, "weight of the term that holds down values of actions not in the data"] = 5.0
     gamma: Annotated[float, "discount of one step"] = 0.99
-    episodes: Annotated[int, "of the evaluation after training"] = 100
-    seed: Annotated[int, "of weights, behaviour and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
-    resume: Annotated[str, "folder of an earlier run to continue; its settings apply"] = ""
+    episodes: Annotated[int, "episodes of the evaluation after training"] = 100
+    seed: Annotated[int, "seed of weights, behaviour and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
+    resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "5 episodes and 60 updates only, to see that everything runs"] = False
 
 

@@ -17,16 +17,20 @@ class Settings:
     """Trains DQN on an environment with discrete actions: vectors (CartPole-v1) or an Atari game (ALE/Pong-v5)."""
 
     env: Annotated[str, "registered environment"] = "CartPole-v1"
-    steps: Annotated[int, "of the environment; 0 takes the recipe's: 100,000, or 10 million of a game"] = 0
-    double: Annotated[bool, "the trained network picks the action that the target network values"] = False
-    dueling: Annotated[bool, "the network gives a value of the state and advantages of the actions"] = False
-    n_step: Annotated[int, "rewards that are summed before bootstrapping; 0 takes the recipe's: 10, or 1 of a game"] = 0
-    prioritized: Annotated[bool, "transitions with a larger error are drawn more often"] = False
-    episodes: Annotated[int, "of the evaluation after training"] = 100
-    seed: Annotated[int, "of weights, environment and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
-    resume: Annotated[str, "folder of an earlier run to continue; its settings apply"] = ""
+    steps: Annotated[int, "environment steps; 0 selects the recipe's: 100,000, or 10 million for games"] = 0
+    double: Annotated[bool, "double DQN: the trained network selects the action that the target network evaluates"] = (
+        False
+    )
+    dueling: Annotated[bool, "dueling network: a state value and advantages of actions"] = False
+    n_step: Annotated[
+        int, "rewards that are summed before bootstrapping; 0 selects the recipe's: 10, or 1 for games"
+    ] = 0
+    prioritized: Annotated[bool, "prioritised replay: transitions with larger errors are drawn more often"] = False
+    episodes: Annotated[int, "episodes of the evaluation after training"] = 100
+    seed: Annotated[int, "seed of weights, environment and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
+    resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "train for 1500 steps only, to see that everything runs"] = False
 
 

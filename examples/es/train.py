@@ -19,16 +19,16 @@ class Settings:
     """Evolves a small network by OpenAI's evolution strategy with remote actors; needs numpy only."""
 
     env: Annotated[str, "CartPole-v1, Pendulum-v1, Swimmer-v5 or others of these kinds"] = "CartPole-v1"
-    steps: Annotated[int, "environment steps at most"] = 500_000
-    pairs: Annotated[int, "mirrored perturbations of a generation"] = 20
+    steps: Annotated[int, "maximum number of environment steps"] = 500_000
+    pairs: Annotated[int, "mirrored pairs of perturbations per generation"] = 20
     hidden: Annotated[int, "units of the hidden layer"] = 16
     std: Annotated[float, "standard deviation of the perturbations"] = 0.1
     rate: Annotated[float, "learning rate of Adam"] = 0.05
     actors: Annotated[int, "remote actors"] = 2
-    address: Annotated[str, "of a running cluster; empty starts a private one"] = ""
-    seed: Annotated[int, "of weights, perturbations and episodes"] = 0
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
-    smoke: Annotated[bool, "few steps only, to see that everything runs"] = False
+    address: Annotated[str, "address of a running cluster; empty starts a private one"] = ""
+    seed: Annotated[int, "seed of weights, perturbations and episodes"] = 0
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
+    smoke: Annotated[bool, "a few steps only, to see that everything runs"] = False
 
 
 class Policy:

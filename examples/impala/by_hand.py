@@ -23,11 +23,11 @@ class Settings:
 
     steps: Annotated[int, "environment steps"] = 1_000_000
     actors: Annotated[int, "remote actors"] = 2
-    env_num: Annotated[int, "environments of each actor"] = 5
-    address: Annotated[str, "of a running cluster, such as localhost:8010; empty starts a private one"] = ""
-    seed: Annotated[int, "of weights, environments and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    env_num: Annotated[int, "environments per actor"] = 5
+    address: Annotated[str, "address of a running cluster, such as localhost:8010; empty starts a private one"] = ""
+    seed: Annotated[int, "seed of weights, environments and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
     smoke: Annotated[bool, "a few updates only, to see that everything runs"] = False
 
 

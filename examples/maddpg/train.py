@@ -16,15 +16,15 @@ class Settings:
     """Trains MADDPG on a game of several agents, each with its own reward: of MPE, or any of PettingZoo's kind."""
 
     env: Annotated[str, "mpe2:simple_speaker_listener_v4, mpe2:simple_spread_v3, penalty, ..."] = "penalty"
-    continuous: Annotated[bool, "actions are numbers, where the environment offers both, as those of MPE do"] = False
+    continuous: Annotated[bool, "continuous actions, if the environment has both kinds, as those of MPE do"] = False
     groups: Annotated[str, "shared or independent weights of the agents"] = "independent"
-    steps: Annotated[int, "environment steps; 0 takes the recipe's"] = 0
-    env_num: Annotated[int, "environments that are stepped together; 0 takes the recipe's"] = 0
+    steps: Annotated[int, "environment steps; 0 selects the recipe's"] = 0
+    env_num: Annotated[int, "number of parallel environments; 0 selects the recipe's"] = 0
     actors: Annotated[int, "remote actors that share them; 0 keeps them in this process"] = 0
-    address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
-    seed: Annotated[int, "of weights, environments and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    address: Annotated[str, "address of a running cluster for the actors; empty starts a private one"] = ""
+    seed: Annotated[int, "seed of weights, environments and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
     resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "400 steps only, to see that everything runs"] = False
 

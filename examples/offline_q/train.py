@@ -25,16 +25,16 @@ class Settings:
     data: Annotated[str, "npz file to learn from; empty records one of CartPole-v1 in the run's folder"] = ""
     recorded: Annotated[int, "episodes to record"] = 400
     updates: Annotated[int, "gradient steps"] = 10_000
-    batch_size: Annotated[int, "transitions of one update"] = 128
-    heads: Annotated[int, "of the network; random mixtures of several are trained (REM), one is DQN"] = 1
-    lr: Annotated[float, "learning rate of Adam at the start; goes linearly to 0"] = 3e-4
+    batch_size: Annotated[int, "transitions per update"] = 128
+    heads: Annotated[int, "heads of the network; random mixtures of several are trained (REM), one is DQN"] = 1
+    lr: Annotated[float, "initial learning rate of Adam; decays linearly to 0"] = 3e-4
     gamma: Annotated[float, "discount of one step"] = 0.99
-    reward_scale: Annotated[float, "what rewards are multiplied with: values of unit size suit the Huber loss"] = 0.05
-    episodes: Annotated[int, "of the evaluation after training"] = 100
-    seed: Annotated[int, "of weights, behaviour and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
-    resume: Annotated[str, "folder of an earlier run to continue; its settings apply"] = ""
+    reward_scale: Annotated[float, "factor of the rewards: values near 1 suit the Huber loss"] = 0.05
+    episodes: Annotated[int, "episodes of the evaluation after training"] = 100
+    seed: Annotated[int, "seed of weights, behaviour and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
+    resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "5 episodes and 200 updates only, to see that everything runs"] = False
 
 

@@ -26,10 +26,10 @@ SOLVED = 195.0  # the mean return that CartPole-v0 asked for
 class Settings:
     """Trains the CartPole agent of the PARL 1.x manual, whose predictions and updates are paddle programs."""
 
-    seed: Annotated[int, "of weights, environment and sampling"] = 0
-    episodes: Annotated[int, "to learn from"] = 1000
+    seed: Annotated[int, "seed of weights, environment and sampling"] = 0
+    episodes: Annotated[int, "episodes to learn from"] = 1000
     tests: Annotated[int, "episodes of the evaluation after training"] = 100
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
     smoke: Annotated[bool, "30 episodes only, to see that everything runs"] = False
 
 

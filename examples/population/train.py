@@ -27,14 +27,14 @@ class Settings:
 
     env: Annotated[str, "registered id of an environment"] = "CartPole-v1"
     members: Annotated[int, "agents of the population, at least 4"] = 8
-    rounds: Annotated[int, "after each of which the worst quarter becomes a copy of the best"] = 15
-    steps: Annotated[int, "of each member in a round"] = 4096
-    exploit: Annotated[bool, "copy the best; without, every member keeps its own numbers to the end"] = True
+    rounds: Annotated[int, "rounds, after each of which the worst quarter becomes a copy of the best"] = 15
+    steps: Annotated[int, "environment steps of each member per round"] = 4096
+    exploit: Annotated[bool, "copy the best members; otherwise every member keeps its hyper-parameters"] = True
     actors: Annotated[int, "remote actors that train members; 0 trains in this process"] = 0
-    address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
-    seed: Annotated[int, "of the first numbers, weights, environments and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    address: Annotated[str, "address of a running cluster for the actors; empty starts a private one"] = ""
+    seed: Annotated[int, "seed of initial hyper-parameters, weights, environments and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
     resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "four members and two short rounds only, to see that everything runs"] = False
 

@@ -16,13 +16,13 @@ class Settings:
     """Trains PPO; preprocessing, network and hyper-parameters follow from the kind of environment."""
 
     env: Annotated[str, "CartPole-v1, Acrobot-v1, HalfCheetah-v5, ALE/Pong-v5 or others of these kinds"] = "CartPole-v1"
-    steps: Annotated[int, "environment steps; 0 takes the recipe's"] = 0
-    env_num: Annotated[int, "environments that are stepped together; 0 takes the recipe's"] = 0
+    steps: Annotated[int, "environment steps; 0 selects the recipe's"] = 0
+    env_num: Annotated[int, "number of parallel environments; 0 selects the recipe's"] = 0
     actors: Annotated[int, "remote actors that share them; 0 keeps them in this process"] = 0
-    address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
-    seed: Annotated[int, "of weights, environments and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    address: Annotated[str, "address of a running cluster for the actors; empty starts a private one"] = ""
+    seed: Annotated[int, "seed of weights, environments and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
     resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "two rollouts only, to see that everything runs"] = False
 

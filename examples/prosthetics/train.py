@@ -25,25 +25,29 @@ SMOKE_EPISODE = 30
 class Settings:
     """Trains several heads of DDPG on a MuJoCo walker, or on the simulator of the NeurIPS 2018 challenge."""
 
-    seed: Annotated[int, "of weights, episodes, heads, masks and batches"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
+    seed: Annotated[int, "seed of weights, episodes, heads, masks and batches"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
     env: Annotated[str, "walker (MuJoCo) or prosthetics (osim-rl, which must be installed)"] = "walker"
-    steps: Annotated[int, "of all simulators together"] = 100_000
+    steps: Annotated[int, "environment steps of all simulators together"] = 100_000
     actors: Annotated[int, "remote actors with a simulator each; 0 keeps one in this process"] = 2
-    address: Annotated[str, "of a running cluster for the actors; empty opens a private one of this machine"] = ""
+    address: Annotated[str, "address of a running cluster for the actors; empty starts a private one"] = ""
     heads: Annotated[int, "pairs of actor and critic; 1 is plain DDPG"] = 5
-    share: Annotated[float, "of the transitions that each head learns from (mean of how often, with poisson)"] = 0.5
-    masks: Annotated[str, "bernoulli or poisson: how that is drawn"] = "bernoulli"
+    share: Annotated[
+        float, "share of the transitions that each head learns from (with poisson, the mean count of each)"
+    ] = 0.5
+    masks: Annotated[str, "distribution of the masks: bernoulli or poisson"] = "bernoulli"
     ensemble: Annotated[str, "how the heads act together without exploration: mean or vote"] = "vote"
-    size: Annotated[int, "of the shared layers"] = 128
-    noise: Annotated[float, "standard deviation of what is added to actions"] = 0.1
-    updates: Annotated[float, "for each step"] = 0.5
-    batch_size: Annotated[int, "transitions of one update"] = 128
+    size: Annotated[int, "size of the shared layers"] = 128
+    noise: Annotated[float, "standard deviation of the exploration noise"] = 0.1
+    updates: Annotated[float, "updates per environment step"] = 0.5
+    batch_size: Annotated[int, "transitions per update"] = 128
     n_step: Annotated[int, "rewards that are summed before bootstrapping"] = 5
-    timeout: Annotated[float, "seconds that an episode may take before its simulator is replaced"] = 120.0
-    episodes: Annotated[int, "of each of the 20 evaluations; 0 for none, as they run in this process"] = 10
-    restore: Annotated[str, "saved agent to begin with; empty begins anew"] = ""
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    timeout: Annotated[float, "maximum seconds of an episode; a slower simulator is replaced"] = 120.0
+    episodes: Annotated[
+        int, "episodes per evaluation, of which there are 20, in this process; 0 for no evaluations"
+    ] = 10
+    restore: Annotated[str, "saved agent to start from; empty starts from scratch"] = ""
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
     smoke: Annotated[bool, "a few episodes and updates only, to see that everything runs"] = False
 
 

@@ -17,15 +17,15 @@ class Settings:
 
     env: Annotated[str, "two_step, cued_two_step, climbing, mpe2:simple_spread_v3, smac:3m, ..."] = "two_step"
     vdn: Annotated[bool, "VDN: the team's value is the sum of the agents' values"] = False
-    memory: Annotated[str, "gru or lstm, none, or empty for the recipe's"] = ""
+    memory: Annotated[str, "gru, lstm or none; empty selects the recipe's"] = ""
     groups: Annotated[str, "shared or independent weights of the agents"] = "shared"
-    steps: Annotated[int, "environment steps; 0 takes the recipe's"] = 0
-    env_num: Annotated[int, "environments that are stepped together; 0 takes the recipe's"] = 0
+    steps: Annotated[int, "environment steps; 0 selects the recipe's"] = 0
+    env_num: Annotated[int, "number of parallel environments; 0 selects the recipe's"] = 0
     actors: Annotated[int, "remote actors that share them; 0 keeps them in this process"] = 0
-    address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
-    seed: Annotated[int, "of weights, environments and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    address: Annotated[str, "address of a running cluster for the actors; empty starts a private one"] = ""
+    seed: Annotated[int, "seed of weights, environments and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
     resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "400 steps only, to see that everything runs"] = False
 

@@ -15,9 +15,9 @@ OBS_DIM, ACT_DIM, SOLVED = 4, 2, 195.0
 class Settings:
     """Trains PolicyGradient on CartPole with episodes of at most 200 steps, as CartPole-v0 had them."""
 
-    seed: Annotated[int, "of weights, environment and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
-    episodes: Annotated[int, "to learn from"] = 1000
+    seed: Annotated[int, "seed of weights, environment and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
+    episodes: Annotated[int, "episodes to learn from"] = 1000
 
 
 def make_env() -> gymnasium.Env[Any, Any]:

@@ -18,11 +18,11 @@ RECIPE = training.find_recipe("PPO", ENV)  # RL Baselines3 Zoo's hyper-parameter
 class Settings:
     """Trains PPO on CartPole-v1, saves the agent, and evaluates it again in a fresh process."""
 
-    seed: Annotated[int, "of weights, environments and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
+    seed: Annotated[int, "seed of weights, environments and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
     actors: Annotated[int, "processes that share the 8 environments; 0 keeps them in this one"] = 2
-    episodes: Annotated[int, "of the evaluation after training"] = 100
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    episodes: Annotated[int, "episodes of the evaluation after training"] = 100
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
     smoke: Annotated[bool, "train for 4096 steps only, to see that everything runs"] = False
     restore: Annotated[str, "evaluate this saved agent instead of training one"] = ""
 

@@ -19,17 +19,17 @@ class Settings:
     """Trains SAC (or OAC) on an environment whose observations and actions are vectors of numbers."""
 
     env: Annotated[str, "registered environment"] = "Pendulum-v1"
-    steps: Annotated[int, "of the environment"] = RECIPE.steps
+    steps: Annotated[int, "environment steps"] = RECIPE.steps
     learning_starts: Annotated[int, "steps with random actions before the first update"] = RECIPE.loop.learning_starts
-    batch_size: Annotated[int, "transitions of one update"] = RECIPE.loop.batch_size
-    lr: Annotated[float, "learning rate of Adam, of actor and critics"] = RECIPE.algorithm["actor_lr"]
+    batch_size: Annotated[int, "transitions per update"] = RECIPE.loop.batch_size
+    lr: Annotated[float, "learning rate of Adam, for actor and critics"] = RECIPE.algorithm["actor_lr"]
     gamma: Annotated[float, "discount of one step"] = 0.99
-    oac: Annotated[bool, "explore where the critics might be too pessimistic (OAC)"] = False
-    episodes: Annotated[int, "of the evaluation after training"] = 100
-    seed: Annotated[int, "of weights, environment and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
-    resume: Annotated[str, "folder of an earlier run to continue; its settings apply"] = ""
+    oac: Annotated[bool, "optimistic exploration (OAC)"] = False
+    episodes: Annotated[int, "episodes of the evaluation after training"] = 100
+    seed: Annotated[int, "seed of weights, environment and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
+    resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "train for 250 steps only, to see that everything runs"] = False
 
 

@@ -26,16 +26,18 @@ class Settings:
     """Trains PPO against a pool of its own frozen generations."""
 
     game: Annotated[str, "connect_four, or rps: rock-paper-scissors with unequal prizes"] = "connect_four"
-    generations: Annotated[int, "how often the agent is frozen; 0 takes 12 of connect four, 60 of rps"] = 0
-    steps: Annotated[int, "of the learner in each generation; 0 takes 40,960 of connect four, 4,096 of rps"] = 0
-    games: Annotated[int, "against each predecessor, half of them with each seat"] = 200
-    matchmaking: Annotated[str, "hardest, rating or uniform; empty takes hardest of connect four, uniform of rps"] = ""
-    env_num: Annotated[int, "games that are played together"] = 16
+    generations: Annotated[int, "number of generations; 0 selects 12 for connect four, 60 for rps"] = 0
+    steps: Annotated[int, "the learner's steps per generation; 0 selects 40,960 for connect four, 4,096 for rps"] = 0
+    games: Annotated[int, "games against each predecessor, half of them in each seat"] = 200
+    matchmaking: Annotated[
+        str, "hardest, rating or uniform; empty selects hardest for connect four, uniform for rps"
+    ] = ""
+    env_num: Annotated[int, "number of parallel games"] = 16
     actors: Annotated[int, "remote actors for games and matches; 0 plays in this process"] = 0
-    address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
-    seed: Annotated[int, "of weights, games and sampling"] = 0
-    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
-    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    address: Annotated[str, "address of a running cluster for the actors; empty starts a private one"] = ""
+    seed: Annotated[int, "seed of weights, games and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty selects the installed one"] = ""
+    runs: Annotated[str, "folder in which every run creates its own folder"] = "runs"
     resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "two short generations only, to see that everything runs"] = False
 
