@@ -1,4 +1,4 @@
-"""PPO with and without novelty on a grid that rewards nothing but its far corner.
+"""PPO with and without a novelty bonus on a grid whose only reward is in the far corner.
 
 python benchmarks/exploration/measure.py --size 16 --steps 48000 --seeds 5
 """
@@ -14,7 +14,7 @@ from parl_core.env.goals import SparseGrid
 
 
 class Found(training.Callback):
-    """Notes when nine of ten episodes of an update reached the corner for the first time."""
+    """Callback that records the first update in which nine of ten episodes reached the corner."""
 
     def __init__(self) -> None:
         self.step: int | None = None

@@ -1,9 +1,9 @@
-"""The cost of an exported policy: bytes, start, and one decision; beside the agent that it comes from.
+"""The cost of an exported policy in bytes, start-up time and time of a decision, compared with its agent.
 
     hatch run torch:python benchmarks/export/run.py
     hatch run paddle:python benchmarks/export/run.py
 
-Every figure is CPU time of a fresh process, the least of several, so that other programs on the machine count little.
+Every figure is the minimum CPU time of several fresh processes, so that the machine's other load matters little.
 `start` is what importing and loading costs above `import numpy`; `decision` is one observation, `in 64` one of a batch.
 """
 
@@ -64,7 +64,7 @@ _LOAD = {
 
 
 class Frames(gymnasium.Env[Any, Any]):
-    """Noise in place of the four frames of an Atari game, and six actions."""
+    """An environment with noise in place of the four frames of an Atari game, and six actions."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
     action_space = gymnasium.spaces.Discrete(6)
@@ -75,7 +75,7 @@ class Frames(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ARG002
-        """Show other noise."""
+        """Return new noise."""
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
@@ -89,7 +89,7 @@ def _agents() -> Iterator[tuple[str, Any, Any]]:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3, help="processes for each figure")
+    parser.add_argument("--rounds", type=int, default=3, help="number of processes per figure")
     given = parser.parse_args()
     print("| agent | format | bytes | start, ms | decision, us | in 64, us |\n| --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:

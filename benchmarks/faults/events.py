@@ -1,7 +1,7 @@
-"""The events of the fault table, each measured from the event to what its target is about, in seconds.
+"""The events of the fault table, with the seconds from each event to the effect that its target limits.
 
-Everything happens to a cluster of its own on loopback, over TCP, with a relay in front of each node, or to a private
-cluster where that is said.
+Each event hits its own cluster on loopback, over TCP with a relay in front of each node, or a private cluster where its
+name says so.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ XPARL = (sys.executable, "-P", "-m", "parl_remote.cli")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One figure beside its target; `seconds` is None where there is nothing to time."""
+    """One figure and its target; `seconds` is None if there is nothing to time."""
 
     what: str
     seconds: float | None
@@ -75,7 +75,7 @@ def gone(processes: list[Process]) -> float:
 
 @contextmanager
 def running_program(address: str, actors: int, state: str, **variables: str) -> Iterator[tuple[Process, list[Process]]]:
-    """A program with actors, and both as processes."""
+    """Start a program with actors, and return the processes of both."""
     command = [sys.executable, str(Path(__file__).with_name("program.py")), address, str(actors), state]
     running = subprocess.Popen(
         command, env={**os.environ, **variables}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -267,7 +267,7 @@ print(sum(right), actor.all() == list(range(520)), time.monotonic() - began)
 
 
 def bad_line(home: Path) -> Iterator[Outcome]:
-    """Real packets: 5 % lost, 100 ms late, a quarter out of order, 1 % twice, on the way there and on the way back."""
+    """Use real packets: 5 % lost, 100 ms late, a quarter out of order and 1 % duplicated, in both directions."""
     what = "5 % loss, 100 ms delay, reordering: 520 calls, each answered and carried out once, in order"
     try:
         network = PacketNetwork(["a", "b"])
@@ -301,7 +301,7 @@ def bad_line(home: Path) -> Iterator[Outcome]:
 
 
 def full_disk() -> Iterator[Outcome]:
-    """A worker whose directories lie on a disk of one MiB."""
+    """Use a worker whose directories are on a disk of one MiB."""
     try:
         small = SmallDisk(1)
     except FaultUnavailable as error:

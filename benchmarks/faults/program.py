@@ -1,4 +1,4 @@
-"""A program that is going to be killed: python program.py ADDRESS ACTORS idle|busy; prints its actors' processes."""
+"""A program that will be killed: python program.py ADDRESS ACTORS idle|busy; prints its actors' processes."""
 
 from __future__ import annotations
 

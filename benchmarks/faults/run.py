@@ -1,6 +1,6 @@
-"""The time until each fault is known, beside its target.
+"""The time until each fault is known, and its target.
 
-PYTHONPATH=tests python benchmarks/faults/run.py    some five minutes, most of them waits for the limit of silence
+PYTHONPATH=tests python benchmarks/faults/run.py    about five minutes, mostly waiting for the limit of silence
 PYTHONPATH=tests python benchmarks/faults/run.py --limit 3    with another limit of silence, in seconds
 """
 
@@ -22,7 +22,7 @@ from parl_remote.testing import LoopbackCluster
 
 
 def in_cluster(event: Callable[..., Iterator[Outcome]], *arguments: float, **options: Any) -> Iterator[Outcome]:
-    """An event in a cluster of its own, with this program connected to it."""
+    """Measure an event in its own cluster, to which this program is connected."""
     with LoopbackCluster(1, cpus=2, **options) as cluster:
         cluster.connect()
         try:

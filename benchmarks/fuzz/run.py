@@ -1,4 +1,4 @@
-"""A million random messages at every port and socket of a cluster: whether it lives, leaks memory or lets anybody in.
+"""A million random messages to every port and socket of a cluster: does it survive, leak memory or admit anyone?
 
 PYTHONPATH=tests python benchmarks/fuzz/run.py --messages 1000000 --seed 0
 """
@@ -24,7 +24,7 @@ SETTLE_S = 20.0
 
 @parl.remote_class
 class Bystander:
-    """An actor of a program that has nothing to do with what is thrown."""
+    """An actor of an unrelated program."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -35,7 +35,7 @@ class Bystander:
 
 
 class Fuzz:
-    """A cluster with an actor of a bystander, and everything that can be thrown at it."""
+    """A cluster with an actor of an unrelated program, and the generators of messages to it."""
 
     def __init__(self, cluster: LoopbackCluster, seed: int) -> None:
         self._cluster = cluster
@@ -55,7 +55,7 @@ class Fuzz:
         self.target = Target.of(cluster, client.own.records)  # type: ignore[attr-defined]
 
     def throw(self, way: str, count: int) -> tuple[int, float]:
-        """Throw in a child process, so that what this one allocates is not counted; messages and seconds."""
+        """Send messages from a child process, whose allocations do not count; return their number and seconds."""
         self._throws += 1
         began = time.monotonic()
         reading, writing = os.pipe()
@@ -79,7 +79,7 @@ class Fuzz:
         return int(said), time.monotonic() - began
 
     def check(self) -> None:
-        """Everything is as it was: processes, nodes, leases, and the bystander's actor with its state."""
+        """Check that processes, nodes, leases, and the unrelated actor with its state are unchanged."""
         for name, process in self.processes.items():
             if not process.alive:
                 if name.startswith("actor"):
@@ -107,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--way", choices=list(WAYS), help="only this one, with all messages")
+    parser.add_argument("--way", choices=list(WAYS), help="send all messages this way only")
     options = parser.parse_args()
     shares = {options.way: 1.0} if options.way else {way: share for way, (_, share) in WAYS.items()}
     variables = {"PARL_MONITOR": "1"} if has_monitor() else {}
@@ -129,7 +129,7 @@ def main() -> None:
             fuzz.check()
             after = fuzz.sizes()
             worst = max(after, key=lambda name: after[name] - before[name])
-            grows = after[worst] - half[worst] > MOST_MIB / 2  # what it needs at its busiest, it may keep
+            grows = after[worst] - half[worst] > MOST_MIB / 2  # memory of the peak load does not count
             good &= not grows
             total += first + second
             verdict = "**grows**" if grows else "alive"

@@ -1,10 +1,10 @@
-"""The cost of an actor killed in the middle of a run: time until another one acts, and samples lost.
+"""The cost of an actor killed in the middle of a run: the time until its replacement acts, and the lost samples.
 
     hatch run torch:python benchmarks/impala/lost_actor.py --actors subprocess remote --kills 3
 
-CartPole with two actors (`tasks.py`, `our_agent.py`). A callback kills one of them with SIGKILL and ends the run a
-little after another one has played a fragment in its place. Environments note their steps in a file each, from which
-follows what the killed actor had played and not yet sent.
+CartPole with two actors (`tasks.py`, `our_agent.py`). A callback kills one of them with SIGKILL and ends the run soon
+after its replacement has played a fragment. Each environment writes its steps to a file, which shows the steps that the
+killed actor had played but not sent.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # for actors, too: they get the program's path
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # also for actors, which get the program's path
 
 import gymnasium
 import numpy as np
@@ -27,11 +27,11 @@ from our_agent import make_agent
 
 from parl_core import training
 
-BEFORE, AFTER = 50, 20  # updates before the kill, and after the first fragment of the other actor
+BEFORE, AFTER = 50, 20  # updates before the kill, and after the first fragment of the replacement
 
 
 class Noted(gymnasium.Wrapper):  # type: ignore[type-arg]
-    """CartPole that counts its steps in a file `<pid>-<number>`, and notes when it was made and was first stepped."""
+    """CartPole that writes its steps and the times of its construction and first fragment to `<pid>-<number>`."""
 
     _made = 0  # in this process
 
@@ -44,7 +44,7 @@ class Noted(gymnasium.Wrapper):  # type: ignore[type-arg]
         self._notes[0] = time.monotonic()
 
     def step(self, action: Any) -> Any:
-        """Step CartPole and note the step."""
+        """Step CartPole and count the step."""
         self._notes[2] += 1
         if self._notes[2] == tasks.STEPS:
             self._notes[1] = time.monotonic()
@@ -52,7 +52,7 @@ class Noted(gymnasium.Wrapper):  # type: ignore[type-arg]
 
 
 class Killer(training.Callback):
-    """Kills an actor after some updates, and notes when each update was."""
+    """Callback that kills an actor after some updates and records the time of each update."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -63,7 +63,7 @@ class Killer(training.Callback):
         self._end: int | None = None
 
     def on_update(self, update: training.Update) -> str | None:
-        """Count, strike, and end the run some updates after another actor has played."""
+        """Count, kill, and end the run some updates after the replacement has played."""
         self.updates.append(time.monotonic())
         self.lost = update.metrics["actors/lost"]
         if len(self.updates) == BEFORE:
@@ -75,24 +75,24 @@ class Killer(training.Callback):
         return "enough" if len(self.updates) == self._end else None
 
     def notes(self) -> dict[str, Any]:
-        """Of each environment, by the name of its file."""
+        """Return the notes of each environment, by the name of its file."""
         found = {path.name: np.fromfile(path) for path in self._folder.iterdir()}
         return {name: note for name, note in found.items() if len(note) == 3}
 
     def made_at(self) -> float | None:
-        """Return when environments were made in place of those of the killed actor."""
+        """Return the times at which environments of the replacement were made."""
         return min((note[0] for note in self.notes().values() if note[0] > self.killed), default=None)
 
     def acting_since(self) -> float | None:
-        """Return when one of these had played its first fragment."""
+        """Return the time at which one of these had played its first fragment."""
         return min((note[1] for note in self.notes().values() if note[0] > self.killed and note[1]), default=None)
 
 
 class Cost(NamedTuple):
-    """Of one kill."""
+    """The cost of one kill."""
 
     made_s: float
-    """until the other actor had made its environments"""
+    """until the replacement had made its environments"""
     acting_s: float
     """until it had played its first fragment"""
     pause_s: float
@@ -106,7 +106,7 @@ class Cost(NamedTuple):
 
 
 def kill_once(system: str) -> Cost:
-    """One run, one kill."""
+    """Make one run with one kill, and return its cost."""
     options = {"processes": 2} if system == "subprocess" else {"cpu_num": 2, "preload": ["torch"]}
     settings = training.ActorLearnerSettings(
         total_steps=10**9,
@@ -136,7 +136,7 @@ def kill_once(system: str) -> Cost:
         acting_s=acting - killer.killed,
         pause_s=float(gaps[BEFORE - 1 :].max()),
         usual_s=float(np.median(gaps[: BEFORE - 1])),
-        lost_steps=played % (tasks.ENVS * tasks.STEPS),  # whole fragments have arrived, or arrive still
+        lost_steps=played % (tasks.ENVS * tasks.STEPS),  # whole fragments have arrived, or are on their way
         steps=int(ended.step),
     )
 

@@ -1,5 +1,6 @@
-"""This project's agent, made in the learner and in each actor: of its own network for images, which has the layers of
-`tasks.nature_cnn`, and of the task's network for vectors.
+"""This project's agent, made in the learner and in each actor.
+
+For images it has the ready-made network with the layers of `tasks.nature_cnn`, for vectors the task's network.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ __all__ = ["make_agent"]
 
 
 class OfVectors(Model):
-    """A network of vectors, which actors run in numpy, and which learns without autograd."""
+    """A network for vectors, which actors evaluate in numpy, and whose gradients need no autograd."""
 
     def __init__(self, network: tasks.Network) -> None:
         self.network = network
@@ -35,7 +36,7 @@ class OfVectors(Model):
 
 
 def make_agent(task: str, compute_dtype: str = "float32") -> Any:
-    """An agent for the task of this name; `compute_dtype` is its networks'."""
+    """Return an agent for the task of this name; `compute_dtype` is the dtype of its networks."""
     network = tasks.TASKS[task].network()
     algorithm = IMPALA(
         AtariActorCritic(network.pi.out_features) if tasks.TASKS[task].images else OfVectors(network),

@@ -1,4 +1,4 @@
-"""PARL 2.2.1's actor and model, which it wants in a module beside the program that runs."""
+"""PARL 2.2.1's actor and model, which must be in a module beside the program."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ __all__ = ["Model", "RemoteActor"]
 
 
 class Model(parl.Model):  # type: ignore[misc]
-    """A task's network, as PARL 2.2.1's IMPALA asks for it: policy and value are a pass through the trunk each."""
+    """A task's network for PARL 2.2.1's IMPALA: policy and value each need a pass through the trunk."""
 
     def __init__(self, network: tasks.Network) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Model(parl.Model):  # type: ignore[misc]
         return self.network.policy_and_value(obs)[1]
 
     def policy_and_value(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Both."""
+        """Return logits and values."""
         return self.policy(obs), self.value(obs)
 
 
@@ -43,7 +43,7 @@ class RemoteActor:
         self.obs = [env.reset()[0] for env in self.envs]
 
     def sample(self, weights: dict[str, Any]) -> dict[str, Any]:
-        """A fragment of every environment, their rows one after the other."""
+        """Return a fragment of every environment, joined environment by environment."""
         self.model.set_weights(weights)
         steps: list[tuple[Any, ...]] = []
         for _ in range(tasks.STEPS):

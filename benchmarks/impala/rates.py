@@ -1,4 +1,4 @@
-"""Timing of a contender, which reports every update and stops when it is told that enough was seen."""
+"""Timing of a contender, which reports every update and stops when the measurement is complete."""
 
 import json
 import os
@@ -23,11 +23,11 @@ class _Seen(NamedTuple):
 
 
 class Rates:
-    """Rates between the end of warming up and the end.
+    """Rates after the warm-up.
 
     Args:
-        warm_up_s: seconds from the first update that do not count.
-        seconds: that count.
+        warm_up_s: Seconds from the first update that are not measured.
+        seconds: Seconds to measure.
     """
 
     def __init__(self, warm_up_s: float, seconds: float) -> None:
@@ -37,7 +37,7 @@ class Rates:
         self._ended: _Seen | None = None
 
     def update(self, trained: int) -> bool:
-        """Note how many steps were learned from so far; return True when enough was seen."""
+        """Record the number of steps learned from so far; return True when the measurement is complete."""
         now = _Seen(time.perf_counter(), 0, trained)
         self._first = now.seconds if self._first is None else self._first
         if self._began is None:
@@ -52,8 +52,8 @@ class Rates:
 
         CPU time is that of 1000 steps learned from.
         """
-        assert self._began is not None, "it ended before it was warm"
-        assert self._ended is not None, "it ended before it was told to"
+        assert self._began is not None, "it ended during the warm-up"
+        assert self._ended is not None, "it ended before the measurement was complete"
         seconds, sampled, trained, cpu_s = (end - begin for end, begin in zip(self._ended, self._began, strict=True))
         rates = {"sampled": sampled / seconds, "trained": trained / seconds, "cpu_ms": 1e6 * cpu_s / trained}
         print(json.dumps(rates), flush=True)

@@ -1,7 +1,7 @@
-"""Environment steps per second of actors and a learner: every contender in turn (README.md has the command).
+"""Environment steps per second of actors and a learner, for alternating contenders (README.md has the command).
 
-Each is a process of its own in an environment of its own; a round runs all of them, so that a busy minute meets all.
-The table has the medians of the rounds.
+Each contender is a process in its own Python environment; a round runs all of them, so that load of the machine affects
+all. The table shows the medians of the rounds.
 """
 
 import argparse
@@ -34,7 +34,7 @@ TARGETS = {
 
 
 def rates(contender: str, python: str, task: str, warm_up_s: float, seconds: float) -> dict[str, float] | None:
-    """Return one run's rates; None, with the reason printed, if it did not come to an end."""
+    """Return one run's rates; print the reason and return None if the run fails."""
     script, *arguments = SCRIPTS[contender]
     times = [str(warm_up_s), str(seconds)]
     command = [python, "-W", "ignore", str(HERE / "contenders" / script), task, *times, *arguments]
@@ -62,10 +62,12 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Environment steps per second of actors and a learner.")
     parser.add_argument("--tasks", default=",".join(TASKS), help="which, separated by commas")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each contender")
-    parser.add_argument("--warm-up", type=float, default=10.0, help="seconds that do not count")
-    parser.add_argument("--seconds", type=float, default=30.0, help="seconds that count")
-    parser.add_argument("--python", action="append", default=[], help="contender=interpreter; others are left out")
+    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each contender")
+    parser.add_argument("--warm-up", type=float, default=10.0, help="seconds of warm-up")
+    parser.add_argument("--seconds", type=float, default=30.0, help="seconds to measure")
+    parser.add_argument(
+        "--python", action="append", default=[], help="contender=interpreter; contenders without one are skipped"
+    )
     parser.add_argument("--json", type=Path, help="file for the medians, by task and contender")
     options = parser.parse_args()
     medians: dict[str, dict[str, dict[str, float]]] = {}
@@ -88,7 +90,7 @@ def _medians(turns: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _table(task: str, median: dict[str, dict[str, float]]) -> str:
-    """Every contender's rates, and what ours are of them."""
+    """Return the table of all rates, and of ours relative to each."""
     ours = [name for name in OURS if name in median]
     head = [TASKS[task].title, "sampled/s", "trained/s", *(f"{name} / it (target)" for name in ours)]
     lines = ["", _row([*head, "CPU ms / 1000 steps"]), _row(["---"] * (len(head) + 1))]

@@ -1,7 +1,7 @@
 """The tasks: environments, networks and sizes, the same for every contender.
 
-Environments count their steps themselves, each in a file of its own, so that steps sampled are what was really played,
-whatever a contender says and learns from.
+Each environment counts its steps in its own file, so that the number of sampled steps does not depend on the
+contender's own figures.
 """
 
 import os
@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 N_ACTORS, ENVS, STEPS, BATCH = 2, 5, 50, 500
-"""Actors, environments of each, steps of a fragment, samples of an update."""
+"""Number of actors, environments per actor, steps per fragment, and samples per update."""
 GAMMA, LEARNING_RATE, ENTROPY, VALUE_LOSS, MAX_NORM = 0.99, 1e-3, 0.01, 0.5, 40.0
 
 
 COUNTS = "IMPALA_STEP_COUNTS"
-"""The variable that names the folder of the counts; without it nothing is counted."""
+"""The environment variable with the folder of the counts; without it, nothing is counted."""
 
 
 class Counted(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -39,23 +39,23 @@ class Counted(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def counted(env: Any) -> Any:
-    """Return the environment, counting its steps where they are to be counted."""
+    """Return the environment, which counts its steps if the variable is set."""
     folder = os.environ.get(COUNTS)
     return Counted(env, folder) if folder else env
 
 
 def sampled_steps() -> int:
-    """Return how many steps all environments have played so far."""
+    """Return the number of steps of all environments so far."""
     folder = os.environ.get(COUNTS)
     counts = [np.fromfile(path, np.int64) for path in Path(folder).iterdir()] if folder else []
     return sum(int(count.sum()) for count in counts)
 
 
 class Frames(gymnasium.Env[Any, Any]):
-    """Four stacked frames of 84 x 84 that were drawn before: a simulator that costs next to nothing.
+    """An environment with precomputed stacks of four frames of 84 x 84, whose steps cost almost nothing.
 
     Args:
-        channels_first: `[4, 84, 84]`, as torch wants it, or `[84, 84, 4]`, as RLlib does.
+        channels_first: True for `[4, 84, 84]`, as torch requires, False for `[84, 84, 4]`, as RLlib does.
     """
 
     def __init__(self, channels_first: bool = True) -> None:
@@ -84,26 +84,26 @@ class Network(nn.Module):
         self.pi, self.v = nn.Linear(features, actions), nn.Linear(features, 1)
 
     def policy_and_value(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """(logits `[n, actions]`, values `[n, 1]`)."""
+        """Return (logits `[n, actions]`, values `[n, 1]`)."""
         features = self.trunk(obs / 255.0 if obs.dtype == torch.uint8 else obs)
         return self.pi(features), self.v(features)
 
 
 def nature_cnn() -> Network:
-    """Mnih et al. 2015."""
+    """Return the trunk of Mnih et al. 2015."""
     layers = nn.Conv2d(4, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)
     convolutions = [part for layer in layers for part in (layer, nn.ReLU())]
     return Network(nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(3136, 512), nn.ReLU()), 512, 6)
 
 
 def mlp() -> Network:
-    """Two layers of 128."""
+    """Return a trunk of two layers of 128."""
     return Network(nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()), 128, 2)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A title, what makes an environment, what makes the network, and whether observations are images."""
+    """A title, functions that make an environment and the network, and a flag for images."""
 
     title: str
     env: Callable[[], Any]
@@ -120,7 +120,7 @@ def _frames() -> Any:
 
 
 def _pong() -> Any:
-    """Pong as in Mnih et al. 2015: every fourth frame, grey, 84 x 84, the last four of them; Gymnasium's wrappers."""
+    """Return Pong as in Mnih et al. 2015: every fourth frame, grey, 84 x 84, stacks of four (Gymnasium's wrappers)."""
     import ale_py
 
     gymnasium.register_envs(ale_py)
@@ -144,16 +144,16 @@ def vtrace_loss(
     done: Tensor,
     last_obs: Tensor,
 ) -> Tensor:
-    """Return IMPALA's loss by hand (Espeholt et al. 2018, equation 1), rows environment by environment.
+    """Return IMPALA's loss, written by hand (Espeholt et al. 2018, equation 1); rows are ordered by environment.
 
     Args:
-        forward: Logits `[n, actions]` and values `[n, 1]` of observations.
-        obs: `[n, ...]`, and so on for the other columns.
-        action: As they were drawn.
-        behaviour: Logits that they were drawn from.
-        reward: Of each step.
+        forward: Function that returns logits `[n, actions]` and values `[n, 1]` of observations.
+        obs: Observations `[n, ...]`; the other columns have `n` rows, too.
+        action: Actions.
+        behaviour: Logits of the policy that acted.
+        reward: Reward of each step.
         done: 1.0 where an episode ended.
-        last_obs: What each environment shows after its last step.
+        last_obs: Observation of each environment after its last step.
     """
     return vtrace_loss_of(*forward(torch.cat([obs, last_obs])), action, behaviour, reward, done)
 
@@ -161,7 +161,7 @@ def vtrace_loss(
 def vtrace_loss_of(
     logits: Tensor, value: Tensor, action: Tensor, behaviour: Tensor, reward: Tensor, done: Tensor
 ) -> Tensor:
-    """Return the loss of logits and values of all observations, those after the last steps behind the others."""
+    """Return the loss from logits and values of all observations, with those after the last steps at the end."""
     value, steps = value[:, 0], len(action)
     logits, value, bootstrap = logits[:steps], value[:steps], value[steps:].detach()
     log_policy = F.log_softmax(logits, -1)
@@ -170,7 +170,7 @@ def vtrace_loss_of(
     ratio, v, r = (x.reshape(-1, STEPS).T for x in (ratio, value.detach(), reward))
     discount = GAMMA * (1.0 - done.reshape(-1, STEPS).T)
     following = torch.cat([v[1:], bootstrap[None]])
-    # Each step needs the one after it: fifty small steps are faster in numpy than in torch.
+    # Each step depends on the next one: fifty small operations are faster in numpy than in torch.
     corrections = (ratio * (r + discount * following - v)).numpy()
     decay = (discount * ratio).numpy()
     for t in reversed(range(STEPS - 1)):

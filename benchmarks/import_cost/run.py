@@ -1,4 +1,4 @@
-"""The cost of `import parl` and `import parl_remote` above `import numpy`, in fresh interpreters that take turns.
+"""The cost of `import parl` and `import parl_remote` beyond `import numpy`, in alternating fresh interpreters.
 
     hatch run base:python benchmarks/import_cost/run.py [--rounds 30]
 
@@ -30,13 +30,14 @@ def seconds(source: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30, help="how often each program takes its turn (default: 30)")
+    parser.add_argument("--rounds", type=int, default=30, help="number of turns of each program (default: 30)")
     rounds = parser.parse_args().rounds
     times: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     for _ in range(rounds + 1):
         for name, source in PROGRAMS.items():
             times[name].append(seconds(source))
-    medians = {name: 1000 * statistics.median(values[1:]) for name, values in times.items()}  # the first warms the disk
+    # the first one fills the disk cache
+    medians = {name: 1000 * statistics.median(values[1:]) for name, values in times.items()}
     print("| import | process, ms | above numpy, ms | limit, ms |\n| --- | --- | --- | --- |")
     for name, value in medians.items():
         print(f"| {name} | {value:.1f} | {value - medians['numpy']:+.1f} | {LIMIT_MS.get(name, '')} |")

@@ -1,4 +1,4 @@
-"""Import what `write.py` left, and count the actions that are Stable-Baselines3's.
+"""Import the files of `write.py`, and count the actions that equal Stable-Baselines3's.
 
     python benchmarks/importing/compare.py FOLDER --backend torch
 
@@ -39,7 +39,7 @@ SPACES = {
 
 
 class Shown(gymnasium.Env):
-    """As that of `write.py`."""
+    """An environment like that of `write.py`."""
 
     def __init__(self, case: str) -> None:
         self.observation_space, self.action_space = SPACES[case]
@@ -53,7 +53,7 @@ class Shown(gymnasium.Env):
 
 
 def main() -> int:
-    """Compare every case, through an export with numpy alone, which has been compared with the agent itself."""
+    """Compare every case by an export that needs only numpy, which is also compared with the agent itself."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--backend", choices=("torch", "paddle"), default="torch")

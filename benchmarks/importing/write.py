@@ -1,4 +1,4 @@
-"""Train agents of Stable-Baselines3 for a moment, and keep what they do: `compare.py` asks our import for the same.
+"""Train agents of Stable-Baselines3 briefly, and store their actions for `compare.py`.
 
 python benchmarks/importing/write.py FOLDER       # in an environment with stable-baselines3 2.9
 """
@@ -21,7 +21,7 @@ ROWS = 1000
 
 
 class Shown(gymnasium.Env):
-    """Shows observations of a space at random, and rewards at random: weights move, whatever for."""
+    """An environment with random observations of a space and random rewards, so that training changes the weights."""
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         self.observation_space, self.action_space, self._steps = observation_space, action_space, 0

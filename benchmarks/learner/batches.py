@@ -1,4 +1,4 @@
-"""Batches, equal for every library: random, so that nothing is learned and no seed matters."""
+"""Random batches, equal for every library; nothing is learned from them, and no seed matters."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 UPDATES = {"cnn": 2, "continuous": 8, "small": 32}
-"""Updates of one run, by the size of the networks."""
+"""Number of updates per run, by the size of the networks."""
 
 OBS_DIM, ACT_DIM = 4, 2
 DQN_BATCH, DQN_HIDDEN, SYNC_EVERY = 64, 128, 32
@@ -20,7 +20,7 @@ Columns = tuple[NDArray[Any], ...]
 
 
 def transitions() -> Columns:
-    """obs, action, reward, next_obs, terminal of one batch for DQN."""
+    """Return obs, action, reward, next_obs and terminal of a batch for DQN."""
     return _transitions(_vectors(DQN_BATCH, OBS_DIM), _vectors(DQN_BATCH, OBS_DIM), ACT_DIM)
 
 
@@ -38,12 +38,12 @@ def frame_transitions() -> Columns:
 
 
 def frames(rows: int) -> NDArray[np.uint8]:
-    """Stacked frames `[rows, 4, 84, 84]`."""
+    """Return stacked frames `[rows, 4, 84, 84]`."""
     return np.random.default_rng(rows).integers(256, size=(rows, *FRAMES), dtype=np.uint8)
 
 
 def rollout(rows: int = ROLLOUT, actions: int = ACT_DIM) -> dict[str, NDArray[Any]]:
-    """Columns of a rollout but its observations."""
+    """Return the columns of a rollout without observations."""
     rng = np.random.default_rng(0)
     names = ("value", "return_", "log_prob", "advantage")
     columns: dict[str, Any] = {name: rng.normal(scale=0.1, size=rows).astype(np.float32) for name in names}
@@ -51,12 +51,12 @@ def rollout(rows: int = ROLLOUT, actions: int = ACT_DIM) -> dict[str, NDArray[An
 
 
 def vector_rollout() -> dict[str, NDArray[Any]]:
-    """A rollout of vectors, for PPO."""
+    """Return a rollout of vectors for PPO."""
     return {"obs": _vectors(ROLLOUT, OBS_DIM), **rollout()}
 
 
 def fragments() -> Columns:
-    """obs, action, behaviour logits, reward, done of one batch for IMPALA: each environment's fragment in one piece."""
+    """Return obs, action, behaviour logits, reward and done of a batch for IMPALA, ordered by environment."""
     rng, rows = np.random.default_rng(0), A2C_STEPS * A2C_ENVS
     logits = rng.normal(scale=0.1, size=(rows, ATARI_ACTIONS)).astype(np.float32)
     reward = rng.normal(size=rows).astype(np.float32)
@@ -64,7 +64,7 @@ def fragments() -> Columns:
 
 
 class Space(gymnasium.Env[Any, Any]):
-    """An environment that has spaces and nothing else, for libraries that ask for one."""
+    """An environment that has only spaces, for libraries that require one."""
 
     def __init__(self, observation_space: Any, action_space: Any) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -74,13 +74,13 @@ class Space(gymnasium.Env[Any, Any]):
 
 
 def cheetah() -> Space:
-    """Spaces of HalfCheetah."""
+    """Return an environment with the spaces of HalfCheetah."""
     box = gymnasium.spaces.Box
     return Space(box(-np.inf, np.inf, (CHEETAH_OBS,), np.float32), box(-1.0, 1.0, (CHEETAH_ACT,), np.float32))
 
 
 def atari() -> Space:
-    """Spaces of an Atari game behind the usual wrappers."""
+    """Return an environment with the spaces of an Atari game behind the usual wrappers."""
     return Space(gymnasium.spaces.Box(0, 255, FRAMES, np.uint8), gymnasium.spaces.Discrete(ATARI_ACTIONS))
 
 

@@ -1,4 +1,4 @@
-"""Algorithms by hand in eager PyTorch, as fast as a hand can write them.
+"""Algorithms written by hand in eager PyTorch, as fast as possible.
 
 Parameters are plain tensors, without modules around them; gradients are asked for by name, so that nothing accumulates;
 Adam is one call of PyTorch's fused kernel for all parameters, and a target network one call of its foreach kernel. The
@@ -20,7 +20,7 @@ Run = Callable[[int], None]
 
 
 class Adam:
-    """One fused kernel for all parameters."""
+    """Adam as one fused kernel for all parameters."""
 
     def __init__(self, parameters: Sequence[Tensor], lr: float, eps: float = 1e-8) -> None:
         self._parameters = list(parameters)
@@ -90,7 +90,7 @@ _LOG_STD_LEAST, _LOG_STD_MOST = -20.0, 2.0
 
 
 class OnDevice:
-    """Base of what is written by hand: where its tensors are."""
+    """Base of the handwritten algorithms, with the device of their tensors."""
 
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
@@ -102,7 +102,7 @@ class OnDevice:
 
 
 class Floor(OnDevice):
-    """The networks without convolutions, where what a library adds shows most."""
+    """Algorithms with networks without convolutions, where the overhead of a library is most visible."""
 
     def dqn(self) -> Run:
         q = layers(batches.OBS_DIM, batches.DQN_HIDDEN, batches.DQN_HIDDEN, batches.ACT_DIM, device=self._device)
@@ -154,7 +154,7 @@ class Floor(OnDevice):
                     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
                     torch._foreach_mul_(gradients, torch.clamp(0.5 / (norm + 1e-6), max=1.0))
                     adam.step(gradients)
-                    with torch.no_grad():  # the figures that the libraries report
+                    with torch.no_grad():  # the metrics that the libraries report
                         (ratio - 1.0 - log_ratio).mean()
                         ((ratio - 1.0).abs() > 0.2).float().mean()
 
@@ -270,7 +270,7 @@ class Floor(OnDevice):
 
 
 class WithoutAutograd(OnDevice):
-    """DQN and PPO with their gradients written down: products of matrices, and nothing recorded."""
+    """DQN and PPO with handwritten gradients: matrix products without autograd."""
 
     @torch.no_grad()
     def dqn(self) -> Run:
@@ -338,7 +338,7 @@ def tanh_chain(p: Sequence[Tensor], x: Tensor) -> list[Tensor]:
 
 
 def tanh_gradients(p: Sequence[Tensor], x: Tensor, outputs: Sequence[Tensor], by_output: Tensor) -> list[Tensor]:
-    """Return the gradients by the parameters of `tanh_chain`, of the gradient by its output."""
+    """Return the gradients by the parameters of `tanh_chain`, given the gradient by its output."""
     first, second, _ = outputs
     at_second = torch.ops.aten.tanh_backward(by_output @ p[4], second)
     at_first = torch.ops.aten.tanh_backward(at_second @ p[2], first)
@@ -356,7 +356,7 @@ def ppo_slopes(
     log_prob_old: Tensor,
     advantage: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the loss of `Floor.ppo` by logits and values, and compute the figures reported."""
+    """Return the gradients of the loss of `Floor.ppo` by logits and values, and compute the reported metrics."""
     std, mean = torch.std_mean(advantage)
     scaled = (advantage - mean) / (std + 1e-8)
     log_p = torch.log_softmax(logits, dim=1)

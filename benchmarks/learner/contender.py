@@ -1,7 +1,7 @@
-"""One library at one case, in a process of its own that runs when it is told to.
+"""One library and one case in a separate process, which runs on request.
 
-A process of its own, because a library changes its process: parl-torch asks the C library to keep freed memory, and
-every other library beside it would gain by that.
+The process is separate because a library changes its process: parl-torch configures the C library to keep freed memory,
+from which other libraries in the same process would benefit.
 """
 
 import multiprocessing
@@ -30,21 +30,21 @@ LIBRARIES: dict[str, dict[str, tuple[str, str, dict[str, Any]]]] = {
         "PARL 2.2.1": ("parl2_paddle", "Parl2", {}),
     },
 }
-"""By backend and name: module, class, and arguments of the class; its methods are the cases."""
+"""Module, class and arguments of the class, by backend and name; its methods are the cases."""
 
 
 class Contender:
-    """A process that has made what a case needs.
+    """A process that is prepared for a case.
 
     Args:
         backend: torch or paddle.
-        library: its name in `LIBRARIES`.
-        case: a method of its class.
-        threads: of the arithmetic; with several, seconds are the wall's.
-        device: `cpu` or `cuda`; on a GPU seconds are the wall's, and the last update is waited for.
+        library: Its name in `LIBRARIES`.
+        case: A method of its class.
+        threads: Number of threads of the arithmetic; with several, seconds are wall-clock time.
+        device: `cpu` or `cuda`; on a GPU, seconds are wall-clock time until the last update is complete.
 
     Attributes:
-        lacks: why it cannot run; empty where the library has no such algorithm, None when it can.
+        lacks: Reason why it cannot run; empty if the library has no such algorithm, None if it can.
     """
 
     def __init__(self, backend: str, library: str, case: str, threads: int, device: str) -> None:
@@ -56,7 +56,7 @@ class Contender:
         self.lacks: str | None = self._pipe.recv()
 
     def seconds(self, updates: int) -> float:
-        """Return how long so many updates take."""
+        """Return the seconds of a number of updates."""
         self._pipe.send(updates)
         took: float = self._pipe.recv()
         return took
@@ -74,7 +74,8 @@ class Contender:
 def _serve(pipe: Connection, backend: str, library: str, case: str, threads: int, device: str) -> None:
     module, name, options = LIBRARIES[backend][library]
     options = {**options, "device": device}
-    multiprocessing.set_start_method("fork", force=True)  # a spawned process has another default; PARL 2.2.1 wants this
+    # a spawned process has another default; PARL 2.2.1 requires this one
+    multiprocessing.set_start_method("fork", force=True)
     try:
         _set_threads(backend, threads)
         make = getattr(getattr(import_module(module), name)(**options), case, None)

@@ -1,8 +1,8 @@
-"""A check that `import parl` finds PARL 2.2.1, whose package has the name of ours (README.md has how to install it)."""
+"""A check that `import parl` finds PARL 2.2.1, whose package has the same name as ours (README.md: installation)."""
 
 
 class OtherParl:
-    """Base of PARL 2.2.1's algorithms on both frameworks; refuses another PARL."""
+    """Base of PARL 2.2.1's algorithms on both frameworks; rejects another PARL."""
 
     def __init__(self, device: str = "cpu") -> None:
         if device != "cpu":

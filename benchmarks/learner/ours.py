@@ -1,4 +1,4 @@
-"""This project on either backend, as a user calls it: numpy in, losses as floats out."""
+"""This project on either backend, called like in a user's program: numpy in, losses as floats out."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -11,7 +11,7 @@ Run = Callable[[int], None]
 
 
 class Parl:
-    """Ready-made networks, one agent; the options are the algorithm's."""
+    """Ready-made networks and one agent; options go to the algorithm."""
 
     def __init__(self, backend: str = "torch", **options: Any) -> None:
         self._options: dict[str, Any] = {"device": "cpu", **options}
@@ -81,7 +81,7 @@ class Parl:
 
 
 class Reduced:
-    """With `compute_dtype="bfloat16"`, where it pays: convolutions."""
+    """The cases with convolutions, where `compute_dtype="bfloat16"` pays."""
 
     def __init__(self, device: str = "cpu") -> None:
         parl = Parl(compute_dtype="bfloat16", device=device)

@@ -1,4 +1,4 @@
-"""PARL 2.2.1 on PaddlePaddle, as its examples call it: numpy in, `learn` on tensors, the loss as a number out.
+"""PARL 2.2.1 on PaddlePaddle, called like in its examples: numpy in, `learn` on tensors, the loss as a number out.
 
 It is measured only where `import parl` finds it (see `other_parl.py`).
 """
@@ -16,7 +16,7 @@ Run = Callable[[int], None]
 
 
 class Parl2(OtherParl):
-    """Its algorithms; SAC only with a fixed temperature, because it has no other."""
+    """PARL 2.2.1's algorithms; its SAC has only a fixed temperature."""
 
     def dqn(self) -> Run:
         network = _mlp(batches.OBS_DIM, [batches.DQN_HIDDEN] * 2, batches.ACT_DIM)
@@ -126,7 +126,7 @@ class Parl2(OtherParl):
 
 
 def _nature() -> list[nn.Layer]:
-    """The convolutions of Mnih et al. 2015 and the layer behind them."""
+    """Return the convolutions of Mnih et al. 2015 and the layer behind them."""
     convolutions = nn.Conv2D(4, 32, 8, 4), nn.Conv2D(32, 64, 4, 2), nn.Conv2D(64, 64, 3, 1)
     layers = [layer for one in convolutions for layer in (one, nn.ReLU())]
     return [*layers, nn.Flatten(), nn.Linear(3136, 512), nn.ReLU()]

@@ -1,8 +1,8 @@
-"""Runs every library in turn, many short runs each, and prints a table of rates and ratios (README.md has the command).
+"""Run libraries in turn, in many short runs, and print a table of rates and ratios (README.md has the command).
 
-Each has a process of its own, of which one runs at a time, so that they meet the same moments of the machine; a library
-that is not installed, or has no such algorithm, is left out. Seconds are the process's own, equal to the wall's on an
-idle machine with one thread; with several threads they are the wall's. The best run of each library counts.
+Each library has a process, of which one runs at a time, so that the machine's load affects them equally; a library that
+is not installed or has no such algorithm is skipped. Seconds are CPU time of the process, which equals wall-clock time
+on an idle machine with one thread; with several threads, they are wall-clock time. The best run of each library counts.
 """
 
 import argparse
@@ -31,7 +31,7 @@ CASES = {
 def best_rates(
     case: str, backend: str, libraries: list[str], rounds: int, threads: int, device: str
 ) -> dict[str, float]:
-    """Updates per second of each library that is installed and has the algorithm."""
+    """Return the updates per second of each library that is installed and has the algorithm."""
     updates = UPDATES[CASES[case][1]]
     seconds: dict[str, float] = {}
     with ExitStack() as running:
@@ -42,7 +42,7 @@ def best_rates(
                 contenders[name] = contender
             elif contender.lacks:
                 print(f"{name} is left out: {contender.lacks}")
-        for contender in contenders.values():  # first weights, first use of each kernel, compilation
+        for contender in contenders.values():  # a first run for initialisation and compilation
             contender.seconds(updates)
         for _ in range(rounds):
             for name, contender in contenders.items():
@@ -53,18 +53,20 @@ def best_rates(
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Updates per second of each library.")
-    parser.add_argument("--rounds", type=int, default=150, help="runs of each small case; the larger ones get fewer")
-    parser.add_argument("--cases", default=",".join(CASES), help="which, separated by commas")
-    parser.add_argument("--backend", choices=LIBRARIES, default="torch", help="the framework below the libraries")
-    parser.add_argument("--libraries", help="which, separated by semicolons; default: all of the backend")
     parser.add_argument(
-        "--threads", type=int, default=1, help="of the arithmetic; with several the clock on the wall counts"
+        "--rounds", type=int, default=150, help="number of runs of each small case; larger cases have fewer"
+    )
+    parser.add_argument("--cases", default=",".join(CASES), help="cases, separated by commas")
+    parser.add_argument("--backend", choices=LIBRARIES, default="torch", help="framework of the libraries")
+    parser.add_argument("--libraries", help="libraries, separated by semicolons; default: all of the backend")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="threads of the arithmetic; with several, wall-clock time counts"
     )
     parser.add_argument(
         "--device",
         choices=("cpu", "cuda"),
         default="cpu",
-        help="of the arithmetic; on a GPU the clock on the wall counts",
+        help="device of the arithmetic; on a GPU, wall-clock time counts",
     )
     parser.add_argument("--json", type=Path, help="file for the rates, by case and library")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's `train()`. Drawing from its buffer is left out: it gets the same batch each time."""
+"""Stable-Baselines3's `train()`, with the same batch each time instead of draws from its buffer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ Run = Callable[[int], None]
 
 
 class StableBaselines3:
-    """Its algorithms with networks of the sizes of the others'."""
+    """Stable-Baselines3's algorithms with networks of the common sizes."""
 
     def __init__(self, device: str = "cpu") -> None:
         self._device = device

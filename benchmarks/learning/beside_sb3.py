@@ -1,10 +1,10 @@
-"""The same recipe in Stable-Baselines3: its numbers translated, trained and evaluated by the same protocol.
+"""A recipe in Stable-Baselines3: its hyper-parameters are translated, and trained and evaluated by the same protocol.
 
     Recipe ──> model_of ──> Stable-Baselines3's model ──> measure ──> the `Measured` of `parl_core.training.results`
 
-`run.py --backend sb3` runs it. What Stable-Baselines3 does not have (double Q-learning, n-step returns and priorities,
-a squared error in DQN, networks of our own) is refused, and so is normalisation: a row has the same numbers, or is
-none.
+`run.py --backend sb3` runs it. Settings that Stable-Baselines3 lacks (double Q-learning, n-step returns and priorities,
+a squared error in DQN, our own networks) raise an error, and so does normalisation: a row exists only with equal
+settings.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from parl_core.training.results import (
 
 __all__ = ["AsAgent", "Watch", "decaying", "measure", "model_of"]
 
-_OUR_GRADIENT_LIMIT = 40.0  # of A2C, whose losses are sums over the batch
+_OUR_GRADIENT_LIMIT = 40.0  # for A2C, whose losses are sums over the batch
 
 
 def measure(
@@ -43,7 +43,7 @@ def measure(
     episodes: int = EPISODES_AFTER,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Measured:
-    """Train one model and evaluate it, as `parl_core.training.results.measure` does with an agent of ours."""
+    """Train one model and evaluate it, like `parl_core.training.results.measure` for our agents."""
     torch.set_num_threads(1)
     model = model_of(algorithm, env, recipe, seed)
     watch = _Progress(env, max(recipe.steps // EVALUATIONS, 1), progress)
@@ -53,14 +53,14 @@ def measure(
 
 
 def model_of(algorithm: str, env: str, recipe: Recipe, seed: int) -> Any:
-    """Return Stable-Baselines3's model with the numbers of a recipe.
+    """Return Stable-Baselines3's model with the hyper-parameters of a recipe.
 
     Raises:
-        ValueError: it has no such algorithm, or not with these numbers.
+        ValueError: It has no such algorithm, or not with these settings.
     """
     if recipe.normalize or recipe.network or recipe.environment or set(recipe.sizes) - {"hidden", "continuous"}:
         raise ValueError(
-            f"{algorithm} on {env}: Stable-Baselines3's networks and vectors are others than this recipe's"
+            f"{algorithm} on {env}: Stable-Baselines3's networks and vector environments differ from this recipe's"
         )
     makers = {"PPO": _ppo, "A2C": _a2c, "DQN": _dqn, "SAC": _sac, "TD3": _deterministic, "DDPG": _deterministic}
     if algorithm not in makers:
@@ -76,7 +76,9 @@ def _ppo(algorithm: str, recipe: Recipe, _: Any) -> dict[str, Any]:
     clipped, coefficient = own.pop("use_clipped_value_loss"), own.pop("value_loss_coef")
     _refuse_others(algorithm, own, "entropy_coef", "continuous_action")
     if clipped:
-        raise ValueError("the recipe clips PPO's value function as OpenAI's baselines do, Stable-Baselines3 otherwise")
+        raise ValueError(
+            "the recipe clips PPO's value function as in OpenAI's baselines, which Stable-Baselines3 does differently"
+        )
     return {
         "n_steps": loop.n_steps,
         "batch_size": loop.minibatch_size,
@@ -173,7 +175,7 @@ def _refuse_others(algorithm: str, own: Any, *known: str) -> None:
 
 
 def decaying(value: float) -> Any:
-    """Return the schedule that goes to 0."""
+    """Return a schedule that decays linearly to 0."""
     return lambda left: value * left
 
 
@@ -184,10 +186,10 @@ def _rate(value: Scheduled | None, steps: int) -> Any:
 
 
 class AsAgent:
-    """A model of Stable-Baselines3 as our evaluation wants it.
+    """A model of Stable-Baselines3 with the interface of our evaluation.
 
     Args:
-        model: predicts.
+        model: The model, which predicts.
     """
 
     training = False
@@ -196,7 +198,7 @@ class AsAgent:
         self._model = model
 
     def train(self) -> None:
-        """Do nothing: its `predict` sets the mode itself."""
+        """Do nothing, because `predict` sets the mode itself."""
 
     eval = train
 
@@ -206,13 +208,13 @@ class AsAgent:
 
 
 class Watch(BaseCallback):
-    """Evaluates between updates.
+    """Callback that evaluates between updates.
 
     Args:
-        env: its id.
-        every: steps between evaluations.
-        episodes: of an evaluation.
-        options: of `parl_core.training.evaluate`.
+        env: Id of the environment.
+        every: Number of steps between evaluations.
+        episodes: Number of episodes per evaluation.
+        options: Options of `parl_core.training.evaluate`.
     """
 
     def __init__(self, env: str, every: int, episodes: int, **options: Any) -> None:
@@ -230,7 +232,7 @@ class Watch(BaseCallback):
 
 
 class _Progress(Watch):
-    """Says how many of a run's evaluations are done, of which the last one is at its end."""
+    """Callback that reports the number of completed evaluations; the last one is at the end of the run."""
 
     def __init__(self, env: str, every: int, progress: Callable[[float], None]) -> None:
         super().__init__(env, every, EPISODES_WHILE_TRAINING, seed=SEED_WHILE_TRAINING)

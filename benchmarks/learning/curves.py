@@ -1,4 +1,4 @@
-"""The learning curves as one picture: a panel a gate, both backends in it."""
+"""The learning curves as one picture with a panel per gate, which shows both backends."""
 
 from pathlib import Path
 from typing import Any

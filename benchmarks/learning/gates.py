@@ -1,7 +1,7 @@
-"""Returns to be reached, and those that others have published: one entry a table row.
+"""Gates: returns to reach, and published returns of others; each entry is a row of the table.
 
-A gate is passed when the lower bound of the 95 % interval over seeds reaches it. Published figures name their protocol.
-The numbers of a run are those of `parl_core.training.recipes`, for the same algorithm and environment.
+A gate is passed if the lower bound of the 95 % interval over seeds reaches it. Published figures name their protocol.
+The hyper-parameters of a run are those of `parl_core.training.recipes` for the same algorithm and environment.
 """
 
 from collections.abc import Mapping
@@ -18,25 +18,25 @@ __all__ = ["GATES", "Gate"]
 
 @dataclass(frozen=True)
 class Gate:
-    """One algorithm on one task.
+    """A gate of one algorithm on one task.
 
     Attributes:
-        algorithm: name in `parl.algorithms`.
+        algorithm: Its name in `parl.algorithms`.
         env: Gymnasium id, or a name of `parl.env.make_joint_env`.
-        minutes: of CPU that one run takes on torch, which decides how many seeds are reported.
-        threshold: mean return to reach; None where it is that of other runs or only reported.
-        not_below: another gate, below which this one must not lie by more than `margin`: a one-sided test at 95 % on
-            the difference of the interquartile means, which more variance makes harder to pass.
-        above: another gate, above which this one has to lie, by the same test.
-        margin: of `not_below`, in returns.
-        steps: of a run, where not the recipe's.
-        variant: what is added to the recipe, as the table calls it.
-        loop: settings of the loop that the variant has.
-        sizes: of the network that the variant has.
-        own: the recipe, of a task for which `parl train` has no loop.
-        runs: how many seeds its row reports, on torch alone; None: as many as the cost of a run allows, on both.
-        published: what others report, with source and protocol.
-        deviations: from the published protocol; those of the hyper-parameters are the recipe's.
+        minutes: CPU minutes of one run on torch, which determine the number of reported seeds.
+        threshold: Mean return to reach; None if other runs determine it, or if the result is only reported.
+        not_below: Another gate, whose result this one must not fall below by more than `margin`: a one-sided test at 95
+            % on the difference of the interquartile means, which is harder to pass with more variance.
+        above: Another gate, whose result this one must exceed by the same test.
+        margin: Margin of `not_below`, in returns.
+        steps: Number of steps of a run, if it differs from the recipe's.
+        variant: Name of the change of the recipe in the table.
+        loop: Settings of the loop in the variant.
+        sizes: Sizes of the network in the variant.
+        own: The recipe of a task for which `parl train` has no loop.
+        runs: Number of seeds of its row, on torch alone; None for the number that the cost of a run allows, on both.
+        published: Published results with source and protocol.
+        deviations: Deviations from the published protocol; the recipe names those of the hyper-parameters.
     """
 
     algorithm: str
@@ -57,7 +57,7 @@ class Gate:
 
     @property
     def recipe(self) -> Recipe:
-        """The numbers of a run."""
+        """Return the recipe of a run."""
         recipe = self.own or find_recipe(self.algorithm, self.env)
         if self.steps is not None:
             recipe = recipe.with_steps(self.steps)
@@ -65,12 +65,12 @@ class Gate:
 
     @property
     def title(self) -> str:
-        """Algorithm and task, as tables name them."""
+        """Return the names of algorithm and task in tables."""
         budget = "" if self.steps is None else f", {self.steps:,} steps"
         return f"{self.algorithm}{self.variant and f' ({self.variant})'}, {self.env}{budget}"
 
     def seeds(self, backend: str) -> tuple[int, ...]:
-        """The seeds that its row reports."""
+        """Return the seeds of its row."""
         if self.runs is None:
             return report_seeds(backend, self.minutes)
         return REPORT_SEEDS[: self.runs if backend == "torch" else 0]

@@ -1,7 +1,7 @@
 """MinAtar's games (Young & Tian 2019, arXiv:1903.03176) as Gymnasium environments.
 
-The package registers environments of its own; these give images `[channels, 10, 10]`, as convolutions want them, and
-have a time limit: a ball in Breakout can go the same way for ever.
+The package registers its own environments; these return images `[channels, 10, 10]`, as convolutions require, and have
+a time limit, because a ball in Breakout can repeat its path for ever.
 """
 
 from typing import Any
@@ -19,20 +19,20 @@ GAMES = {  # id: the package's name
     "MinAtar/SpaceInvaders-v1": "space_invaders",
 }
 
-MAX_FRAMES = 5_000  # twice what Freeway has; a good player of Breakout needs some twenty a brick
+MAX_FRAMES = 5_000  # twice Freeway's own limit; a good player of Breakout needs about twenty steps per brick
 
 
 class MinAtarGame(gymnasium.Env[Any, Any]):
-    """One game with sticky actions and rising difficulty, as in the paper, and its minimal set of actions.
+    """A game with sticky actions, rising difficulty and the minimal set of actions, as in the paper.
 
     Args:
-        env_id: one of `GAMES`.
+        env_id: An id in `GAMES`.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium's class has it so
 
     def __init__(self, env_id: str) -> None:
-        from minatar import Environment  # here, because only these gates need it
+        from minatar import Environment  # imported here, because only these gates need it
 
         self._game = Environment(GAMES[env_id])
         self._actions = self._game.minimal_action_set()
@@ -44,9 +44,10 @@ class MinAtarGame(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed, options=options)
         if seed is not None:
-            self._game.seed(seed % 2**32)  # numpy's old generators take no larger ones
+            self._game.seed(seed % 2**32)  # numpy's old generators accept no larger seeds
         self._game.reset()
-        self._game.last_action = 0  # the package keeps the last game's, which made an episode depend on the one before
+        # the package keeps the last game's generator, so that an episode would depend on the previous one
+        self._game.last_action = 0
         self._frames = 0
         return self._image(), {}
 

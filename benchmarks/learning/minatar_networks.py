@@ -1,7 +1,7 @@
-"""Networks for MinAtar in the size of Young & Tian 2019, section 4: 16 filters of 3 by 3, and 128 units.
+"""Networks for MinAtar with the sizes of Young & Tian 2019, section 4: 16 filters of 3 by 3, and 128 units.
 
-Written with `parl.Model` and `parl.layers` alone, and so the same on every backend. The layers' initial weights are
-PARL's own.
+They use only `parl.Model` and `parl.layers`, so they are the same on every backend, and have PARL's own initial
+weights.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
-"""One training run, in the process that trains: claimed, so that nobody else does the same, and its result file.
+"""One training run in the training process, with a claim that excludes other processes, and its result file.
 
     claim (a lock on `<backend>-<seed>.claim`) ──> train ──> `<backend>-<seed>.json` ──> claim released
 
-The operating system releases the lock with the process, however that ends: a claim file that was left behind keeps
-nobody from running. A result has its name only when it is complete.
+The operating system releases the lock when the process ends, so that a stale claim file blocks no run. A result file
+gets its name when it is complete.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ from parl_core.training.results import read_result
 
 __all__ = ["TAKEN", "claimed", "commit_of", "die_with_parent", "has_numbers_of", "is_done", "result_file", "run_one"]
 
-TAKEN = 75  # exit status of a run that another process is at (EX_TEMPFAIL of sysexits.h)
+TAKEN = 75  # exit status if another process has claimed the run (EX_TEMPFAIL of sysexits.h)
 
 _writing = threading.Lock()
 
@@ -41,21 +41,20 @@ def result_file(folder: Path, gate: str, backend: str, seed: int) -> Path:
 
 
 def is_done(path: Path) -> bool:
-    """Return whether a run has a result of the numbers that its recipe has now; else it is done again."""
+    """Return whether a run has a result with the recipe's present settings; otherwise it is repeated."""
     try:
         result = read_result(path)
     except ValueError as error:
         if path.exists():
-            print(f"{error}; the run is done again", file=sys.stderr, flush=True)
+            print(f"{error}; the run is repeated", file=sys.stderr, flush=True)
         return False
     return has_numbers_of(result, GATES[result["gate"]]) if result["gate"] in GATES else True
 
 
 def has_numbers_of(result: Mapping[str, Any], gate: Gate) -> bool:
-    """Return whether a result was measured with the numbers that the gate's recipe has now.
+    """Return whether a result was measured with the present settings of the gate's recipe.
 
-    A setting that a record does not have, because it is younger, was at its default. Words and what stops `parl train`
-    are not numbers of a run.
+    A newer setting that a record lacks had its default. Texts and stopping rules of `parl train` do not count.
     """
     if result.get("share", 1.0) != 1.0:
         return True
@@ -76,15 +75,15 @@ def run_one(
     """Train one agent and write its result.
 
     Args:
-        folder: of all results.
-        gate: its key.
+        folder: Folder of all results.
+        gate: Key of the gate.
         backend: torch, paddle, or sb3 for the same recipe in Stable-Baselines3.
-        seed: of the run.
-        share: of the gate's steps; below 1 only to see that everything runs.
-        progress: told the share of the run that is over.
+        seed: Seed of the run.
+        share: Share of the gate's steps; below 1 only for a trial run.
+        progress: Callback that receives the completed share of the run.
 
     Returns:
-        the exit status: 0, also when the result is there already; `TAKEN` when another process is at this run.
+        The exit status: 0, also if the result already exists; `TAKEN` if another process has claimed the run.
     """
     target = result_file(folder, gate, backend, seed)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -97,12 +96,12 @@ def run_one(
 
 
 def die_with_parent() -> None:
-    """End this process when its standard input closes: it is a pipe that the parent holds as long as it lives."""
+    """End this process when its standard input closes, which is a pipe that the parent holds until it ends."""
 
     def wait() -> None:
-        while os.read(sys.stdin.fileno(), 4096):  # not `sys.stdin.read`: its lock is wanted at the interpreter's end
+        while os.read(sys.stdin.fileno(), 4096):  # not `sys.stdin.read`, whose lock the interpreter needs at its end
             pass
-        with _writing:  # the few milliseconds that a result needs
+        with _writing:  # a result is written in a few milliseconds
             os._exit(1)
 
     threading.Thread(target=wait, name="parent", daemon=True).start()
@@ -157,9 +156,9 @@ def _packages(backend: str) -> list[str]:
 
 
 def commit_of(folder: Path) -> str | None:
-    """The commit of a folder's repository, with `-dirty` behind it where tracked files differ; None outside of one.
+    """Return the commit of a folder's repository, with `-dirty` if tracked files differ; None outside of a repository.
 
-    Tables and curves do not count, which earlier runs of the same evening have written.
+    Changes of tables and curves do not count, because earlier runs may have written them.
     """
     git = ["git", "-C", str(folder)]
     try:
@@ -173,7 +172,7 @@ def commit_of(folder: Path) -> str | None:
 
 
 def _write(target: Path, result: dict[str, Any]) -> None:
-    partial = target.with_suffix(".part")  # the claim's holder overwrites leftovers of a killed one
+    partial = target.with_suffix(".part")  # the holder of the claim overwrites the partial file of a killed process
     with _writing:
         try:
             partial.write_text(json.dumps(result) + "\n")
@@ -184,7 +183,7 @@ def _write(target: Path, result: dict[str, Any]) -> None:
 
 @contextmanager
 def claimed(path: Path) -> Iterator[bool]:
-    """Hold the claim, or say that somebody else does."""
+    """Hold the claim, and yield False if another process holds it."""
     while True:
         file = path.open("w")
         try:
@@ -195,7 +194,7 @@ def claimed(path: Path) -> Iterator[bool]:
             return
         if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
             break
-        file.close()  # its owner has just removed it
+        file.close()  # its holder has just removed it
     try:
         yield True
     finally:

@@ -1,4 +1,4 @@
-"""Progress of the runs: lines for a log, one line kept up to date for a terminal."""
+"""Progress of the runs: lines for a log, or one updated line for a terminal."""
 
 import sys
 import time
@@ -16,14 +16,14 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Tells the reader how far the runs are.
+    """Prints the progress of the runs.
 
-    A run's time left is estimated from how far it is, or from results of the same gate and backend.
+    The remaining time of a run is estimated from its progress, or from results of the same gate and backend.
 
     Args:
-        runs: all of them.
-        folder: of the results.
-        jobs: how many run at a time.
+        runs: All runs.
+        folder: Folder of the results.
+        jobs: Number of parallel runs.
     """
 
     def __init__(self, runs: Sequence[Run], folder: Path, jobs: int) -> None:
@@ -33,7 +33,7 @@ class Progress:
         self._live = sys.stdout.isatty()
 
     def changed(self, run: Run) -> None:
-        """A run has begun or ended."""
+        """Report that a run has begun or ended."""
         if run.outcome is Outcome.DONE:
             self._usual[run.gate, run.backend] = self._seconds_before(run)
         what = f"{self._number[id(run)]}/{len(self._runs)} {run}"
@@ -42,13 +42,13 @@ class Progress:
         print(f"{self._erased()}{what}; {self._left()}", flush=True)
 
     def tick(self) -> None:
-        """Renew the terminal's line."""
+        """Update the terminal's line."""
         if self._live:
             running = [f"{run} {run.progress:.0%}" for run in self._runs if run.outcome is Outcome.RUNNING]
             print(f"{self._erased()}{' | '.join(running)}; {self._left()}"[:200], end="", flush=True)
 
     def seconds_left(self) -> tuple[float, bool]:
-        """Until all are over, and whether that leaves out runs which are the first of their kind."""
+        """Return the seconds until all runs are over, and whether that omits runs which are the first of their kind."""
         left, unknown = 0.0, False
         for run in self._runs:
             usual = self._usual[run.gate, run.backend]
@@ -65,7 +65,7 @@ class Progress:
         return left / self._jobs, unknown
 
     def _like(self, run: Run) -> float | None:
-        """Seconds of a run of the same kind that is under way."""
+        """Return the estimated seconds of an unfinished run of the same kind."""
         for other in self._runs:
             if (other.gate, other.backend) == (run.gate, run.backend) and other.outcome is Outcome.RUNNING:
                 return (time.monotonic() - other.began) / other.progress if other.progress else None
@@ -75,7 +75,7 @@ class Progress:
         pattern = result_file(self._folder, run.gate, run.backend, 0).name.replace("-0.", "-*.")
         found = []
         for path in (self._folder / run.gate).glob(pattern):
-            with suppress(ValueError):  # of what is not a result the report tells
+            with suppress(ValueError):  # the report names files that are no results
                 found.append(float(read_result(path)["wall_s"]))
         return median(found) if found else None
 
@@ -83,7 +83,7 @@ class Progress:
         seconds, unknown = self.seconds_left()
         waiting = sum(run.outcome is Outcome.WAITING for run in self._runs)
         if unknown and not seconds:
-            return f"{waiting} waiting, time left not known yet"
+            return f"{waiting} waiting, remaining time unknown"
         return f"{waiting} waiting, about {_spell(seconds)}{' or more' if unknown else ''} left"
 
     def _erased(self) -> str:

@@ -1,4 +1,4 @@
-"""The tables of all results that are there: verdicts first, then the runs, then what others report."""
+"""Tables of all results: verdicts, runs, and published results of others."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ Result = dict[str, Any]
 BACKENDS = ("torch", "paddle")
 RESULTS = Path(__file__).resolve().parent / "results"
 SCORES = RESULTS.parents[2] / "packages/parl-core/src/parl_core/training/scores.json"
-"""Of the presets, as `parl list` shows them."""
+"""File with the scores of the presets, which `parl list` shows."""
 PEER = "sb3"
 
 _PROTOCOL = """\
@@ -47,7 +47,7 @@ evaluation."""
 
 
 def write(folder: Path) -> str:
-    """Write `TABLE.md` and `curves.png` beside the results, and return the former."""
+    """Write `TABLE.md` and `curves.png` into the folder of the results, and return the former."""
     found = read(folder)
     rows, earlier, left_out = reported(found)
     peers = {row: rows.pop(row) for row in list(rows) if row[1] == PEER}
@@ -72,15 +72,15 @@ def write(folder: Path) -> str:
 
 
 def scores(rows: Rows) -> dict[str, dict[str, Any]]:
-    """Return what `parl list` says of its presets: of each the row of its own numbers on torch, with all its seeds.
+    """Return the scores that `parl list` shows: for each preset, the complete row of its settings on torch.
 
-    Rows of variants, of another number of steps than the preset's, and of a part of the seeds have none.
+    Rows of variants, with another number of steps than the preset's, or with a part of the seeds are left out.
     """
     found = {}
     for (key, backend), results in rows.items():
         gate = GATES[key]
         all_there = {one["seed"] for one in results} >= set(gate.seeds(backend))
-        # `parl train` has no loop of episodes, and another network and game than these recipes of MinAtar.
+        # `parl train` has no loop over episodes, and its network and game differ from those of these MinAtar recipes.
         is_preset = not gate.recipe.environment and not isinstance(gate.recipe.loop, EpisodeSettings)
         if backend != "torch" or gate.variant or gate.steps is not None or not all_there or not is_preset:
             continue
@@ -97,13 +97,13 @@ def scores(rows: Rows) -> dict[str, dict[str, Any]]:
 
 
 def read(folder: Path) -> Rows:
-    """All results by gate and backend, in the order of the gates, by seed; files that are none are named and left."""
+    """Return all results by gate and backend, in the order of the gates and seeds; report and skip invalid files."""
     found: Rows = defaultdict(list)
     for path in sorted(folder.glob("*/*.json")):
         try:
             result = read_result(path)
         except ValueError as error:
-            print(f"{error}; it is left out of the table", file=sys.stderr, flush=True)
+            print(f"{error}; the table omits it", file=sys.stderr, flush=True)
             continue
         if result["gate"] in GATES:
             found[result["gate"], result["backend"]].append(result)
@@ -113,7 +113,7 @@ def read(folder: Path) -> Rows:
 
 
 def reported(found: Rows) -> tuple[Rows, Rows, int]:
-    """Return the results that rows have, those of earlier seeds or numbers, and how many are not shown at all."""
+    """Return the results of rows, those with earlier seeds or settings, and the number of hidden results."""
     rows: Rows = defaultdict(list)
     earlier: Rows = defaultdict(list)
     left_out = 0
@@ -129,7 +129,7 @@ def reported(found: Rows) -> tuple[Rows, Rows, int]:
 
 
 def verdict(row: Row, rows: Rows) -> str:
-    """Return whether the gate was passed, and what it was."""
+    """Return the verdict on a gate, with its criterion."""
     gate = GATES[row[0]]
     steps, wanted = {result["steps"] for result in rows[row]}, gate.recipe.steps
     if min(steps) < wanted or max(steps) > 1.1 * wanted:  # on-policy loops complete their last rollout

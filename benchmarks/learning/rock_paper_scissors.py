@@ -1,4 +1,4 @@
-"""Rock-paper-scissors with unequal prizes, whose only equilibrium is (1/3, 1/2, 1/6): a game for self-play."""
+"""Rock-paper-scissors with unequal prizes, a game for self-play with the only equilibrium (1/3, 1/2, 1/6)."""
 
 from parl_core.env.two_player import MatrixGame, rock_paper_scissors
 

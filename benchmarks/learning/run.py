@@ -1,10 +1,10 @@
-"""Do the algorithms learn? Trains every gate's agent over seeds, and writes a table and curves.
+"""Train every gate's agent with several seeds, and write a table and curves.
 
     python benchmarks/learning/run.py --gates ppo-cartpole dqn-cartpole --backend torch --jobs 2
 
-A run leaves one file, `results/<gate>/<backend>-<seed>.json`, when it is over; what is there is not run again, so a
-table can grow over several evenings, and an interrupted program goes on where it was. Several such programs may work
-on one folder. README.md has the protocol.
+A finished run leaves one file, `results/<gate>/<backend>-<seed>.json`, and is not repeated, so that a table can grow
+step by step, and an interrupted program continues. Several such programs may use one folder. README.md has the
+protocol.
 """
 
 import argparse
@@ -27,13 +27,13 @@ HERE = Path(__file__).parent
 
 
 def missing(folder: Path, gates: Sequence[str], backend: str, seeds: Sequence[int] | None) -> list[Run]:
-    """The runs that have no result yet, seed by seed, so that all gates grow together.
+    """Return the runs without a result, seed by seed, so that all gates advance together.
 
     Args:
-        folder: of all results.
-        gates: keys of those to run.
+        folder: Folder of all results.
+        gates: Keys of the gates to run.
         backend: torch, paddle, or sb3 for the same recipe in Stable-Baselines3.
-        seeds: of the runs; None: those that the row of each gate reports.
+        seeds: Seeds of the runs; None for those of the row of each gate.
     """
     wanted = {gate: GATES[gate].seeds(backend) if seeds is None else tuple(seeds) for gate in gates}
     return [
@@ -45,7 +45,7 @@ def missing(folder: Path, gates: Sequence[str], backend: str, seeds: Sequence[in
 
 
 def main() -> int:
-    """Run what is missing, each in a fresh process, then write table and curves."""
+    """Make the missing runs, each in a fresh process, then write table and curves."""
     options = _options()
     signal.signal(signal.SIGTERM, _end)
     if options.one:
@@ -58,7 +58,7 @@ def main() -> int:
     try:
         run_all(runs, shared, options.jobs, progress.changed, progress.tick)
     except KeyboardInterrupt:
-        print("\ninterrupted; what was finished is kept, the same command goes on with the rest", flush=True)
+        print("\ninterrupted; finished runs are kept, and the same command continues with the others", flush=True)
         return 130
     from report import write
 
@@ -66,7 +66,7 @@ def main() -> int:
     taken = [str(run) for run in runs if run.outcome is Outcome.TAKEN]
     failed = [str(run) for run in runs if run.outcome is Outcome.FAILED]
     if taken:
-        print("\nleft to another process that is at them:\n  " + "\n  ".join(taken))
+        print("\nin progress in another process:\n  " + "\n  ".join(taken))
     if failed:
         print("\nfailed, see above:\n  " + "\n  ".join(failed))
     return 1 if failed else 0
@@ -77,11 +77,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--gates", nargs="+", choices=sorted(GATES), default=sorted(GATES), metavar="GATE")
     parser.add_argument("--backend", choices=("torch", "paddle", "sb3"), default="torch")
     parser.add_argument(
-        "--seeds", type=int, nargs="+", help="of the runs; default: those that the rows report, from 100 on"
+        "--seeds", type=int, nargs="+", help="seeds of the runs; default: those of the rows, from 100 on"
     )
-    parser.add_argument("--jobs", type=_positive, default=1, help="runs at a time, each on one core")
+    parser.add_argument("--jobs", type=_positive, default=1, help="number of parallel runs, each on one core")
     parser.add_argument("--results", type=Path, default=HERE / "results")
-    parser.add_argument("--share", type=_share, default=1.0, help="of the steps; below 1 only to see that it runs")
+    parser.add_argument("--share", type=_share, default=1.0, help="share of the steps; below 1 only for a trial run")
     parser.add_argument("--only-report", action="store_true", help="run nothing")
     parser.add_argument("--one", nargs=2, metavar=("GATE", "SEED"), help="train one agent in this process")
     parser.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)

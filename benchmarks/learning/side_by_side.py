@@ -1,4 +1,4 @@
-"""Training runs in processes of their own, several at a time; none of them outlives this process.
+"""Training runs in separate processes, several at a time; none of them outlives this process.
 
 run_all ── thread a slot ──> run.py --one GATE SEED      stdout: `progress 0.35`; stderr: kept, shown on failure
      └── once a second ──> Progress                      stdin: closes when we end, and so does the run
@@ -19,7 +19,7 @@ from one_run import TAKEN
 
 __all__ = ["Outcome", "Run", "run_all"]
 
-SECONDS_TO_END = 10.0  # for a run that was asked to; a training step and the interpreter's end take less
+SECONDS_TO_END = 10.0  # for a run that was asked to end; a training step and the interpreter's end take less
 
 
 class Outcome(Enum):
@@ -29,21 +29,21 @@ class Outcome(Enum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    TAKEN = "taken"  # another process is at it
+    TAKEN = "taken"  # claimed by another process
     STOPPED = "stopped"
 
 
 @dataclass
 class Run:
-    """One run and where it is.
+    """One run and its state.
 
     Attributes:
-        gate: key of the gate.
+        gate: Key of the gate.
         backend: torch or paddle.
-        seed: of the run.
-        outcome: so far.
-        began: when, in seconds of `time.monotonic`.
-        progress: share of it that is over.
+        seed: Seed of the run.
+        outcome: The outcome so far.
+        began: Time of its start, in seconds of `time.monotonic`.
+        progress: Completed share of the run.
     """
 
     gate: str
@@ -65,14 +65,14 @@ def run_all(
     changed: Callable[[Run], None],
     tick: Callable[[], None],
 ) -> None:
-    """Run all, and say in each how it ended; on the way out, however that is, those that still run are ended.
+    """Run all, and set the outcome of each; runs in progress are ended when this function is left in any way.
 
     Args:
-        runs: in the order in which to begin them.
-        options: of `run.py` for all of them.
-        jobs: how many at a time.
-        changed: told of each run that begins or ends; called by the threads, one at a time.
-        tick: called once a second.
+        runs: The runs, in the order in which they begin.
+        options: Options of `run.py` for all of them.
+        jobs: Number of parallel runs.
+        changed: Callback for each run that begins or ends; called by the threads, one at a time.
+        tick: Callback that is called once a second.
     """
     slots = _Slots(options, changed)
     pool = ThreadPoolExecutor(jobs)
@@ -92,17 +92,17 @@ def run_all(
 class _Slots:
     def __init__(self, options: Sequence[str], changed: Callable[[Run], None]) -> None:
         self._options, self._changed = list(options), changed
-        self._lock = threading.Lock()  # over starting and stopping, so that stopping knows all that was started
+        self._lock = threading.Lock()  # held while runs are started or stopped, so that stopping finds all of them
         self._stopped = False
 
     def run(self, run: Run) -> None:
         command = [sys.executable, str(Path(__file__).with_name("run.py")), "--one", run.gate, str(run.seed)]
-        # A working directory of its own, because MuJoCo leaves its log there.
+        # A separate working directory, because MuJoCo writes its log there.
         with tempfile.TemporaryDirectory() as folder, (Path(folder) / "errors").open("w+") as errors:
             with self._lock:
                 if self._stopped:
                     return
-                # In a process group of its own: Ctrl-C in the terminal reaches this process alone, which ends the run.
+                # A separate process group: Ctrl-C in the terminal reaches only this process, which ends the run.
                 process = run.process = subprocess.Popen(
                     [*command, "--backend", run.backend, "--until-stdin-closes", *self._options],
                     stdin=subprocess.PIPE,
@@ -120,7 +120,7 @@ class _Slots:
                     word, _, number = line.partition(" ")
                     if word == "progress":
                         run.progress = float(number)
-                status = process.wait()  # before its standard input is closed, which would end it
+                status = process.wait()  # before its standard input is closed, which would end the run
             run.outcome = {0: Outcome.DONE, TAKEN: Outcome.TAKEN}.get(status, Outcome.FAILED)
             if self._stopped and run.outcome is Outcome.FAILED:
                 run.outcome = Outcome.STOPPED

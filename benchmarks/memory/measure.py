@@ -1,9 +1,9 @@
-"""Recurrent PPO without velocities, beside sb3-contrib's RecurrentPPO and PPO without a memory.
+"""Recurrent PPO without velocities, compared with sb3-contrib's RecurrentPPO and PPO without memory.
 
 python benchmarks/memory/measure.py --seeds 5 >> rows.jsonl
 python benchmarks/memory/measure.py --table rows.jsonl
 
-The contenders take turns, seed by seed. All learn from the same number of steps with the same settings, and are
+The contenders alternate, seed by seed. All learn from the same number of steps with the same settings, and are
 evaluated by the same function.
 """
 
@@ -23,11 +23,11 @@ import parl
 from parl_core import training
 from parl_core.training.acting import Acting, into_space
 
-SEED_AFTER = 10_000  # of the episodes that evaluate, which no training has seen
+SEED_AFTER = 10_000  # seed of the evaluation, which no training uses
 
 
 class Task(NamedTuple):
-    """A task, the entries of its observations that are left (positions and angles), and how it is trained."""
+    """A task, the entries of its observations that remain (positions and angles), and its training settings."""
 
     kept: Sequence[int]
     envs: int
@@ -44,7 +44,7 @@ TASKS = {
     ),
 }
 COMMON: Mapping[str, Any] = {"lr": 1e-3, "clip": 0.2, "entropy_coef": 0.0}
-SEQUENCE = 32  # steps of a sequence that PARL learns from; sb3-contrib cuts rollouts where a minibatch begins or ends
+SEQUENCE = 32  # length of PARL's sequences; sb3-contrib cuts rollouts at the bounds of minibatches
 WIDTH = 64
 
 Policy = Callable[[Any, bool], Any]
@@ -130,7 +130,7 @@ def sb3(env_id: str, steps: int, seed: int) -> tuple[Policy, Callable[[], Any]]:
 
 
 def returns(act: Policy, make: Callable[[], Any], episodes: int) -> list[float]:
-    """Play episodes without exploration; all contenders play those of the same seeds."""
+    """Return the returns of episodes without exploration, with the same seeds for all contenders."""
     found, env = [], make()
     for episode in range(episodes):
         (obs, _), begins, total, over = env.reset(seed=SEED_AFTER + episode), True, 0.0, False
@@ -151,7 +151,7 @@ CONTENDERS = {"lstm": "PARL, LSTM", "sb3": "sb3-contrib, LSTM", "gru": "PARL, GR
 @click.option("--seeds", default=5)
 @click.option("--first", default=0, help="The first seed.")
 @click.option("--episodes", default=50)
-@click.option("--table", type=click.Path(path_type=Path), help="Train nothing; print the table of this file.")
+@click.option("--table", type=click.Path(path_type=Path), help="Only print the table of this file.")
 def main(
     envs: tuple[str, ...],
     only: tuple[str, ...],
@@ -161,7 +161,7 @@ def main(
     episodes: int,
     table: Path | None,
 ) -> None:
-    """Train all contenders with each seed; prints one JSON object per run."""
+    """Train all contenders with each seed, and print one JSON object per run."""
     if table is not None:
         show([json.loads(line) for line in table.read_text().splitlines()])
         return

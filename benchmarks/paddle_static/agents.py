@@ -1,4 +1,4 @@
-"""Two agents for each algorithm: one records programs, one computes eagerly. Arrays go in, floats out."""
+"""Two agents per algorithm, one with recorded programs and one eager; arrays in, floats out."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ ROWS = np.random.default_rng(0)
 
 
 class TutorialModel(parl.Model):
-    """The network of PARL 1.x's Getting Started."""
+    """The network of "Getting Started" of PARL 1.x."""
 
     def __init__(self) -> None:
         self.fc1 = layers.fc(size=20, act="tanh")
@@ -24,7 +24,7 @@ class TutorialModel(parl.Model):
 
 
 class StaticAgent(parl.Agent):
-    """Its `predict` and `learn` run programs."""
+    """An agent whose `predict` and `learn` run programs."""
 
     executor: Any  # parl-paddle\'s agents have it
 
@@ -45,11 +45,11 @@ class StaticAgent(parl.Agent):
         return layers.data(name, list(column.shape[1:]), str(column.dtype))
 
     def act(self, obs: Any) -> Any:
-        """Return what the algorithm predicts for one observation, as numpy."""
+        """Return the algorithm's prediction for one observation as an array."""
         return self.executor.run(self.pred_program, feed={"obs": obs[None]}, fetch_list=[self.output])[0][0]
 
     def update(self) -> Any:
-        """One gradient step on the batch."""
+        """Take a gradient step on the batch, and return the metrics."""
         return self.executor.run(self.learn_program, feed=self.columns, fetch_list=self.figures)
 
 

@@ -1,8 +1,7 @@
-"""Static graphs against eager paddle, in turns in one process; prints a table of rates (README.md has the command).
+"""Static graphs compared with eager paddle, in turns in one process; prints a table of rates (see README.md).
 
-Both agents get the same arrays and give floats or arrays back. The best run of each counts. Seconds are CPU seconds of
-the process, all threads together, because other work on the machine disturbs those least; the last column is by the
-clock.
+Both agents receive the same arrays and return floats or arrays. The best run of each counts. Times are CPU times of the
+process with all its threads, which depend least on the machine's other load; the last column is wall-clock time.
 """
 
 import argparse
@@ -40,24 +39,24 @@ Clock = Callable[[], float]
 
 
 def make(case: str) -> dict[str, StaticAgent | EagerAgent]:
-    """An agent of each kind; equal architectures, so equal work."""
+    """Return an agent of each kind, with equal architectures and therefore equal work."""
     kinds: dict[str, Any] = WAYS
     return {name: kind(*getattr(agents, case)()) for name, kind in kinds.items()}
 
 
 def updates(case: str) -> dict[str, Callable[[], object]]:
-    """One gradient step each."""
+    """Return functions that take one gradient step with each agent."""
     return {name: agent.update for name, agent in make(case).items()}
 
 
 def actions() -> dict[str, Callable[[], object]]:
-    """One decision each, of the tutorial's network."""
+    """Return functions that choose one action with each agent of the tutorial's network."""
     obs = np.zeros(4, np.float32)
     return {name: partial(agent.act, obs) for name, agent in make("policy_gradient").items()}
 
 
 def environment_steps() -> dict[str, Callable[[], object]]:
-    """CartPole steps: a decision each, and the tutorial's update after every 200 of them."""
+    """Return functions that play CartPole with each agent, with the tutorial's update after every 200 steps."""
 
     def play(agent: StaticAgent | EagerAgent) -> Callable[[], object]:
         env = gym.make("CartPole-v1", max_episode_steps=200)
@@ -78,8 +77,8 @@ def environment_steps() -> dict[str, Callable[[], object]]:
 
 
 def best_rates(ways: dict[str, Callable[[], object]], repeats: int, rounds: int, clock: Clock) -> dict[str, float]:
-    """Calls per second of each way, by a clock."""
-    for call in ways.values():  # first weights, first use of each kernel, first run of a program
+    """Return the calls per second of each kind, by a clock."""
+    for call in ways.values():  # a first run for initialisation and compilation
         for _ in range(3):
             call()
     seconds = dict.fromkeys(ways, float("inf"))
@@ -93,7 +92,7 @@ def best_rates(ways: dict[str, Callable[[], object]], repeats: int, rounds: int,
 
 
 def show(title: str, ways: dict[str, Callable[[], object]], repeats: int, rounds: int, unit: int = 1) -> None:
-    """Measure and print one row of the table; a call does `unit` of what is counted."""
+    """Measure and print one row of the table; a call counts as `unit` units."""
     cpu = best_rates(ways, repeats, rounds, time.process_time)
     wall = best_rates(ways, repeats, rounds, time.perf_counter)
     rates = [f"{unit * cpu[name]:,.0f}" for name in WAYS]
@@ -104,7 +103,7 @@ def show(title: str, ways: dict[str, Callable[[], object]], repeats: int, rounds
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Static graphs against eager paddle.")
-    parser.add_argument("--rounds", type=int, default=40, help="runs of each way, in turns")
+    parser.add_argument("--rounds", type=int, default=40, help="number of alternating runs of each kind")
     parser.add_argument("--cases", default=",".join([*CASES, *ACTING]), help="which, separated by commas")
     options = parser.parse_args()
     parl.set_backend("paddle")

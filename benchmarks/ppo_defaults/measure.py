@@ -13,11 +13,11 @@ import numpy as np
 import parl
 from parl_core import training
 
-SEED_AFTER = 1_000  # of the episodes that evaluate, which no training has seen
+SEED_AFTER = 1_000  # seed of the evaluation, which no training uses
 
 
 class Task(NamedTuple):
-    """An environment and how it is trained."""
+    """An environment and its training settings."""
 
     env_id: str
     shared: bool

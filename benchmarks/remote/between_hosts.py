@@ -1,12 +1,12 @@
-"""Calls and 100 MB arrays between hosts, beside TLS 1.3, AES-GCM records and raw CURVE by hand, in turns.
+"""Calls and 100 MB arrays between hosts, compared in turns with handwritten TLS 1.3, AES-GCM records and raw CURVE.
 
     hatch run base:python benchmarks/remote/between_hosts.py [--rounds 5] [--without cryptography]
 
-Everything is on this machine's loopback, and PARL_FORCE_TCP keeps the program from the shorter way. `--without
-cryptography` hides that library from the program, so that the relay is measured. TLS takes a certificate of the moment,
-which the `openssl` program makes. `AES-GCM by hand` is the least that a stream of records of the size of ours costs in
-Python with that library: seal, send, receive, open. The CPU time of the processes, for `put` with the worker that takes
-the value, depends less on the machine's other load than the speed does.
+Everything runs over this machine's loopback; PARL_FORCE_TCP keeps the program from using unix sockets. `--without
+cryptography` hides that library from the program, so that the relay is measured. TLS uses a temporary certificate, made
+by the `openssl` program. `AES-GCM by hand` is the minimum cost in Python of a stream of records of our size with that
+library: seal, send, receive, open. The CPU time of the processes (for `put`, including the worker that receives the
+value) depends less on the machine's other load than the speed does.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SIZE = 100 * MB
 RECORD, TAG = 2**18, 16
 CALLS, TRANSFERS = 1200, 5
 _PAGE = 4096
-_PROCESS_CLOCK = 2  # the kernel makes the number of a process's clock from its own number and this
+_PROCESS_CLOCK = 2  # the id of a process's clock, as the kernel derives it from the process id
 
 
 def fork(action: Callable[[], None]) -> int:
-    """Run an action in a process of its own, which ends with it; return its number."""
+    """Run an action in a child process, and return the process id."""
     pid = os.fork()
     if not pid:
         try:
@@ -46,7 +46,7 @@ def fork(action: Callable[[], None]) -> int:
 
 
 class Tls:
-    """A TLS 1.3 stream by hand."""
+    """A handwritten TLS 1.3 stream."""
 
     def __init__(self, directory: Path) -> None:
         key, certificate = directory / "key.pem", directory / "certificate.pem"
@@ -92,7 +92,7 @@ class Tls:
 
 
 def received(stream: ssl.SSLSocket) -> int:
-    """Read an array, and one byte of each page of it."""
+    """Receive an array, and read one byte of each page."""
     array = np.empty(SIZE, np.uint8)
     view, got = array.data, 0
     while got < SIZE:
@@ -101,7 +101,7 @@ def received(stream: ssl.SSLSocket) -> int:
 
 
 class Records:
-    """A stream of records under AES-256-GCM by hand."""
+    """A handwritten stream of records under AES-256-GCM."""
 
     def __init__(self) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -156,7 +156,7 @@ class Records:
 
 
 class Curve:
-    """A DEALER and a ROUTER with CURVE by hand."""
+    """A handwritten DEALER and ROUTER with CURVE."""
 
     def __init__(self) -> None:
         public, secret = zmq.curve_keypair()
@@ -195,7 +195,7 @@ def latency_us(call: Callable[[], object]) -> float:
 
 
 def speed(transfer: Callable[[], object]) -> float:
-    """Return GB/s, the first time aside."""
+    """Return the speed in GB/s, without the first transfer."""
     times = []
     for _ in range(TRANSFERS):
         begun = time.perf_counter()
@@ -208,12 +208,12 @@ TIMES: dict[Callable[..., float], int] = {latency_us: CALLS, speed: TRANSFERS}
 
 
 def cpu_ms(pids: Iterable[int]) -> float:
-    """Return the CPU time of processes, with that of threads that have ended."""
+    """Return the CPU time of processes, including threads that have ended."""
     return 1e3 * sum(time.clock_gettime(~pid << 3 | _PROCESS_CLOCK) for pid in pids)
 
 
 def ancestors(pid: int) -> list[int]:
-    """Return the processes that a process comes from, but for the first one of the system."""
+    """Return the ancestors of a process, without the system's first process."""
     found = []
     while (pid := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])) > 1:
         found.append(pid)
@@ -223,7 +223,7 @@ def ancestors(pid: int) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--without", choices=["cryptography"], help="what to hide from the program")
+    parser.add_argument("--without", choices=["cryptography"], help="library to hide from the program")
     chosen = parser.parse_args()
     if chosen.without:
         sys.modules[chosen.without] = None  # type: ignore[assignment]  # so that importing it fails
@@ -241,7 +241,7 @@ def main() -> None:
 
 
 def measure(address: str, tls: Tls, curve: Curve, records: Records | None, rounds: int) -> None:
-    """Print a table of all, measured in turns."""
+    """Measure all contenders in turns and print a table."""
     from subject import Subject
 
     import parl_remote
@@ -251,7 +251,7 @@ def measure(address: str, tls: Tls, curve: Curve, records: Records | None, round
     array = np.full(SIZE, 1, np.uint8)
     actor.prepare(SIZE)
     ours = [actor.pid()]
-    with_worker = ours + ancestors(*ours)  # which takes the values of `put`
+    with_worker = ours + ancestors(*ours)  # the worker receives the values of `put`
     rows: dict[str, tuple[Callable[[Callable[[], object]], float], Callable[[], object], list[int]]] = {
         "call, TLS by hand": (latency_us, tls.call, [tls.pid]),
         "call, raw CURVE": (latency_us, curve.call, [curve.pid]),

@@ -1,12 +1,12 @@
-"""The lower bound of a blocking call: ours in turns with a pipe by hand, and with our own system calls by hand.
+"""The lower bound of a blocking call: ours, a handwritten pipe, and handwritten code with our system calls, in turns.
 
     hatch run base:python benchmarks/remote/call_floor.py [--windows 20] [--one-cpu]
 
-`by hand` writes and reads as ours does, a stream socket, a header and a pickle, and a peer that polls because it may
-have several callers; it has one method, no exceptions, no threads, no futures, nothing that counts or is cancelled.
-Prints medians over windows of the p50, and of the CPU time that a call takes in both processes, which other load of the
-machine changes less; then how long an empty call takes that is begun at each layer of the caller, from its socket up
-to the proxy. With `--one-cpu` all processes share a CPU, so that none has to be woken on another one.
+`by hand` has the same system calls as ours: a stream socket, a header, a pickle, and a peer that polls because it may
+have several callers. It has one method and no exceptions, threads, futures, counters or cancellation. The script prints
+medians over windows of the p50, and of the CPU time of a call in both processes, which depends less on the machine's
+other load; then the time of an empty call that starts at each layer of the caller, from its socket up to the proxy.
+With `--one-cpu` all processes share a CPU, so that none has to be woken on another CPU.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def cpu_us(pid: int) -> float:
 
 
 def layers(actor: Any) -> dict[str, Callable[[], Any]]:
-    """Return empty calls of an actor that begin at each layer of the caller."""
+    """Return functions that make an empty call of an actor, starting at each layer of the caller."""
     ref = reference_of(actor)
     assert ref is not None
     connection: Any = ref.outbox.path
@@ -105,7 +105,12 @@ def layers(actor: Any) -> dict[str, Callable[[], Any]]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--windows", type=int, default=20, help="of .2 s, for each way and kind of call (default: 20)")
+    parser.add_argument(
+        "--windows",
+        type=int,
+        default=20,
+        help="number of windows of 0.2 s per contender and kind of call (default: 20)",
+    )
     parser.add_argument("--one-cpu", action="store_true", help="run all processes on the same CPU")
     options = parser.parse_args()
     windows = options.windows
@@ -145,7 +150,7 @@ def main() -> None:
                     call(*args)
                     times.append(1e6 * (_clock() - begun))
                 used = (cpu_us(os.getpid()) + cpu_us(pid) - before) / len(times)
-                if number:  # the first window warms
+                if number:  # the first window is a warm-up
                     found[kind, way].append((statistics.median(times), used))
     heads = ["p50, us (CPU of both processes)", *ways, "parl / pipe", "by hand / pipe"]
     print(f"load average {machine.load()}\n\n| {' | '.join(heads)} |\n| {' | '.join(['---'] * len(heads))} |")

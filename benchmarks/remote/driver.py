@@ -1,9 +1,9 @@
-"""One measurement of one peer in a process of its own; prints JSON.
+"""One measurement of one peer in a separate process; prints JSON.
 
     python driver.py PEER MEASURE [--count N] [--busy]
 
-`run.py` starts it, with the interpreter that has the peer. A measurement in windows prints a line when it is ready and
-one for each line that it reads.
+`run.py` starts it with the peer's interpreter. A measurement in windows prints a line when it is ready, and one for
+each line that it reads.
 """
 
 import argparse

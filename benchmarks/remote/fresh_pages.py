@@ -1,11 +1,11 @@
-"""The least cost of fresh pages of shared memory: the CPU time of a first array, and of weights stored once.
+"""The minimum cost of fresh pages of shared memory: the CPU time of a first array, and of weights stored once.
 
     hatch run base:python benchmarks/remote/fresh_pages.py
 
-One process does what sender and receiver do: it writes an array into a new anonymous file, maps that, and reads a byte
-of each page. By hand these are five system calls; ours are the parts of parl-remote that do the same. CPU time depends
-little on the machine's other load. A copy into ordinary memory shows what the kernel's large pages save, which it does
-not give to shared memory unless `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says so.
+One process acts as sender and receiver: it writes an array into a new anonymous file, maps the file, and reads a byte
+of each page. By hand these are five system calls; ours are the corresponding parts of parl-remote. CPU time depends
+little on the machine's other load. A copy into ordinary memory shows the saving by the kernel's large pages, which
+shared memory gets only with `/sys/kernel/mm/transparent_hugepage/shmem_enabled`.
 """
 
 import mmap
@@ -26,7 +26,7 @@ Step = tuple[float, float]
 
 
 def by_hand(array: np.ndarray, readers: int) -> Step:
-    """Return the seconds of writing, and of mapping and reading as often as there are readers."""
+    """Return the seconds of writing, and those of mapping and reading by all readers."""
     begun = _clock()
     descriptor = os.memfd_create("floor")
     os.ftruncate(descriptor, array.nbytes)
@@ -44,7 +44,7 @@ def by_hand(array: np.ndarray, readers: int) -> Step:
 
 
 def ours(array: np.ndarray) -> Step:
-    """Return the seconds of a segment's two ends."""
+    """Return the seconds of the sender and of the receivers of a segment."""
     segments, mappings = Segments(), Mappings()
     begun = _clock()
     ticket = segments.place([array.data])
@@ -59,7 +59,7 @@ def ours(array: np.ndarray) -> Step:
 
 
 def ordinary_memory(array: np.ndarray) -> Step:
-    """Return the seconds of a copy into new memory of this process alone."""
+    """Return the seconds of a copy into new private memory of this process."""
     begun = _clock()
     copy = np.empty_like(array)
     copy[:] = array

@@ -1,9 +1,9 @@
-"""Plain functions beside ProcessPoolExecutor, loky, mpire and Ray: writes a Markdown table.
+"""Plain functions compared with ProcessPoolExecutor, loky, mpire and Ray; writes a Markdown table.
 
     hatch run base:python benchmarks/remote/functions.py [--python PEER=PATH ...] [--rounds 3] [--only MEASUREMENT ...]
 
-A measurement is a fresh process; within a round the peers take turns at each, so that all meet the same machine. Peers
-have the best of several chunk sizes, ours chooses its own. The table has the medians over rounds.
+Each measurement runs in a fresh process, and the peers alternate within a round, so that the machine's load affects
+all. Peers use the best of several chunk sizes, ours chooses its own. The table shows the medians over rounds.
 """
 
 import argparse
@@ -41,10 +41,10 @@ LIMIT_S = 300.0
 
 
 def measure(python: str, peer: str, name: str) -> dict[str, float] | str:
-    """Return the values of one measurement, or why there are none."""
+    """Return the values of one measurement, or the reason of its failure."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if python != sys.executable:
-        environment.pop("PYTHONPATH", None)  # its paths are those of this environment
+        environment.pop("PYTHONPATH", None)  # these paths are for this environment only
     command = [python, str(HERE / "functions_driver.py"), peer, name]
     try:
         done = subprocess.run(
@@ -61,11 +61,11 @@ def measure(python: str, peer: str, name: str) -> dict[str, float] | str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn (default: 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each peer (default: 3)")
     parser.add_argument("--only", nargs="+", metavar="MEASUREMENT", default=list(ROWS), choices=list(ROWS))
-    parser.add_argument("--python", action="append", default=[], metavar="PEER=PATH", help="where a peer is installed")
+    parser.add_argument("--python", action="append", default=[], metavar="PEER=PATH", help="interpreter with the peer")
     parser.add_argument("--output", type=Path, help="file for the table (default: print it only)")
-    parser.add_argument("--note", default="", help="a sentence for the table")
+    parser.add_argument("--note", default="", help="note for the table")
     chosen = parser.parse_args()
     pythons = dict.fromkeys(("parl_functions", "process_pool"), sys.executable)
     pythons |= dict(given.split("=", 1) for given in chosen.python)
@@ -76,7 +76,7 @@ def main() -> None:
     failed: dict[tuple[str, str], str] = {}
     jobs = [(name, peer) for _ in range(chosen.rounds) for name in chosen.only for peer in pythons]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt):  # by Ctrl-C or SIGTERM: the table has what was measured until then
+    with suppress(KeyboardInterrupt):  # after Ctrl-C or SIGTERM, the table has the results until then
         for name, peer in jobs:
             values = measure(pythons[peer], peer, name)
             if isinstance(values, str):

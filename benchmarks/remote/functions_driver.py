@@ -26,7 +26,7 @@ def once(run: Callable[[], Any]) -> float:
 
 
 def drop(results: Iterable[Any]) -> None:
-    """Take the results one by one, and keep none."""
+    """Iterate over the results and discard them."""
     for _ in results:
         pass
 
@@ -34,7 +34,7 @@ def drop(results: Iterable[Any]) -> None:
 def best(
     peer: Any, function: Any, items: Callable[[], Any], sizes: Any, repeats: int, take: Callable[[Any], Any] = drop
 ) -> tuple[float, Any]:
-    """Return the best median over chunk sizes, and that size; the first repeat of each is not counted."""
+    """Return the best median over chunk sizes, and that size; the first repeat of each size does not count."""
     found = []
     for size in sizes:
         times = [once(lambda size=size: take(peer.map(function, items(), size))) for _ in range(repeats + 1)][1:]  # type: ignore[misc]  # bound now

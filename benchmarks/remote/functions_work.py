@@ -1,4 +1,4 @@
-"""The work of the peers of `functions.py`: functions of items, importable in their workers."""
+"""The functions that the peers of `functions.py` run, importable in their workers."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ def nothing(_: Any) -> None:
 
 
 def millisecond(_: Any) -> int:
-    """Take a millisecond of wall-clock time, not of the processor, so that the machine's other load matters less."""
+    """Take a millisecond of wall-clock time without computing, so that the machine's other load matters less."""
     time.sleep(0.001)
     return 1
 
@@ -31,7 +31,7 @@ def echo(array: np.ndarray) -> np.ndarray:
 
 
 def arrays(count: int) -> Any:
-    """Yield arrays of 1 MB, each a new one: pickle writes an array that a message has twice only once."""
+    """Yield distinct arrays of 1 MB, because pickle writes an array that occurs twice in a message only once."""
     for number in range(count):
         yield np.full(1_000_000, number % 256, np.uint8)
 
@@ -40,7 +40,7 @@ class ExecutorPeer:
     """A peer that is a `concurrent.futures.Executor`, with the best of several chunk sizes; `start` is the peer's own.
 
     Args:
-        inner: Maps so many items within a worker, for the nested map.
+        inner: Function that maps a number of items within a worker, for the nested map.
     """
 
     sizes = (1, 32, 500, 2500)

@@ -1,11 +1,11 @@
-"""The lateness of an asyncio event loop under awaited remote calls: a ticker beside `gather`, ours and plain asyncio.
+"""The lateness of an asyncio event loop under awaited remote calls: a ticker beside `gather`; ours and plain asyncio.
 
     hatch run base:python benchmarks/remote/loop_lateness.py [--rounds 5]
 
-A ticker asks for a turn of the loop every millisecond. Its lateness is the CPU time of the whole process between two of
-its turns, which other load of the machine does not change; the time in which the process waits is no lateness. Plain
-asyncio has as many tasks, each of which waits for a future that one callback settles. Prints the worst turn of each
-round's ticker: the median over rounds for ours, for plain asyncio, and of the difference, which is our part.
+A ticker schedules itself every millisecond. Its lateness is the CPU time of the whole process between two of its turns,
+which does not depend on the machine's other load; time in which the process waits does not count. Plain asyncio has as
+many tasks, each of which waits for a future that one callback settles. The script prints the longest turn per round:
+the median over rounds for ours, for plain asyncio, and for the difference, which is our overhead.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import numpy as np
 import parl
 
 _TICK_S = 0.001
-_NAP_S = 3.0  # so that all are awaited when the first answer comes
+_NAP_S = 3.0  # so that all are awaited when the first result arrives
 
 
 @parl.remote_class(n_cpu=0, max_restarts=-1)
@@ -44,9 +44,9 @@ class Echo:
 
 
 async def worst_turn(make: Callable[[], list[Awaitable[object]]]) -> float:
-    """Return the most CPU time, in milliseconds, between two turns of a ticker while what is made is gathered."""
+    """Return the maximum CPU time, in milliseconds, between two turns of a ticker while the awaitables are gathered."""
     loop = asyncio.get_running_loop()
-    awaited = make()  # the program's own work, which a program can spread
+    awaited = make()  # work of the program itself, which it could distribute
     turns = [time.process_time()]
 
     def tick() -> None:
@@ -63,7 +63,7 @@ async def worst_turn(make: Callable[[], list[Awaitable[object]]]) -> float:
 
 
 class Waiting:
-    """An object to await, which `gather` has to wrap in a task, as it has to wrap a remote call."""
+    """An awaitable that `gather` must wrap in a task, like a remote call."""
 
     def __init__(self, future: asyncio.Future[int]) -> None:
         self._future = future
@@ -73,7 +73,7 @@ class Waiting:
 
 
 def plain(count: int) -> list[Awaitable[object]]:
-    """Return as many objects that wait for futures of asyncio; one callback settles all."""
+    """Return awaitables that wait for futures of asyncio, all of which one callback settles."""
     loop = asyncio.get_running_loop()
     futures = [loop.create_future() for _ in range(count)]
 
@@ -105,7 +105,7 @@ ROWS: dict[str, tuple[Callable[[list[Any], int], list[Awaitable[object]]], int, 
     "10,000 calls of one actor": (calls, 1, 10_000),
     "10,000 calls of eight actors": (calls, 8, 10_000),
     "10 results of 50 MB": (large, 1, 10),
-    "1,000 calls of an actor that is made again": (restart, 1, 1_000),
+    "1,000 calls of an actor that is restarted": (restart, 1, 1_000),
 }
 
 

@@ -1,4 +1,4 @@
-"""Description of the machine, printed with every result, because figures mean nothing without it."""
+"""A description of the machine, which is printed with every result."""
 
 import compileall
 import importlib.util
@@ -19,10 +19,10 @@ _ASK = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 
 
 def describe(interpreters: dict[str, str]) -> list[str]:
-    """Lines about machine and versions.
+    """Return lines about the machine and versions.
 
     Args:
-        interpreters: Peer -> the Python that runs it.
+        interpreters: The Python interpreter of each peer.
     """
     asked = {**interpreters, "numpy": next(iter(interpreters.values()))}
     versions = [
@@ -39,7 +39,7 @@ def describe(interpreters: dict[str, str]) -> list[str]:
 
 
 def compile_sources() -> None:
-    """Compile this repository's modules, as pip does with those that it installs: else each start compiles them."""
+    """Compile this repository's modules, as pip does at installation; otherwise each start compiles them."""
     for package in ("parl", "parl_core", "parl_remote"):
         spec = importlib.util.find_spec(package)
         for place in (spec and spec.submodule_search_locations) or ():
@@ -47,7 +47,7 @@ def compile_sources() -> None:
 
 
 def load() -> str:
-    """Return the load average: runnable processes over one minute."""
+    """Return the load average over one minute."""
     return f"{os.getloadavg()[0]:.1f}"
 
 

@@ -1,7 +1,7 @@
-"""The measurements, written once against `Peer`. Each function runs in a fresh process and returns values by row.
+"""The measurements, written for the interface `Peer`; each function runs in a fresh process and returns values by row.
 
-A measurement of `WINDOWED` is prepared once and then measures a short window each time it is asked to, so that the
-windows of several peers can alternate.
+A measurement in `WINDOWED` is prepared once and then measures a short window on each request, so that the windows of
+several peers can alternate.
 """
 
 import json
@@ -27,9 +27,9 @@ from subject import SMALL, SMALL_ARRAYS, STEPS, Subject, touch, weights
 
 Values = dict[str, float]
 
-_SIZES = {1: 60, 10: 24, 100: 10}  # MB -> how often
-_PATIENCE_S = 10.0  # a process that has not ended after that counts as one that never ends
-_ENOUGH_S = 40.0  # a peer that needs longer for one accident has only one
+_SIZES = {1: 60, 10: 24, 100: 10}  # repetitions by MB
+_PATIENCE_S = 10.0  # a process that has not ended by then counts as one that never ends
+_ENOUGH_S = 40.0  # a slower peer has only one accident
 _clock = time.perf_counter
 
 
@@ -38,10 +38,10 @@ class Run:
     """The subject of a measurement.
 
     Attributes:
-        name: The peer's.
+        name: Name of the peer.
         peer: The peer.
-        count: What `counting` counts to.
-        busy: Whether the victim's actors are to be within a call.
+        count: The number up to which `counting` counts.
+        busy: True to kill the driver while its actors execute calls.
     """
 
     name: str
@@ -77,7 +77,7 @@ def _first_answer(peer: Peer, slots: int) -> float:
 def blocking_calls(run: Run) -> Callable[[], Values]:
     run.peer.start(1)
     call = run.peer.create().call
-    _latencies(lambda: call("nothing"), 2.0)  # by then a peer has also done what it does after its start
+    _latencies(lambda: call("nothing"), 2.0)  # by then, background work after the start is done
 
     def window() -> Values:
         empty = _latencies(lambda: call("nothing"), 0.4)
@@ -94,7 +94,7 @@ def blocking_calls(run: Run) -> Callable[[], Values]:
 
 
 def _latencies(action: Callable[[], Any], seconds: float) -> list[float]:
-    """Return the sorted times of calls in microseconds; a twentieth of the seconds before them does not count."""
+    """Return the sorted times of calls in microseconds, after a warm-up of a twentieth of the seconds."""
     ready = _clock() + seconds / 20
     while _clock() < ready:
         action()
@@ -113,7 +113,7 @@ def calls_in_flight(run: Run) -> Values:
 
 
 def _burst_rate(peer: Peer, actors: list[Any], calls: int = 2000, seconds: float = 1.5) -> float:
-    """Thousand calls a second in the median burst."""
+    """Return thousands of calls per second in the median burst."""
     peer.burst(actors, calls)
     rates: list[float] = []
     end = _clock() + seconds
@@ -138,7 +138,7 @@ def arrays(run: Run) -> Values:
 
 
 def many_arrays(run: Run) -> Values:
-    """Messages of many arrays: 64 of 1 MB, 200 of 150 KB."""
+    """Measure messages with many arrays: 64 of 1 MB, 200 of 150 KB."""
     run.peer.start(2)
     values: Values = {}
     for count, size in ((64, 10**6), (200, 150_000)):
@@ -153,21 +153,21 @@ def many_arrays(run: Run) -> Values:
 
 
 def two_threads(run: Run) -> Values:
-    """Blocking calls of two threads beside one: to an actor each, and to the same one."""
+    """Measure blocking calls of two threads, to an actor each and to the same one, relative to one thread."""
     run.peer.start(2)
     first, second = run.peer.create(), run.peer.create()
     ratios: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(6):
         alone = _calls_in([first])
         ratios["threads_apart"].append(_calls_in([first, second]) / alone)
-        if run.name in {"parl", "pipe"}:  # others' handles belong to one thread
+        if run.name in {"parl", "pipe"}:  # handles of other peers belong to one thread
             shared = first if run.name == "parl" else _Locked(first)
             ratios["threads_together"].append(_calls_in([shared, shared]) / alone)
     return {row: statistics.median(found) for row, found in ratios.items()}
 
 
 class _Locked:
-    """A pipe that threads share by hand: one call at a time."""
+    """A pipe with a lock, so that threads can share it, with one call at a time."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -179,7 +179,7 @@ class _Locked:
 
 
 def _calls_in(actors: Sequence[Any], seconds: float = 0.5) -> int:
-    """Return how many calls threads make in some time, one thread an entry."""
+    """Return the number of calls of all threads in some seconds; each entry of `actors` has a thread."""
     counts: list[int] = []
 
     def call(actor: Any) -> None:
@@ -206,7 +206,7 @@ def _fresh(peer: Peer) -> Iterator[Any]:
 
 
 def _speeds(row: str, array: np.ndarray, repeats: int, send: Callable[[], int]) -> Values:
-    """GB/s: of the first time, and the median of the later half."""
+    """Return GB/s of the first transfer, and the median of the later half."""
     times = []
     for _ in range(1 + repeats):
         begun = _clock()
@@ -286,7 +286,7 @@ def thirty_two_actors(run: Run) -> Values:
 
 
 def slot_free_again(run: Run) -> Values:
-    """One of 32 slots, all taken: the other 31 actors stay alive."""
+    """Measure the reuse of one of 32 occupied slots, while the other 31 actors stay alive."""
     run.peer.start(32)
     others = [run.peer.create() for _ in range(31)]
     for other in others:
@@ -310,16 +310,17 @@ def memory_of_an_actor(run: Run) -> Values:
 
 
 def thousand_idle_actors(run: Run) -> Values:
-    """1,000 actors that wait for calls: memory, CPU time, and a call of each."""
+    """Measure 1,000 idle actors: memory, CPU time, and a call of each."""
     if run.name not in {"parl", "pipe"}:
         raise NotOffered("1,000 processes of its size do not fit")
     run.peer.start(1000)
     actors: list[Any] = []
-    for _ in range(20):  # a machine may refuse so many processes that start at once
+    for _ in range(20):  # a machine may refuse to start so many processes at once
         actors += [run.peer.create(wait=False) for _ in range(50)]
         run.peer.broadcast(actors[-50:], "echo", None)
-    pids = [actor.collect(actor.submit("pid")) for actor in actors[::20]]  # to look at a process takes milliseconds
-    time.sleep(3)  # for whatever happens in the background after a start
+    # reading the memory of a process takes milliseconds
+    pids = [actor.collect(actor.submit("pid")) for actor in actors[::20]]
+    time.sleep(3)  # for background work after a start
     seconds = 5.0
     before = _cpu_seconds(os.environ[MARK])
     time.sleep(seconds)
@@ -343,7 +344,7 @@ def _cpu_seconds(mark: str) -> float:
 
 
 def memory_given_back(run: Run) -> Values:
-    """Seconds until driver and actor are as small as before 100 MB went there and back three times."""
+    """Measure the seconds until driver and actor use as little memory as before 100 MB were echoed three times."""
     if run.name != "parl":
         raise NotOffered("a connection keeps no memory")
     run.peer.start(1)
@@ -368,7 +369,7 @@ def idle(run: Run) -> Values:
     actor = run.peer.create()
     actor.call("nothing")
     actor.drop()
-    time.sleep(3)  # for whatever a peer starts or ends in the background
+    time.sleep(3)  # for background work of a peer
     pids = marked(os.environ[MARK])
     return {"idle_processes": len(pids), "idle_memory": sum(map(pss_mb, pids))}
 
@@ -378,7 +379,7 @@ def driver_killed(run: Run) -> Values:
 
 
 def _orphans(run: Run, *, busy: bool) -> float:
-    """Seconds from the SIGKILL of a driver to the end of its actors."""
+    """Return the seconds from the SIGKILL of a driver to the end of its actors."""
     command = [sys.executable, sys.argv[0], run.name, "victim", *(["--busy"] if busy else [])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as driver:
         assert driver.stdout is not None
@@ -388,7 +389,7 @@ def _orphans(run: Run, *, busy: bool) -> float:
 
 
 def victim(run: Run) -> Values:
-    """Print the numbers of the actors' processes and wait: the driver that `driver_killed` kills."""
+    """Print the process ids of actors and wait, as the driver that `driver_killed` kills."""
     run.peer.start(2)
     actors = [run.peer.create(wait=False) for _ in range(2)]
     pids = [actor.collect(actor.submit("pid")) for actor in actors]
@@ -400,7 +401,7 @@ def victim(run: Run) -> Values:
 
 
 def _begin_to_spin(actor: Any) -> Any:
-    """A call that runs for long; returns its ticket when the actor is inside it."""
+    """Begin a long call, and return its ticket when the actor executes it."""
     with tempfile.TemporaryDirectory() as directory:
         marker = Path(directory, "begun")
         ticket = actor.submit("spin", str(marker), 3 * _PATIENCE_S)
@@ -442,10 +443,10 @@ def _kill(pid: int, when: list[float]) -> None:
 
 
 def counting(run: Run) -> Values:
-    """The five-thread example of the PARL 1.x manual: one after the other, in threads, in remote objects."""
+    """Measure the five-thread example of the PARL 1.x manual: serially, in threads, and in remote objects."""
     values: Values = {}
     n = run.count
-    if run.name == "parl":  # the same for everybody, and it takes long
+    if run.name == "parl":  # the same for all peers, and slow
         values["counting_threads"] = _seconds(lambda: _in_threads([lambda: Subject().run(n)] * 5))
     before = _seconds(lambda: Subject().run(n))
     run.peer.start(5)

@@ -1,4 +1,4 @@
-"""The subject for PARL 2.2.1, which finds classes only in modules beside the program that runs."""
+"""The subject for PARL 2.2.1, which finds classes only in modules beside the program."""
 
 from subject import Subject
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 
 class NotOffered(Exception):
-    """The peer has no such thing; its field stays empty."""
+    """The peer lacks the feature; its field stays empty."""
 
 
 class Actor(Protocol):
@@ -15,30 +15,30 @@ class Actor(Protocol):
         """Call and wait for the result."""
 
     def submit(self, method: str, *args: Any) -> Any:
-        """Call without waiting; gives what `collect` takes. Results are collected in the order of the calls."""
+        """Call without waiting, and return the ticket for `collect`; tickets are collected in order."""
 
     def collect(self, ticket: Any) -> Any:
         """Wait for the result of a call."""
 
     def drop(self) -> None:
-        """Give the actor up, the way a user of this peer does."""
+        """Release the actor, as a user of this peer does."""
 
 
 class Peer(Protocol):
     """One program."""
 
     imports: str  # the import statement of a program that uses it
-    lost: tuple[type[BaseException], ...]  # what a caller gets whose actor was killed; empty: it waits for ever
-    has_slots: bool  # whether it knows what is free and what is taken
+    lost: tuple[type[BaseException], ...]  # the error of a caller whose actor was killed; empty if it waits for ever
+    has_slots: bool  # True if it counts free and occupied slots
 
     def start(self, slots: int) -> None:
-        """Get ready for `slots` actors at once, without making any."""
+        """Prepare for `slots` concurrent actors, without making any."""
 
     def create(self, *, wait: bool = True) -> Actor:
-        """Make an actor. `wait` says which calls it is for, where a user would make it differently for each."""
+        """Make an actor, for blocking calls if `wait` is true, if the peer has different actors for them."""
 
     def burst(self, actors: Sequence[Actor], calls: int) -> None:
-        """Make `calls` calls of `nothing`, spread over the actors, as many in flight as the peer allows."""
+        """Make `calls` calls of `nothing`, distributed over the actors, as many in flight as the peer allows."""
 
     def broadcast(self, actors: Sequence[Actor], method: str, value: Any) -> None:
         """Call a method of all actors with one value and wait for all."""
@@ -47,7 +47,7 @@ class Peer(Protocol):
         """Store a value, and call a method of all actors with a reference to it.
 
         Raises:
-            NotOffered: There is no such thing.
+            NotOffered: The peer has no stored values.
         """
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Processes of a measurement, looked at from outside: found by a variable of their environment, Linux only."""
+"""Observation of the processes of a measurement, identified by an environment variable; Linux only."""
 
 import os
 import select
@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-MARK = "PARL_BENCHMARK_RUN"  # inherited by everything that a peer starts, whatever its parent is afterwards
+MARK = "PARL_BENCHMARK_RUN"  # inherited by all processes of a peer, whatever their parents
 
 
 def marked(mark: str) -> list[int]:
-    """Numbers of the processes that belong to a run."""
+    """Return the ids of the processes of a run."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -20,13 +20,13 @@ def marked(mark: str) -> list[int]:
         try:
             if wanted in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
-        except OSError:  # it has just ended, or is another user's
+        except OSError:  # it has just ended, or belongs to another user
             continue
     return found
 
 
 def pss_mb(pid: int) -> float:
-    """Memory of a process, pages shared with others counted in equal parts, in MB (10^6 bytes); 0 if it is gone."""
+    """Return the proportional memory (PSS) of a process in MB (10^6 bytes); 0 if it has ended."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -37,13 +37,13 @@ def pss_mb(pid: int) -> float:
 
 
 class Watched:
-    """Processes whose end is waited for; to be made while they are alive."""
+    """Waits for the end of processes; to be created while they are alive."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._descriptors = [os.pidfd_open(pid) for pid in pids]
 
     def seconds_until_gone(self, limit_s: float) -> float:
-        """From now until the last one has ended; `inf` after the limit."""
+        """Return the seconds until the last one has ended; `inf` after the limit."""
         start = time.perf_counter()
         for descriptor in self._descriptors:
             left = limit_s - (time.perf_counter() - start)
@@ -53,7 +53,7 @@ class Watched:
 
 
 def end_all(mark: str) -> int:
-    """Kill what is left of a run; says how many processes that were."""
+    """Kill the remaining processes of a run, and return their number."""
     left = marked(mark)
     for pid in left:
         try:

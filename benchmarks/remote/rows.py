@@ -1,4 +1,4 @@
-"""The table's rows: what each is called, its unit, and what is aimed for."""
+"""The rows of the table, with their names, units and targets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Target:
-    """A limit for ours; a comparison with a peer holds if the peer has no value.
+    """A limit for ours; a comparison counts as met if the peer has no value.
 
     Attributes:
-        limit: The most (for times and sizes) or least (for rates) that ours may be.
-        of_pipe: Ours may take this many times what the pipe takes.
-        over_ray: How many times better than Ray ours must be.
+        limit: The maximum (of times and sizes) or minimum (of rates) of ours.
+        of_pipe: Maximum ratio of ours to the pipe.
+        over_ray: Minimum ratio by which ours must be better than Ray.
     """
 
     limit: float | None = None
@@ -21,14 +21,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Row:
-    """One line.
+    """A row of the table.
 
     Attributes:
-        key: What measurements call it.
-        text: What the table calls it.
-        unit: Of the values.
-        more_is_better: Whether it is a rate.
-        target: What is aimed for, None if the line is there to be known.
+        key: Its name in measurements.
+        text: Its name in the table.
+        unit: Unit of the values.
+        more_is_better: True for rates.
+        target: The target, or None.
     """
 
     key: str
@@ -38,7 +38,7 @@ class Row:
     more_is_better: bool = False
 
     def gain(self, ours: float, theirs: float) -> float:
-        """Return how many times better ours is."""
+        """Return the ratio by which ours is better."""
         if self.more_is_better:
             return ours / theirs if theirs else float("inf")
         return theirs / ours if ours else float("inf")
@@ -58,7 +58,7 @@ class Row:
         return met
 
     def aim(self) -> str:
-        """Return the target in words."""
+        """Return a description of the target."""
         if self.target is None:
             return ""
         sign = ">=" if self.more_is_better else "<="
@@ -129,7 +129,7 @@ ROWS = (
     Row("import", "import, above numpy's", "ms", Target(60)),
 )
 
-# Measurement -> the rows that it fills.
+# The rows of each measurement.
 ROWS_OF = {
     "blocking_calls": ("call", "call_p99", "call_small", "call_arrays"),
     "calls_in_flight": ("flight_1", "flight_8"),

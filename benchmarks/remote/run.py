@@ -1,10 +1,10 @@
-"""Remote actors beside Ray, a pipe and pyzmq: runs every row for each peer in turn and writes a Markdown table.
+"""Remote actors compared with Ray, a pipe and pyzmq: runs every row for each peer in turn and writes a Markdown table.
 
     hatch run base:python benchmarks/remote/run.py [--python PEER=PATH ...] [--rounds 3] [--only ROW ...]
 
-A measurement is a fresh process; within a round the peers take turns at each, so that all meet the same machine. The
-latency of calls is measured in short windows, in which the processes of two or three peers take turns, because a
-machine may have several speeds for the same code. The table has the medians over rounds and windows. See the README
+Each measurement runs in a fresh process, and the peers alternate within a round, so that the machine's load affects
+all. The latency of calls is measured in short windows, in which the processes of two or three peers alternate, because
+a machine may have several speeds for the same code. The table shows the medians over rounds and windows. See the README
 beside this file.
 """
 
@@ -29,31 +29,35 @@ from table import render
 
 HERE = Path(__file__).parent
 PEERS = ("parl", "pipe", "zmq", "ray", "parl221", "dask")
-BY_HAND = PEERS[:3]  # what this environment has in any case
-LIMIT_S = 300.0  # for one measurement; the longest takes a minute on two quiet cores
+BY_HAND = PEERS[:3]  # peers that this environment always has
+LIMIT_S = 300.0  # limit of one measurement; the longest takes a minute on two idle cores
 Values = dict[str, float]
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--peers", help=f"which, of {','.join(PEERS)} (default: {','.join(BY_HAND)} and all with --python)"
+        "--peers", help=f"peers, of {','.join(PEERS)} (default: {','.join(BY_HAND)} and all with --python)"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn (default: 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of turns of each peer (default: 3)")
     parser.add_argument("--only", nargs="+", metavar="ROW", help="rows or measurements; --list names them")
-    parser.add_argument("--list", action="store_true", help="name measurements and rows, and end")
+    parser.add_argument("--list", action="store_true", help="list measurements and rows, and exit")
     parser.add_argument(
         "--python",
         action="append",
         default=[],
         metavar="PEER=PATH",
-        help="the interpreter that has a peer, for example ray=ray-env/bin/python; may be given often",
+        help="interpreter of a peer, for example ray=ray-env/bin/python; may be repeated",
     )
-    parser.add_argument("--windows", type=int, default=12, help="of each peer where windows alternate (default: 12)")
+    parser.add_argument(
+        "--windows", type=int, default=12, help="number of alternating windows of each peer (default: 12)"
+    )
     parser.add_argument("--json", type=Path, help="file for the medians, by row and peer")
-    parser.add_argument("--count", type=int, default=10**8, help="what the counting row counts to (default: 1e8)")
+    parser.add_argument(
+        "--count", type=int, default=10**8, help="number up to which the counting row counts (default: 1e8)"
+    )
     parser.add_argument("--output", type=Path, help="file for the table (default: print it only)")
-    parser.add_argument("--note", default="", help="a sentence for the table, such as what else used the machine")
+    parser.add_argument("--note", default="", help="note for the table, such as other load of the machine")
     chosen = parser.parse_args()
     chosen.pythons = dict(given.split("=", 1) for given in chosen.python if "=" in given)
     if len(chosen.pythons) < len(chosen.python):
@@ -66,7 +70,7 @@ def arguments() -> argparse.Namespace:
 
 
 def wanted(only: list[str] | None) -> list[str]:
-    """Return the measurements of the rows and measurements that were named."""
+    """Return the measurements that these names of rows and measurements select."""
     if not only:
         return [*WINDOWED, *MEASURES]
     measures = [name for name, rows in ROWS_OF.items() if name in only or set(rows) & set(only)]
@@ -76,18 +80,18 @@ def wanted(only: list[str] | None) -> list[str]:
 
 
 def process_environment(python: str, mark: str) -> dict[str, str]:
-    """Return the environment of a measurement, whose processes are found by the mark."""
+    """Return the environment variables of a measurement, whose processes are identified by the mark."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", procs.MARK: mark}
     if python != sys.executable:
-        environment.pop("PYTHONPATH", None)  # its paths are those of this environment
+        environment.pop("PYTHONPATH", None)  # these paths are for this environment only
     return environment
 
 
 class Alternating:
-    """A measurement of one peer that waits between windows.
+    """A measurement of one peer, paused between windows.
 
     Raises:
-        RuntimeError: The peer did not get ready, or ended.
+        RuntimeError: The peer failed to start, or ended.
     """
 
     def __init__(self, python: str, peer: str, name: str) -> None:
@@ -115,7 +119,7 @@ class Alternating:
         return values
 
     def end(self) -> None:
-        """End the peer with everything that it started."""
+        """End the peer with all its processes."""
         self._process.kill()
         self._process.wait()
         procs.end_all(self._mark)
@@ -127,14 +131,14 @@ class Alternating:
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith("{"):  # some peers print something when they are imported
+            if line.startswith("{"):  # some peers print when they are imported
                 answer: dict[str, Any] = json.loads(line)
                 return answer
         raise RuntimeError("the peer ended before it answered")
 
 
 def groups(peers: list[str]) -> list[list[str]]:
-    """Return the peers whose windows alternate: ours with each other, and with those by hand in one group."""
+    """Return the groups of peers whose windows alternate: ours with those by hand, and ours with each other peer."""
     by_hand = [peer for peer in peers if peer in BY_HAND]
     others = [["parl", peer] if "parl" in peers else [peer] for peer in peers if peer not in BY_HAND]
     return [by_hand, *others] if by_hand else others
@@ -144,7 +148,7 @@ def alternate(pythons: dict[str, str], peers: list[str], name: str, windows: int
     """Return the windows of each peer of a group, measured in turns.
 
     Raises:
-        RuntimeError: A peer did not get ready, or ended.
+        RuntimeError: A peer failed to start, or ended.
     """
     running: dict[str, Alternating] = {}
     try:
@@ -161,7 +165,7 @@ def alternate(pythons: dict[str, str], peers: list[str], name: str, windows: int
 
 
 def measure(python: str, peer: str, name: str, count: int) -> dict[str, Any]:
-    """Run one measurement; return its `values`, or why there are none."""
+    """Run one measurement, and return its `values` or the reason of its failure."""
     mark = uuid.uuid4().hex
     environment = process_environment(python, mark)
     command = [python, str(HERE / "driver.py"), peer, name, "--count", str(count)]
@@ -219,7 +223,7 @@ def main() -> None:
                 except RuntimeError as error:
                     reasons[" and ".join(group), f"{name}, failed"] = str(error)
                     continue
-                for peer in group if group[-1] in BY_HAND else group[-1:]:  # ours has its windows beside the pipe
+                for peer in group if group[-1] in BY_HAND else group[-1:]:  # our windows alternate with the pipe's
                     for values in windows[peer]:
                         for key, value in values.items():
                             found[key][peer].append(value)
@@ -232,7 +236,7 @@ def main() -> None:
             elif reason := answer.get("failed"):
                 reasons[peer, f"{name}, round {number + 1}, failed"] = reason
     except KeyboardInterrupt:
-        reasons["run", "interrupted"] = "the table has what was measured until then"
+        reasons["run", "interrupted"] = "the table has the results until then"
     medians = {key: {peer: statistics.median(all_) for peer, all_ in by_peer.items()} for key, by_peer in found.items()}
     conditions = [
         *machine.describe(pythons),

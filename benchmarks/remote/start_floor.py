@@ -1,12 +1,12 @@
-"""The lower bounds of one more actor, of an actor's memory, and of a pool's first result, in turns with ours.
+"""The lower bounds of one more actor, an actor's memory, and a pool's first result, measured in turns with ours.
 
     hatch run base:python benchmarks/remote/start_floor.py [--rounds 20]
 
-By hand: a fresh interpreter imports numpy and cloudpickle and forks a process for each connection that it gets; that
-one unpickles a class, makes an object and answers calls. It has no slots, no node, no logs, no limits, and nothing that
-notices an end. `with our modules` imports what our actors consist of, and uses none of it. For a pool's first result,
-the time from nothing to an answer is measured in fresh programs that have imported all they need: by hand it takes one
-interpreter. Times are medians of the rounds, and quotients medians of the quotients of each round.
+By hand: a fresh interpreter imports numpy and cloudpickle and forks a process for each connection; that process
+unpickles a class, makes an object and answers calls. It has no slots, node, logs or limits, and does not detect ends.
+`with our modules` imports the modules of our actors without using them. A pool's first result is measured in fresh
+programs after their imports; by hand it takes one interpreter. Times are medians over rounds, and ratios are medians of
+the ratios of each round.
 """
 
 import argparse
@@ -57,7 +57,7 @@ while got := end.recv(65536):
     end.send(pickle.dumps(getattr(made, name)(*args), 5))
 os._exit(0)
 """
-_IMPORTS = ("numpy", "cloudpickle", "pathlib", "typing")  # what the class needs, too
+_IMPORTS = ("numpy", "cloudpickle", "pathlib", "typing")  # requirements of the class
 _OUR_IMPORTS = (*_IMPORTS, "parl_remote._actor.process", "parl", "parl_remote._decorator")
 _FIRST = """
 import sys, time
@@ -76,7 +76,7 @@ print(time.perf_counter() - begun)
 
 
 class Server:
-    """A process by hand that others are forked from."""
+    """A handwritten process from which others are forked."""
 
     def __init__(self, modules: tuple[str, ...] = _IMPORTS) -> None:
         self._control, theirs = socket.socketpair()
@@ -87,7 +87,7 @@ class Server:
             self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), env=environment)
 
     def make(self, cls: type) -> Callable[..., Any]:
-        """Return what calls the methods of a new object in a new process."""
+        """Return a function that calls the methods of a new object in a new process."""
         end, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._control, [b"f"], [theirs.fileno()])
@@ -113,7 +113,7 @@ def first_by_hand() -> None:
 
 
 def one_more(rounds: int) -> None:
-    """Print the times from nothing to the first answer of one more object."""
+    """Print the times until one more object has answered its first call."""
     server, remote = Server(), parl.remote_class(Subject)
     found: list[tuple[float, float]] = []
     for number in range(rounds + 1):
@@ -124,11 +124,11 @@ def one_more(rounds: int) -> None:
         actor: Any = remote()
         actor.nothing()
         ended = _clock()
-        if number:  # the first one imports the class's module
+        if number:  # the first one imports the module of the class
             found.append((between - begun, ended - between))
         del by_hand, actor
         gc.collect()
-        time.sleep(0.2)  # for what both do after an end
+        time.sleep(0.2)  # for the work of both after an end
     server.close()
     row("one more actor, ms", found, 1e3)
 
@@ -150,7 +150,7 @@ def memory() -> None:
 
 
 def first_results(rounds: int) -> None:
-    """Print the times from nothing to the first result of a pool."""
+    """Print the times until the first result of a new pool."""
     ways = ("first_by_hand", "first_ours", "first_of_process_pool")
     found: list[list[float]] = []
     for _ in range(rounds):
@@ -164,7 +164,7 @@ def first_results(rounds: int) -> None:
 
 
 def row(name: str, found: list[tuple[float, float]], factor: float) -> None:
-    """Print a row: by hand, ours, and how many times as much ours is."""
+    """Print a row: by hand, ours, and the ratio."""
     by_hand, ours = (factor * statistics.median(column) for column in zip(*found, strict=True))
     quotient = statistics.median(ours / hand for hand, ours in found)
     print(f"| {name} | {by_hand:.1f} | {ours:.1f} | {quotient:.2f} |")

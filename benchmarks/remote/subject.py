@@ -1,4 +1,4 @@
-"""The class that every peer runs, and the data that goes to its objects and comes back. Needs numpy alone."""
+"""The class that every peer runs, and the data of its calls; needs only numpy."""
 
 import os
 import time
@@ -9,7 +9,7 @@ import numpy as np
 
 SMALL_ARRAYS = {f"k{i}": np.zeros(64, np.float32) for i in range(8)}
 SMALL = {"obs": [0.03, -0.02, 0.04, 0.01], "reward": 1.0, "done": False, "info": {"steps": 17}}
-STEPS = 50  # of one trajectory
+STEPS = 50  # steps of a trajectory
 _PAGE = 4096
 
 
@@ -43,7 +43,7 @@ class Subject:
         return self._array
 
     def set_weights(self, weights: dict[str, np.ndarray]) -> int:
-        """Keep the weights and read one byte a page of each, as an actor that acts with them has to."""
+        """Keep the weights and read one byte per page of each, because an actor would read them to act."""
         self._weights = weights
         return sum(map(touch, weights.values()))
 
@@ -59,10 +59,10 @@ class Subject:
         return self._arrays
 
     def ignore(self, value: Any) -> None:
-        """Take a value and do nothing with it."""
+        """Receive a value and discard it."""
 
     def rollout(self) -> dict[str, np.ndarray]:
-        if self._trajectory is None:  # made here, since an idle actor's memory is measured as well
+        if self._trajectory is None:  # made here, because the memory of an idle actor is measured as well
             self._trajectory = trajectory()
         return self._trajectory
 
@@ -74,19 +74,19 @@ class Subject:
             pass
 
     def run(self, n: int) -> None:
-        """Count as the example of the PARL 1.x manual does, to 1e8 there."""
+        """Count like the example of the PARL 1.x manual, which counts to 1e8."""
         ans = 0
         for i in range(n):
             ans += i
 
 
 def touch(array: np.ndarray) -> int:
-    """Return the sum of one byte a page, so that memory that is mapped lazily has to be there."""
+    """Return the sum of one byte per page, which forces lazily mapped memory to be loaded."""
     return int(array.reshape(-1).view(np.uint8)[::_PAGE].sum())
 
 
 def trajectory() -> dict[str, np.ndarray]:
-    """Return what an environment actor sends to a learner: 54 arrays, 28 KB a sample.
+    """Return the message of an environment actor to a learner: 54 arrays, 28 KB per sample.
 
     Each of 50 steps has the stacked frames `[4, 84, 84]` that its environment returned as an array of its own; actions,
     rewards, ends and logits are one array each.
@@ -101,5 +101,5 @@ def trajectory() -> dict[str, np.ndarray]:
 
 
 def weights() -> dict[str, np.ndarray]:
-    """10 MB of float32 parameters: ten layers of 500x500."""
+    """Return 10 MB of float32 parameters: ten layers of 500x500."""
     return {f"layer{i}": np.full((500, 500), i, np.float32) for i in range(10)}

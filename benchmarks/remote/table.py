@@ -14,13 +14,13 @@ def render(
     conditions: Sequence[str],
     reasons: Mapping[tuple[str, str], str],
 ) -> str:
-    """Return the whole document.
+    """Return the document.
 
     Args:
-        peers: Columns, in order.
-        medians: Row -> peer -> value.
+        peers: The columns in order.
+        medians: Values by row and peer.
         conditions: Lines about the machine and the run.
-        reasons: (peer, measurement) -> why it has no value.
+        reasons: Reasons of failures by (peer, measurement).
     """
     heads = ["what", "unit", *(_NAMES[peer] for peer in peers), "parl / pipe", "better than Ray, times", "target", ""]
     lines = ["# Remote actors: results", "", *(f"- {line}" for line in conditions), ""]

@@ -1,4 +1,4 @@
-"""Runs every case of every library in turn, several rounds, and prints a table of medians and ratios.
+"""Run every case of all libraries in turn for several rounds, and print a table of medians and ratios.
 
 python run.py --parl2 <unpacked wheel of parl 2.2.1>      (README.md has the whole command)
 """
@@ -40,7 +40,7 @@ def measure(library: str, case: str, parl2: str | None) -> float | None:
 
 
 def short(value: float) -> str:
-    """A number with three digits that count."""
+    """Return a number with three significant digits."""
     return f"{value / 1000:,.0f} k" if value >= 100_000 else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--parl2", help="folder of the unpacked wheel of parl 2.2.1; left out without it")
+    parser.add_argument("--parl2", help="folder of the unpacked wheel of parl 2.2.1, which is skipped without it")
     parser.add_argument("--cases", default=",".join(CASES), help="which, separated by commas")
     parser.add_argument("--json", type=Path, help="file for the medians, by case and library")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Measures one case of one library in a process of its own, and prints one number.
+"""Measure one case of one library in a separate process, and print one number.
 
     python worker.py <library> <case>
 
-Rates are per second of the process's CPU time (all cases have one thread), best of several short runs, so that other
-programs on the machine disturb little.
+Rates are per second of the process's CPU time (all cases have one thread), the best of several short runs, so that the
+machine's other load matters little.
 """
 
 import os
@@ -24,7 +24,7 @@ RUNS = 7
 
 
 def best_rate(action: Callable[[], None], times: int, per_time: int = 1) -> float:
-    """Units per second of the fastest of `RUNS` runs of `times` calls."""
+    """Return the units per second of the fastest of `RUNS` runs of `times` calls."""
     seconds = []
     for _ in range(RUNS):
         began = time.process_time()
@@ -35,10 +35,10 @@ def best_rate(action: Callable[[], None], times: int, per_time: int = 1) -> floa
 
 
 class Parl:
-    """This project: `sample_batch`, whose arrays are new, as every other library's are.
+    """This project's `sample_batch`, which returns new arrays like every other library.
 
     Args:
-        reused: Take `sample`, which writes into buffers that its next call overwrites.
+        reused: True for `sample`, which writes into buffers that its next call overwrites.
     """
 
     def __init__(self, reused: bool = False) -> None:
@@ -61,7 +61,8 @@ class Parl:
             batch = memory.sample(n) if self._reused else memory.sample(n).copy()
             memory.update_priorities(batch.index, td_error)
 
-        def size() -> float:  # only when asked: after vars() Python 3.11 finds the attributes of an object more slowly
+        # only on request: after vars(), Python 3.11 looks up the attributes of an object more slowly
+        def size() -> float:
             arrays = [value for value in vars(memory).values() if isinstance(value, np.ndarray)]
             return sum(array.nbytes for array in arrays) / memory.max_size
 
@@ -75,7 +76,7 @@ class Parl:
 
 
 class StableBaselines3:
-    """Its sampling includes `torch.as_tensor`, which on a CPU costs next to nothing and copies nothing."""
+    """Stable-Baselines3's replay buffer. Sampling includes `torch.as_tensor`, which on a CPU copies nothing."""
 
     def vector(self) -> Any:
         from gymnasium.spaces import Box
@@ -140,16 +141,16 @@ class Cpprb:
 
 
 class Parl2:
-    """PARL 2.2.1; it has no vector insert, no images and no priorities.
+    """PARL 2.2.1's replay memory, which has no vector insert, images or priorities.
 
-    Only its module is loaded, out of the unpacked wheel: the package asks for pyarrow and protobuf of 2020.
+    Only its module is loaded from the unpacked wheel, because the package requires pyarrow and protobuf of 2020.
     """
 
     def vector(self) -> Any:
         module_spec = spec_from_file_location("parl2_replay", Path(os.environ["PARL2"], "parl/utils/replay_memory.py"))
         assert module_spec is not None
         assert module_spec.loader is not None
-        sys.modules["parl.utils"] = cast(ModuleType, SimpleNamespace(logger=None))  # it logs when loading files only
+        sys.modules["parl.utils"] = cast(ModuleType, SimpleNamespace(logger=None))  # it only logs when it loads files
         module = module_from_spec(module_spec)
         module_spec.loader.exec_module(module)
         memory = module.ReplayMemory(CAPACITY, OBS, ACT)
@@ -173,7 +174,7 @@ def fill(memory: Any, step: tuple[Any, ...], count: int) -> None:
 
 
 def frame_writer(memory: Any) -> Callable[[], None]:
-    """Append the transitions of one episode, whose observations are continuous as those of an environment."""
+    """Return a function that appends the transitions of one episode with consecutive observations."""
     screens = rng.integers(0, 256, (EPISODE + 4, 84, 84), dtype=np.uint8)
     stacks = [np.ascontiguousarray(screens[t : t + 4]) for t in range(EPISODE + 1)]
 
@@ -217,7 +218,7 @@ def prioritized_learn(library: Any) -> float:
 def frames_insert(library: Any) -> float:
     memory = library.frames()
     episode = frame_writer(memory)
-    for _ in range(FRAME_CAPACITY // EPISODE):  # every page is touched once before
+    for _ in range(FRAME_CAPACITY // EPISODE):  # every page has been touched before
         episode()
     return best_rate(episode, 4, EPISODE)
 
@@ -235,7 +236,7 @@ def frames_prioritized(library: Any) -> float:
 
 
 def frames_faults(library: Any) -> float:
-    """Page faults per batch, after ten batches in a fresh process."""
+    """Return the page faults per batch, after ten batches in a fresh process."""
     memory = library.frames()
     episode = frame_writer(memory)
     for _ in range(10):

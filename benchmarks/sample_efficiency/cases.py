@@ -1,4 +1,4 @@
-"""The tasks, the return that counts as solved, and RL Baselines3 Zoo's hyper-parameters of both libraries."""
+"""The tasks with the returns that count as solved, and RL Baselines3 Zoo's hyper-parameters for both libraries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from itertools import pairwise
 __all__ = ["CASES", "EPISODES", "Case", "first_confirmed"]
 
 EPISODES = 10
-"""Of an evaluation, on the same seeds for both libraries."""
+"""Episodes per evaluation, with the same seeds for both libraries."""
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,11 @@ class Case:
     """A task.
 
     Attributes:
-        title: algorithm and task.
-        env: its id.
-        threshold: mean return of an evaluation that counts as solved.
-        total_steps: environment steps after which a run is given up.
-        evaluate_every: environment steps between evaluations.
+        title: Algorithm and task.
+        env: Id of the environment.
+        threshold: Mean return of an evaluation that counts as solved.
+        total_steps: Number of environment steps after which an unsolved run ends.
+        evaluate_every: Number of environment steps between evaluations.
     """
 
     title: str
@@ -37,7 +37,7 @@ CASES = {
 
 
 def first_confirmed(evaluations: Sequence[tuple[int, float]], threshold: float) -> int | None:
-    """The step of the first evaluation that reached the threshold together with the next one; None if none did."""
+    """Return the step of the first of two consecutive evaluations that reached the threshold; None without any."""
     for (step, mean), (_, following) in pairwise(evaluations):
         if mean >= threshold <= following:
             return step

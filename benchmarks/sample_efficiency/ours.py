@@ -1,4 +1,4 @@
-"""This project's loops with the Zoo's hyper-parameters: its recipes, but for DQN, whose recipe is another one."""
+"""This project's loops with the Zoo's hyper-parameters: its recipes, except for DQN, whose recipe differs."""
 
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ _MADE_OF: dict[str, tuple[str, Any, Any, Any]] = {
 
 
 def ours(name: str, case: Case, seed: int) -> list[tuple[int, float]]:
-    """Train until solved; the evaluations' steps and mean returns."""
+    """Train until the task is solved, and return steps and mean returns of the evaluations."""
     known_as, network, algorithm, train = _MADE_OF[name]
     recipe = _zoo_dqn() if name == "dqn" else find_recipe(known_as, case.env)
     agent = Agent(algorithm(network(**recipe.sizes), **recipe.algorithm), seed=seed)
@@ -42,7 +42,7 @@ def ours(name: str, case: Case, seed: int) -> list[tuple[int, float]]:
 
 
 def _zoo_dqn() -> Recipe:
-    """Return the numbers of `sb3.py`."""
+    """Return the hyper-parameters of `sb3.py`."""
     loop = OffPolicySettings(
         total_steps=50_000,
         learning_starts=1_000,

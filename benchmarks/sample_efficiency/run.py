@@ -1,7 +1,7 @@
-"""The number of environment steps until a task is solved, over seeds, beside Stable-Baselines3 (see README.md).
+"""Number of environment steps until a task is solved, over seeds, compared with Stable-Baselines3 (see README.md).
 
-Both have RL Baselines3 Zoo's hyper-parameters and are evaluated by the same function on the same episodes. Every run is
-a line of the output as soon as it has ended, so an interrupted measurement goes on where it was.
+Both use RL Baselines3 Zoo's hyper-parameters and are evaluated by the same function on the same episodes. Every
+finished run is a line of the output, so an interrupted measurement continues.
 """
 
 import argparse
@@ -22,7 +22,7 @@ LIBRARIES = ("ours", "sb3")
 
 
 class Outcome(NamedTuple):
-    """One run; steps are 0 where the task was not solved."""
+    """The result of one run; steps are 0 if the task was not solved."""
 
     case: str
     library: str
@@ -35,7 +35,7 @@ def one(name: str, library: str, seed: int) -> Outcome:
     import torch
 
     torch.set_num_threads(1)
-    torch.manual_seed(seed)  # first weights; Stable-Baselines3 seeds torch itself
+    torch.manual_seed(seed)  # for the initial weights; Stable-Baselines3 seeds torch itself
     if library == "ours":
         from ours import ours as train
     else:
@@ -45,7 +45,7 @@ def one(name: str, library: str, seed: int) -> Outcome:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """A row a case: medians over seeds, where a run that was not solved counts as longer than any."""
+    """Return a row of medians over seeds for each case; an unsolved run counts as longer than any other."""
     lines = ["| | threshold | ours: median | least to most | SB3: median | least to most | ours / SB3 [95 %] |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     for name, case in CASES.items():
@@ -67,7 +67,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> str:
-    """Of the medians, with its bootstrap interval over seeds."""
+    """Return the ratio of the medians, with its bootstrap interval over seeds."""
     rng = Random(0)
     drawn = sorted(
         median(rng.choices(ours, k=len(ours))) / median(rng.choices(theirs, k=len(theirs))) for _ in range(5_000)
@@ -76,15 +76,15 @@ def _ratio(ours: list[float], theirs: list[float]) -> str:
 
 
 def main() -> None:
-    """Run what the output has not got yet, then print the table."""
-    parser = argparse.ArgumentParser(description="Environment steps until solved, beside Stable-Baselines3.")
+    """Make the runs that the output lacks, then print the table."""
+    parser = argparse.ArgumentParser(description="Environment steps until solved, compared with Stable-Baselines3.")
     parser.add_argument("--cases", nargs="+", choices=CASES, metavar="CASE", default=list(CASES), help=", ".join(CASES))
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
     parser.add_argument("--seeds", type=int, default=10, help="seeds 0 to this - 1")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.jsonl"))
     options = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by child processes
     wanted = [
         (case, name, seed) for seed in range(options.seeds) for case in options.cases for name in options.libraries
     ]

@@ -1,6 +1,6 @@
-"""Difference between PARL 2.2.1's algorithms on PyTorch and ours after the same batches, from the same first weights.
+"""Difference between PARL 2.2.1's algorithms on PyTorch and ours after the same batches, from the same initial weights.
 
-It wants both libraries in one process; `benchmarks/learner/README.md` says how. TD3's noise is left out, because each
+It needs both libraries in one process; `benchmarks/learner/README.md` says how. TD3's noise is disabled, because each
 library draws its own.
 """
 
@@ -26,7 +26,7 @@ def _mlp(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def _networks(base: type) -> dict[str, Any]:
-    """Return the networks over either library's Model."""
+    """Return the networks as subclasses of either library's Model."""
 
     class Values(base):
         def __init__(self) -> None:
@@ -135,7 +135,7 @@ _CASES: dict[str, tuple[str, dict[str, Any], Callable[[np.random.Generator], Col
     "DDPG": ("Deterministic", _ACTOR_CRITIC, _continuous, ()),
     "TD3": ("Twin", {**_ACTOR_CRITIC, "policy_noise": 0.0}, _continuous, ()),
 }
-"""Network, arguments of the constructor, columns of a batch, and what `learn` gets after them."""
+"""Network, arguments of the constructor, columns of a batch, and the further arguments of `learn`."""
 
 
 def compare(name: str, seed: int) -> None:
@@ -164,7 +164,7 @@ def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Updates of PARL 2.2.1 and of this project on the same batches.")
     parser.add_argument("--cases", nargs="+", choices=_CASES, default=list(_CASES))
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"| updates: | {' | '.join(map(str, _SHOWN))} |")

@@ -1,7 +1,7 @@
-"""Largest difference between both libraries' DDPG and TD3 after the same batches, from the same first weights.
+"""Largest difference between both libraries' DDPG and TD3 after the same batches, from the same initial weights.
 
-TD3's noise on the target's actions is left out (clipped to nothing): each library draws its own. A second agent of
-ours, given the rows of each batch in another order, shows how far rounding alone leads.
+TD3's noise on the target's actions is disabled (clipped to 0), because each library draws its own. A second agent of
+ours, which gets the rows of each batch in another order, shows the effect of rounding alone.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "DDPG": (DeterministicActorCritic, {}, {}),
     "TD3": (TwinActorCritic, {"noise_clip": 1e-12}, {"target_noise_clip": 0.0}),
 }
-"""Our network, and what our algorithm and theirs is made with besides."""
+"""Our network, and the other arguments of our algorithm and theirs."""
 
 
 def compare(name: str, seed: int) -> None:
@@ -63,7 +63,7 @@ def _columns(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _theirs(name: str, settings: dict[str, Any], batch: dict[str, Any]) -> Any:
-    """Their agent, whose memory gives `batch` as it is at that moment."""
+    """Return their agent, with a memory that returns the present contents of `batch`."""
     agent = getattr(stable_baselines3, name)(
         "MlpPolicy",
         gymnasium.make("Pendulum-v1"),
@@ -97,7 +97,7 @@ def _ours(name: str, network: Any, settings: dict[str, Any], weights: list[Any])
     )
     agent = Agent(algorithm)
     obs, action = torch.zeros(1, _OBS_DIM), torch.zeros(1, _ACT_DIM)
-    for model in (algorithm.model, algorithm.target_model):  # layers take their inputs' sizes from the first ones
+    for model in (algorithm.model, algorithm.target_model):  # layers get their input sizes from the first batch
         model.policy(obs)
         model.value(obs, action)
     with torch.no_grad():
@@ -108,7 +108,7 @@ def _ours(name: str, network: Any, settings: dict[str, Any], weights: list[Any])
 
 
 def _their_weights(theirs: Any) -> list[Any]:
-    """Of actor and critics, in the order in which our models have them."""
+    """Return their weights of actor and critics in the order of our models."""
     return [weight for part in (theirs.actor, theirs.critic) for weight in part.state_dict().values()]
 
 
@@ -121,7 +121,7 @@ def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Updates of both libraries on the same batches.")
     parser.add_argument("--cases", nargs="+", choices=_CASES, default=list(_CASES))
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and batches")
     options = parser.parse_args()
     print("| | update | weights, to Stable-Baselines3's | weights, to our own with the rows in another order |")
     print("| --- | --- | --- | --- |")

@@ -4,9 +4,9 @@
                                ├──> our advantages, our 20 epochs ──> weights ──┴──> difference
                                └──> the same, rows in another order: rounding ──────> difference
 
-Stable-Baselines3 normalises advantages by the deviation with divisor n - 1, this project with divisor n; here both
-have its divisor. What then is left is rounding; as a measure of it stands how far two of our own agents come apart
-whose batches hold the same rows in different orders.
+Stable-Baselines3 normalises advantages by the standard deviation with divisor n - 1, this project with divisor n; here
+both use n - 1. The remaining difference is rounding. It is compared with the difference between two of our own agents
+whose batches have the same rows in different orders.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _SAME = {
 
 
 def compare(updates: int, seed: int) -> None:
-    """Train Stable-Baselines3's PPO for some rollouts and print what ours makes of each."""
+    """Train Stable-Baselines3's PPO for some rollouts and print the difference to our update after each."""
     torch.set_num_threads(1)
     env = CASES["ppo"].env
     theirs = sb3_ppo(env, seed)
@@ -64,7 +64,7 @@ def compare(updates: int, seed: int) -> None:
 
     print(" step | advantages | weights: SB3 | another order")
     theirs.train = train_both
-    # The rates decay over all steps, so the run is begun as a whole one and left after the updates that were asked for.
+    # The rates decay over all steps, so the run has its full length and is aborted after the requested updates.
     per_update = theirs.n_steps * theirs.n_envs
     theirs.learn(CASES["ppo"].total_steps, callback=lambda *_: theirs.num_timesteps <= updates * per_update)
 
@@ -74,7 +74,7 @@ def _ours(env: str, weights: Any) -> Agent:
     network = ActorCritic(2, **recipe.sizes)
     agent = Agent(PPO(network, norm_adv=False, **recipe.algorithm))
     first = np.zeros((1, 4), np.float32)
-    agent.predict(first), agent.value(first)  # layers take their input's size from it
+    agent.predict(first), agent.value(first)  # layers get their input size from it
     network.load_state_dict({name: weights[_their_name(name)] for name in network.state_dict()})
     return agent
 
@@ -85,11 +85,11 @@ def _their_name(name: str) -> str:
 
 
 def _advantages(theirs: Any) -> tuple[RolloutBatch, float]:
-    """Their rollout as ours, and how far our advantages of it are from theirs."""
+    """Return their rollout in our form, and the difference between our advantages and theirs."""
     buffer = theirs.rollout_buffer
     last = theirs.policy.predict_values(torch.as_tensor(theirs._last_obs)).detach().numpy().reshape(1, -1)
     ended = np.concatenate([buffer.episode_starts[1:], theirs._last_episode_starts[None]]).astype(np.bool_)
-    # Their rewards have the value after a truncation in them already, so every end is a termination here.
+    # Their rewards already include the value after a truncation, so every end is a termination here.
     advantage = gae(
         buffer.rewards,
         buffer.values,
@@ -105,7 +105,8 @@ def _advantages(theirs: Any) -> tuple[RolloutBatch, float]:
         value=_rows(buffer.values),
         return_=_rows(buffer.returns),
         log_prob=_rows(buffer.log_probs),
-        advantage=_rows((advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)),  # a minibatch is all of it
+        # the minibatch is the whole rollout
+        advantage=_rows((advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)),
     )
     return rollout, float(np.abs(advantage - buffer.advantages).max())
 
@@ -121,8 +122,8 @@ def _apart(weights: Any, others: Any) -> float:
 def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="One PPO update of both libraries on the same rollouts.")
-    parser.add_argument("--updates", type=int, default=10, help="rollouts to compare")
-    parser.add_argument("--seed", type=int, default=0, help="of Stable-Baselines3's run")
+    parser.add_argument("--updates", type=int, default=10, help="number of rollouts to compare")
+    parser.add_argument("--seed", type=int, default=0, help="seed of Stable-Baselines3's run")
     options = parser.parse_args()
     compare(options.updates, options.seed)
 

@@ -16,7 +16,7 @@ __all__ = ["sb3", "sb3_ppo"]
 
 
 def sb3(name: str, case: Case, seed: int) -> list[tuple[int, float]]:
-    """Train until solved; the evaluations' steps and mean returns."""
+    """Train until the task is solved, and return steps and mean returns of the evaluations."""
     model = {"ppo": sb3_ppo, "dqn": _dqn, "sac": _sac}[name](case.env, seed)
     watch = _UntilSolved(case)
     model.learn(case.total_steps, callback=watch)
@@ -24,7 +24,7 @@ def sb3(name: str, case: Case, seed: int) -> list[tuple[int, float]]:
 
 
 class _UntilSolved(Watch):
-    """Stops when two evaluations in a row reached the threshold."""
+    """Callback that stops after two consecutive evaluations that reached the threshold."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case.env, case.evaluate_every, EPISODES)
@@ -36,7 +36,7 @@ class _UntilSolved(Watch):
 
 
 def sb3_ppo(env: str, seed: int) -> Any:
-    """PPO as the Zoo has it."""
+    """Return PPO with the Zoo's hyper-parameters."""
     return PPO(
         "MlpPolicy",
         make_vec_env(env, 8, seed=seed),

@@ -194,7 +194,7 @@ def test_what_another_process_is_at_is_left_to_it_and_a_claim_of_a_dead_one_coun
         assert mine
         other = call(tmp_path, *small)
         assert other.returncode == 0, other.stderr
-        assert "left to another process that is at them:\n  policy_gradient-cartpole, torch, seed 100" in other.stdout
+        assert "in progress in another process:\n  policy_gradient-cartpole, torch, seed 100" in other.stdout
         assert [path.name for path in claim.parent.iterdir()] == [claim.name]
     claim.touch()  # as a killed process leaves it
     assert call(tmp_path, *small).returncode == 0

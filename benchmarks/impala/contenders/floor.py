@@ -1,4 +1,4 @@
-"""The rate of two forked processes by hand: fragments and weights in shared memory, no library at all.
+"""The rate of two forked processes with handwritten code: fragments and weights in shared memory, without any library.
 
 Each actor has two places for fragments and writes into one while the learner reads the other; weights are one flat
 array that actors copy before each fragment. Small networks act in numpy, where a call costs a tenth of torch's; Adam is
@@ -41,7 +41,7 @@ def nature(p: Sequence[Tensor], frames: Tensor) -> Tensor:
 
 
 class Frames:
-    """Frames of several parts side by side as floats in [0, 1], in memory that is used again."""
+    """Frames of several parts joined as floats in [0, 1], in reused memory."""
 
     def __init__(self, rows: int, shape: Sequence[int], layout: torch.memory_format) -> None:
         self._all = torch.empty((rows, *shape)).contiguous(memory_format=layout)
@@ -77,7 +77,7 @@ def views(flat: torch.Tensor, network: tasks.Network) -> list[torch.Tensor]:
 
 
 def policy_of(task: tasks.Task, weights: torch.Tensor) -> Callable[[Any], Any]:
-    """Return what computes logits from observations; it looks at the weights whenever it is called."""
+    """Return a function that computes logits from observations with the present weights."""
     network = task.network()
     parameters = views(weights, network)
     if task.images:
@@ -94,7 +94,7 @@ def policy_of(task: tasks.Task, weights: torch.Tensor) -> Callable[[Any], Any]:
 
 
 def outputs_of(task: tasks.Task, network: tasks.Network, p: Sequence[Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return what computes logits and values of observations in several parts."""
+    """Return a function that computes logits and values of observations in several parts."""
     if not task.images:
         return lambda *parts: network.policy_and_value(torch.cat(parts))
     rows = tasks.BATCH + tasks.BATCH // tasks.STEPS
@@ -109,7 +109,7 @@ def outputs_of(task: tasks.Task, network: tasks.Network, p: Sequence[Tensor]) ->
 
 @torch.inference_mode()
 def act(task: tasks.Task, places: list[dict[str, torch.Tensor]], weights: torch.Tensor, pipe: Connection) -> None:
-    """Play fragments into the places whose numbers arrive."""
+    """Write fragments into the shared memory whose numbers arrive."""
     torch.set_num_threads(1)
     own, rng = weights.clone(), np.random.default_rng()
     policy = policy_of(task, own)
@@ -133,7 +133,7 @@ def act(task: tasks.Task, places: list[dict[str, torch.Tensor]], weights: torch.
 
 
 def main(name: str, warm_up_s: float, seconds: float) -> None:
-    """Run until the rates are known."""
+    """Run until the rates are measured."""
     torch.set_num_threads(1)
     for threshold in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
         ctypes.CDLL(None).mallopt(threshold, 2**30)
@@ -165,7 +165,8 @@ def main(name: str, warm_up_s: float, seconds: float) -> None:
         names = "action", "logits", "reward", "done"
         columns = [torch.cat([part[name] for part in parts]).flatten(0, 1) for name in names]
         found = torch.autograd.grad(tasks.vtrace_loss_of(*outputs, *columns), parameters)
-        gradients = [gradient.contiguous() for gradient in found]  # as the weights are, which Adam's kernel needs
+        # in the layout of the weights, which Adam's kernel requires
+        gradients = [gradient.contiguous() for gradient in found]
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         torch._foreach_mul_(gradients, torch.clamp(tasks.MAX_NORM / (norm + 1e-6), max=1.0))
         adam.step(gradients)

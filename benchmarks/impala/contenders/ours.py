@@ -1,14 +1,14 @@
-"""This project's loop with remote actors, as a user puts it together."""
+"""This project's loop with remote actors, as in a user's program."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for actors, too: they get the program's path
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also for actors, which get the program's path
 
 
 def main(task: str, warm_up_s: float, seconds: float, compute_dtype: str = "float32") -> None:
-    """Run until the rates are known."""
+    """Run until the rates are measured."""
     import functools
 
     import tasks

@@ -1,4 +1,4 @@
-"""PARL 2.2.1: `xparl start`, remote actors with `wait=False`, and a learner that asks each again as it answers.
+"""PARL 2.2.1: `xparl start`, remote actors with `wait=False`, and a learner that calls each again after its result.
 
 Its torch backend has no IMPALA, so the loss is the floor's, with a pass each for policy and value as in the IMPALA that
 its other backend has. It has no `put`: weights go along with every call.
@@ -26,11 +26,11 @@ from rates import Rates
 import parl
 
 IN_FLIGHT = 2
-"""Calls of one actor: one that it works on and one that waits, so that it never does."""
+"""Calls in flight per actor: one in progress and one queued, so that the actor is never idle."""
 
 
 def start_cluster() -> str:
-    """The address of a cluster with a CPU an actor."""
+    """Return the address of a cluster with one CPU per actor."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -40,7 +40,7 @@ def start_cluster() -> str:
 
 
 def train(task: str, rates: Rates) -> None:
-    """Learn until the rates are known."""
+    """Learn until the rates are measured."""
     model = Model(tasks.TASKS[task].network())
     optimizer = torch.optim.Adam(model.parameters(), tasks.LEARNING_RATE)
     actors: list[Any] = [RemoteActor(task) for _ in range(tasks.N_ACTORS)]
@@ -50,7 +50,7 @@ def train(task: str, rates: Rates) -> None:
     while not rates.update(trained):
         parts: list[dict[str, Any]] = []
         while len(parts) < tasks.BATCH // (tasks.ENVS * tasks.STEPS):
-            actor, answer = calls.popleft()  # in turn: its answers can only be waited for one at a time
+            actor, answer = calls.popleft()  # in turn, because it can only wait for one result at a time
             parts.append(answer.get())
             calls.append((actor, actor.sample(weights)))
         batch = {name: torch.from_numpy(np.concatenate([part[name] for part in parts])) for name in parts[0]}
@@ -65,7 +65,7 @@ def train(task: str, rates: Rates) -> None:
 
 
 def main(task: str, warm_up_s: float, seconds: float) -> None:
-    """Run until the rates are known."""
+    """Run until the rates are measured."""
     os.environ.setdefault(MARK, f"{os.getpid()} {time.time_ns()}")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[-3:])  # for actors
     torch.set_num_threads(1)
@@ -75,7 +75,7 @@ def main(task: str, warm_up_s: float, seconds: float) -> None:
         train(task, rates)
         rates.print()
     finally:
-        for pid in marked(os.environ[MARK]):  # `xparl stop` would end every cluster of this host
+        for pid in marked(os.environ[MARK]):  # `xparl stop` would stop every cluster on this host
             if pid != os.getpid():
                 os.kill(pid, signal.SIGKILL)
     os._exit(0)  # its threads wait for heartbeats

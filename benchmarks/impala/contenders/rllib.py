@@ -45,7 +45,7 @@ def _channels_last(env: Any) -> Any:
 
 
 def main(task: str, warm_up_s: float, seconds: float) -> None:
-    """Run until the rates are known."""
+    """Run until the rates are measured."""
     torch.set_num_threads(1)
     folder = str(Path(__file__).resolve().parents[1])
     ray.init(

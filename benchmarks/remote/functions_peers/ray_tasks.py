@@ -1,4 +1,4 @@
-"""Ray: a task for a chunk of items, as its documentation advises against small tasks; the best of several sizes."""
+"""Ray: a task per chunk of items, because its documentation advises against small tasks; the best of several sizes."""
 
 from collections.abc import Iterable
 from itertools import islice

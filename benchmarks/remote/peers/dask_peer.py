@@ -1,4 +1,4 @@
-"""Dask's actors, as its documentation says: a local cluster of processes with one thread each, one process an actor."""
+"""Dask's actors as in its documentation: a local cluster with one process and thread per actor."""
 
 from collections.abc import Sequence
 from typing import Any

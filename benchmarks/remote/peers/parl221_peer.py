@@ -1,4 +1,4 @@
-"""PARL 2.2.1, this project's forerunner, as its manual says: `xparl start`, then connect; one CPU an actor."""
+"""PARL 2.2.1, this project's predecessor, as in its manual: `xparl start`, then connect; one CPU per actor."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ import psutil
 import zmq
 from peer import NotOffered
 
-with contextlib.redirect_stdout(sys.stderr):  # its log, which would mix with what a measurement prints
+with contextlib.redirect_stdout(sys.stderr):  # its log would mix with the output of a measurement
     from parl221_classes import Pipelined, Waiting
 
     import parl
@@ -42,7 +42,7 @@ class _Actor:
 
     def drop(self) -> None:
         if not self.wait:
-            self.proxy.destroy()  # its thread keeps the proxy alive otherwise
+            self.proxy.destroy()  # otherwise its thread keeps the proxy alive
         del self.proxy
 
 
@@ -77,9 +77,9 @@ class _Parl221:
         raise NotOffered("it has no put")
 
     def stop(self) -> None:
-        """Leave it to the end of the run, which finds everything by its mark.
+        """Do nothing; the end of the run finds all processes by their mark.
 
-        `xparl stop` would end every cluster of this host, and disconnecting waits for its heartbeats.
+        `xparl stop` would stop every cluster on this host, and disconnecting waits for its heartbeats.
         """
 
 
@@ -95,12 +95,12 @@ def _refuse_an_environment_where_actors_die() -> None:
 def xparl(*arguments: str) -> None:
     """Run a command of this interpreter's xparl."""
     command = [str(Path(sys.executable).with_name("xparl")), *arguments]
-    quiet = subprocess.DEVNULL  # what it starts keeps its output open
+    quiet = subprocess.DEVNULL  # the processes that it starts keep its output open
     subprocess.run(command, check=True, stdin=quiet, stdout=quiet, stderr=quiet)
 
 
 def wait_for_worker(address: str, slots: int) -> None:
-    """Return when all slots can be taken."""
+    """Wait until all slots are available."""
     deadline = time.monotonic() + _READY_WITHIN_S
     look_again = 0.0
     while (vacant := _vacant_slots(address)) < slots:
@@ -108,14 +108,14 @@ def wait_for_worker(address: str, slots: int) -> None:
         if now > deadline:
             raise RuntimeError(f"PARL 2.2.1's worker had {vacant} of {slots} CPUs ready after {_READY_WITHIN_S:g} s")
         if now > look_again:
-            if not _has_worker(address):  # it gives up if the master, begun a second earlier, is not there yet
+            if not _has_worker(address):  # it gives up if the master, started a second earlier, is not ready yet
                 xparl("connect", "--address", address, "--cpu_num", str(slots))
             look_again = now + _LOOK_EVERY_S
         time.sleep(0.05)
 
 
 def _vacant_slots(address: str) -> int:
-    """Return the vacant CPUs that `xparl status` reports, without a process for each question."""
+    """Return the vacant CPUs that `xparl status` reports, without a process for each request."""
     with zmq.Context() as context, context.socket(zmq.REQ) as question:
         question.linger = 0
         question.rcvtimeo = 1000

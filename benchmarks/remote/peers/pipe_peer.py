@@ -1,4 +1,4 @@
-"""By hand: one forked process an actor, `multiprocessing.Pipe` between, and nothing that an actor system would add."""
+"""By hand: one forked process per actor and a `multiprocessing.Pipe`, without the features of an actor system."""
 
 import contextlib
 import multiprocessing
@@ -11,7 +11,7 @@ from peer import NotOffered
 from subject import Subject
 
 _fork = multiprocessing.get_context("fork")
-_IN_FLIGHT = 100  # more small messages than that fill the socket in both directions, and both ends wait for ever
+_IN_FLIGHT = 100  # more small messages would fill the socket in both directions, so that both ends wait for ever
 
 
 def _serve(ours: Connection, theirs: Connection) -> None:
@@ -47,7 +47,7 @@ class _Actor:
 
     def drop(self) -> None:
         with contextlib.suppress(BrokenPipeError):  # it was killed
-            self.pipe.send(None)  # closing is not enough: processes forked later have a copy of this end
+            self.pipe.send(None)  # closing is not enough, because processes forked later have a copy of this end
         self.pipe.close()
         self.process.join()
 
@@ -58,7 +58,7 @@ class _Pipe:
     has_slots = False
 
     def start(self, slots: int) -> None:
-        """There is nothing to start."""
+        """Do nothing."""
 
     def create(self, *, wait: bool = True) -> _Actor:  # noqa: ARG002
         return _Actor()

@@ -1,4 +1,4 @@
-"""Ray, as its documentation says; one CPU an actor."""
+"""Ray as in its documentation, with one CPU per actor."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""By hand: a ROUTER in the driver, a DEALER in each actor, ipc between, arrays as frames of their own."""
+"""By hand: a ROUTER in the driver and a DEALER in each actor over ipc, with arrays as separate frames."""
 
 import multiprocessing
 import pickle
