@@ -1,17 +1,17 @@
-"""All rows of `SPEED.md` in one call, on an idle machine, in less than half an hour.
+"""Measure all rows of `SPEED.md` on an idle machine, in less than half an hour.
 
     hatch run torch:python benchmarks/speed_table.py --python ray=ray-env/bin/python ...
 
-Each row comes from the harness that its last column names, with fewer rounds. The table goes to standard output, with
-`--write` into `SPEED.md` as well; what every harness prints goes to standard error. Interpreters of the peers (each
-README says how to make them):
+Each row comes from the harness in its last column, with fewer rounds. The table goes to standard output, and with
+`--write` also to `SPEED.md`; the output of the harnesses goes to standard error. Interpreters of the peers (each README
+says how to make them):
 
     ray       Ray, and RLlib with torch and gymnasium          remote, impala
     parl221   PARL 2.2.1 for actors, and torch for IMPALA       remote, impala
     learner   torch, Stable-Baselines3, PARL 2.2.1             learner, end to end
     replay    Stable-Baselines3, cpprb                          replay
 
-A peer without an interpreter has no figure. `--links` is the folder of links that has our packages beside PARL 2.2.1,
+A peer without an interpreter has no figure. `--links` is the folder with links to our packages beside PARL 2.2.1,
 `--parl2` the unpacked wheel of PARL 2.2.1.
 """
 
@@ -31,20 +31,20 @@ HERE = Path(__file__).parent
 PAGE = HERE / "SPEED.md"
 _HEAD = "| | PARL | the other one | |"
 Figures = Mapping[str, Mapping[str, float]]
-"""By row, and by peer."""
+"""Figures by row and peer."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table.
+    """A row of the table.
 
     Attributes:
-        text: What is measured.
-        key: Of the figures, and of a second one that stands behind the first, separated by a semicolon.
-        unit: Behind the figures.
-        ours: Names of ours in the figures, and what the table says before each.
-        others: Names of the others, and what the table calls them.
-        scale: What figures are multiplied by.
+        text: Description of the measurement.
+        key: Key of the figures, and optionally of second figures, which follow the first after a semicolon.
+        unit: Unit after the figures.
+        ours: Our names in the figures, with their labels in the table.
+        others: Names of the others in the figures, with their labels in the table.
+        scale: Factor of the figures.
     """
 
     text: str
@@ -57,7 +57,7 @@ class Row:
     key_too: str = ""
 
     def line(self, figures: Figures, link: str) -> str:
-        """Return the line as Markdown."""
+        """Return the row as Markdown."""
         ours = [f"{label}{self._value(figures, name)}" for name, label in self.ours.items()]
         others = [f"{label}: {self._value(figures, name)}" for name, label in self.others.items()]
         others = [other for other in others if other.strip("-; ").rpartition(":")[2]]
@@ -152,10 +152,10 @@ class Harness:
 
     Attributes:
         name: Its folder.
-        page: Where its results are described.
-        rows: The lines that come from it.
-        arguments: For the interpreters that were given, its command behind the interpreter.
-        read: What turns its figures into those of rows.
+        page: Page that describes its results.
+        rows: Its rows.
+        arguments: Function that returns its command line without the interpreter, for the given interpreters.
+        read: Function that converts its figures into those of the rows.
     """
 
     name: str
@@ -165,7 +165,7 @@ class Harness:
     read: Callable[[dict[str, dict[str, dict[str, float]]]], Figures] = lambda found: found  # type: ignore[assignment,return-value]
 
     def figures(self, options: argparse.Namespace, limit_s: float) -> Figures:
-        """Run it and return its figures; none, with the reason printed, where it fails or takes too long."""
+        """Run it and return its figures; print the reason and return none if it fails or takes too long."""
         python = options.pythons.get(self.name, sys.executable)
         with tempfile.TemporaryDirectory() as folder:
             written = Path(folder, "figures.json")
@@ -200,7 +200,7 @@ def _remote(options: argparse.Namespace) -> list[str]:
 def _impala(options: argparse.Namespace) -> list[str]:
     names = {"ray": "rllib", "parl221": "parl221"}
     given = [f"{names[peer]}={options.pythons[peer]}" for peer in names if peer in options.pythons]
-    rounds, *seconds = ["1", "1", "2"] if options.smoke else ["3", "3", "8"]  # one turn of 8 s differs by a tenth
+    rounds, *seconds = ["1", "1", "2"] if options.smoke else ["3", "3", "8"]  # single turns of 8 s differ by a tenth
     times = ["--rounds", rounds, "--warm-up", seconds[0], "--seconds", seconds[1]]
     return ["--tasks", "frames,cartpole", *times, *(word for one in given for word in ("--python", one))]
 
@@ -246,21 +246,23 @@ HARNESSES = (
 
 
 def with_table(page: str, lines: list[str]) -> str:
-    """Return the page with this table in place of its own."""
+    """Return the page with this table in place of the old one."""
     before, _, rest = page.partition(_HEAD)
     return before + "\n".join(lines) + "\n\n" + rest.partition("\n\n")[2]
 
 
 def main() -> None:
-    """Measure, print, and write if asked to."""
+    """Measure, print, and optionally write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH", help="an interpreter; see above")
+    parser.add_argument(
+        "--python", action="append", default=[], metavar="NAME=PATH", help="interpreter of a peer; see above"
+    )
     parser.add_argument("--links", type=Path, help="links to our packages, for the learner's interpreter")
     parser.add_argument("--parl2", type=Path, help="folder of the unpacked wheel of PARL 2.2.1, for the replay memory")
-    parser.add_argument("--only", nargs="+", choices=[harness.name for harness in HARNESSES], help="some harnesses")
-    parser.add_argument("--minutes", type=float, default=30.0, help="when to stop at the latest (default: 30)")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}; all harnesses only")
-    parser.add_argument("--smoke", action="store_true", help="to see that everything runs; the figures mean nothing")
+    parser.add_argument("--only", nargs="+", choices=[harness.name for harness in HARNESSES], help="harnesses to run")
+    parser.add_argument("--minutes", type=float, default=30.0, help="time limit in minutes (default: 30)")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}; only with all harnesses")
+    parser.add_argument("--smoke", action="store_true", help="trial run with meaningless figures")
     options = parser.parse_args()
     if options.write and (options.only or options.smoke):
         parser.error("--write needs every row, measured in full: leave out --only and --smoke")

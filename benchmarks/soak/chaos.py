@@ -1,4 +1,4 @@
-"""Faults at random: one at a time, drawn with weights, from a seed."""
+"""Random faults, one at a time, drawn with weights from a seeded generator."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ONE_WAY_OR_BOTH = (Direction.IN, Direction.OUT, Direction.BOTH)
 
 
 class Chaos:
-    """Draws and carries out faults.
+    """Draws and injects faults.
 
     Args:
-        cluster: The cluster to hit; its first node is never killed, so that its memory can be watched for long.
-        programs: The programs that use it and that have private clusters; the last one may be killed itself.
-        seed: For the dice.
-        stopping: Ends waits between a fault and its repair.
+        cluster: The cluster; its first node is never killed, so that its memory can be observed for the whole run.
+        programs: The programs that use it or have private clusters; only the last one may be killed.
+        seed: Seed of the generator.
+        stopping: Event that ends waits between a fault and its repair.
     """
 
     def __init__(self, cluster: LoopbackCluster, programs: list[Program], seed: int, stopping: threading.Event) -> None:
@@ -48,12 +48,12 @@ class Chaos:
         }
 
     def strike(self) -> str:
-        """Have one thing go wrong, and mend it if it does not mend itself; says what it was."""
+        """Inject one fault, repair it if it does not recover by itself, and return its description."""
         fault = self._dice.choices(list(self._faults), list(self._faults.values()))[0]
         try:
             said = fault()
         except (ProcessLookupError, IndexError, StopIteration):
-            return ""  # no target at this moment
+            return ""  # no target at present
         self.counts[fault.__name__.strip("_").replace("_", " ")] += 1
         return said
 

@@ -1,4 +1,4 @@
-"""Random faults of an online product: no reward is lost, none counts twice, and nothing stays in the way.
+"""Random faults of an online product: no reward is lost, none counts twice, and nothing blocks later updates.
 
     python benchmarks/soak/evolution.py --seconds 3600 [--seed 7] [--place /dev/shm]
 
@@ -7,11 +7,11 @@
     updaters (2 processes) ────┼──► warehouse            all of them: killed at any moment, clocks that jump by days,
     janitor ── prunes, compacts┘                         calls into the system that fail (full disk, no descriptors)
 
-Each process lives for a second or so, then is killed and begun again. Visitors note in a file of their own which tokens
-they have handed in and which rewards were acknowledged. In the end one update without faults reads the rest, and the
-samples that all updates have used are compared with those notes. A part of the traffic is a holdout, whose rewards make
-updates go back to it now and then, and in every second round rewards that do not come in time count as 0. In every
-third round models become too old to count after some updates; then only samples of younger ones must have been used.
+Each process runs for about a second, then is killed and restarted. Each visitor process records in its own file the
+tokens that it returned and the rewards that were acknowledged. At the end, one update without faults reads the rest,
+and the samples that all updates have used are compared with these records. A part of the traffic is a holdout, whose
+rewards sometimes cause a rollback, and in every second round late rewards count as 0. In every third round models
+expire after some updates; then only samples of newer ones may be used.
 """
 
 import argparse
@@ -49,12 +49,12 @@ YOUNG = 3  # updates
 
 
 def timeout_of(place: Path) -> float:
-    """Return after how many seconds rewards count as 0 in this round; 0: never."""
+    """Return the seconds after which missing rewards count as 0 in this round; 0 for never."""
     return TIMEOUT_S if (place / "timeout").exists() else 0.0
 
 
 def max_age_of(place: Path) -> int:
-    """Return the age up to which models count in this round."""
+    """Return the maximum age of models in this round."""
     return YOUNG if (place / "young").exists() else 1_000_000
 
 
@@ -71,7 +71,7 @@ def agent_of(place: Path, wait_s: float = 0.5) -> AsyncESAgent:
 
 
 def troubled(draw: random.Random) -> None:
-    """Let the clock of this process jump, and one call in some thousand fail."""
+    """Let the clock of this process jump, and one in some thousand system calls fail."""
     real, offset = time.time_ns, draw.choice((0, 0, -3, 3)) * DAY_S * 10**9
     time.time_ns = lambda: real() + offset
     time.time = lambda: time.time_ns() / 1e9
@@ -89,7 +89,7 @@ def troubled(draw: random.Random) -> None:
 
 
 def visit(place: Path, seed: int) -> None:
-    """Serve and reward samples; a reward is noted once `reward` has returned."""
+    """Serve and reward samples; a reward is recorded after `reward` has returned."""
     draw = random.Random(seed)
     notes = os.open(place / f"notes-{seed}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     agent = agent_of(place)
@@ -130,13 +130,13 @@ def update(place: Path, seed: int) -> None:
             agent.update_from_log(place / "log")
         except EvolutionError:
             pass
-        except OSError:  # of opening the agent: it holds nothing yet
+        except OSError:  # while the agent is opened and holds nothing yet
             agent = None
         time.sleep(draw.random() * 0.05)
 
 
 def clean(place: Path, seed: int) -> None:
-    """Remove segments that have been used, or put them into an archive."""
+    """Remove used segments, or move them into an archive."""
     draw = random.Random(seed)
     troubled(draw)
     while True:
@@ -155,7 +155,7 @@ def clean(place: Path, seed: int) -> None:
 
 
 def vandalise(place: Path, draw: random.Random) -> None:
-    """Add a segment that is bad, or good and there already."""
+    """Add a damaged segment, or a duplicate of a good one."""
     segments = sorted((place / "log").glob("2*.evl"))
     kind, name = draw.randrange(4), f"{draw.randrange(10**9)}.evl"
     if kind == 0:
@@ -163,11 +163,11 @@ def vandalise(place: Path, draw: random.Random) -> None:
     elif segments:
         try:
             data = bytearray(draw.choice(segments).read_bytes())
-        except FileNotFoundError:  # the janitor was there first
+        except FileNotFoundError:  # the janitor has removed it
             return
         if kind == 1 and len(data) > 400:  # headless
             data[:160] = bytes(160)
-        elif kind == 2 and len(data) > 600:  # a copy of which a part is damaged
+        elif kind == 2 and len(data) > 600:  # a partly damaged copy
             first = draw.randrange(200, len(data) - 300)
             data[first : first + 200] = draw.randbytes(200)
         (place / "log" / f"copy-{name}").write_bytes(data)
@@ -184,7 +184,7 @@ def spawn(place: Path, role: Any, seed: int) -> int:
 
 
 def run(place: Path, seconds: float, seed: int) -> dict[str, int]:
-    """Return the counts of a run, or raise `AssertionError`."""
+    """Run all processes and return the counts; raise `AssertionError` if a check fails."""
     draw = random.Random(seed)
     agent_of(place)
     (place / "log").mkdir()
@@ -211,7 +211,7 @@ def run(place: Path, seconds: float, seed: int) -> dict[str, int]:
 
 
 def settled(place: Path) -> dict[str, int]:
-    """Update once more without faults, and compare what was used with what was acknowledged."""
+    """Update once more without faults, and compare used samples with acknowledged rewards."""
     agent = agent_of(place, wait_s=5.0)
     clone = agent.clone()
     with LogWriter(place / "log", tokens=TOKENS) as log:
@@ -225,7 +225,7 @@ def settled(place: Path) -> dict[str, int]:
     batches = {}
     for directory in Warehouse(place / "warehouse").models().values():
         for name, ranges in read_summary(directory)["used"].items():
-            batches[name] = directory / name, ranges  # of one update, in all directories while it is remembered
+            batches[name] = directory / name, ranges  # of one update, in all directories that still record it
     for path, ranges in batches.values():
         keys = np.load(path)
         for model, (first, last) in ranges.items():
@@ -237,7 +237,7 @@ def settled(place: Path) -> dict[str, int]:
             if len(line) == 56:
                 info = TOKENS.redeem(line)
                 acknowledged.add((info.model_iter_id, info.noise_key or info.identity | int(IDENTIFIED)))
-    oldest = agent.model_iter_id - max_age_of(place)  # uses of models up to there may be forgotten
+    oldest = agent.model_iter_id - max_age_of(place)  # the records of models up to this one may have been removed
     lost = {sample for sample in acknowledged - set(used) if sample[0] > oldest}
     assert not twice, f"{len(twice)} samples counted twice"
     assert not lost, f"{len(lost)} of {len(acknowledged)} rewards are lost, as {sorted(lost)[:3]}"
@@ -262,10 +262,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--place", help="where its temporary directory goes")
+    parser.add_argument("--place", help="parent of the temporary directory")
     given = parser.parse_args()
     total: Counter[str] = Counter()
-    while total["seconds"] < given.seconds:  # rounds of their own: what is kept here grows with the updates
+    while total["seconds"] < given.seconds:  # separate rounds, because this process's records grow with the updates
         place = Path(tempfile.mkdtemp(dir=given.place))
         try:
             if total["rounds"] % 2:

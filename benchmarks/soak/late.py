@@ -1,7 +1,7 @@
-"""Both sides of a call that is late: threads, state and sockets of its program, and the stack of its actor.
+"""A report on a late call: threads, state and sockets of its program, and the stack of its actor.
 
-Written into the program's log when a call has not been answered in `LATE_S`, long before it counts as hung, so that a
-fault that happens once in an hour need not happen twice to be understood.
+It is written to the program's log when a call has no result after `LATE_S`, long before it counts as hung, so that a
+fault that occurs once an hour can be diagnosed at its first occurrence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST = 200
 
 
 def report(actor: Any, future: Any) -> None:
-    """Print all that is known about a call and its actor."""
+    """Print the state of a call and its actor."""
     print(f"{time.strftime('%H:%M:%S')} LATE {future!r}, load {os.getloadavg()[0]:.1f}", flush=True)
     faulthandler.dump_traceback(sys.stdout, all_threads=True)
     for line in _state(actor, future):

@@ -1,10 +1,10 @@
-"""Records of calls and of what was carried out, in files that outlive every killed process.
+"""Records of calls and executions, in files that survive every killed process.
 
     caller   <name>.calls   counters in mapped memory: sent, answered, lost, hung, wrong, closed, withdrawn
-    actor    <name>.done.N  eight bytes a call, appended before the work is done; N is the actor's process, for one that
-                            is made again has several
+    actor    <name>.done.N  eight bytes per call, appended before the work; N is the actor's process, of which a
+    restarted actor has several
 
-Beside each other they say of every call whether it was lost without a word, carried out twice, or out of order.
+Together they show for every call whether it was lost silently, executed twice, or out of order.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Count(IntEnum):
     HUNG = 3
     WRONG = 4
     CLOSED = 5
-    WITHDRAWN = 6  # cancelled, or an argument of it failed
+    WITHDRAWN = 6  # cancelled, or one of its arguments failed
 
 
 class Calls:
-    """The caller's side of one actor's life."""
+    """The caller's records of one actor."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / f"{name}.calls"
@@ -41,13 +41,13 @@ class Calls:
         self._counts[count] += amount
 
     def close(self) -> None:
-        """Everything has been settled; the file may be read and removed."""
+        """Close the file, which may then be read and removed."""
         self._counts[Count.CLOSED] = 1
         self._counts.flush()
 
 
 def carried_out(path: Path, *, again: bool) -> int:
-    """Open an actor's file; a second life under the same name is an error unless it may be made `again`."""
+    """Open an actor's file; a second process of the same actor is an error unless `again` is true."""
     file = path.with_suffix(f".done.{os.getpid()}") if again else path
     return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
 
@@ -66,7 +66,7 @@ class Totals:
     faults: Counter[str] = field(default_factory=Counter)
 
     def as_row(self) -> dict[str, int]:
-        """Numbers for a log."""
+        """Return the totals as text for a log."""
         return {
             "lives": self.lives,
             "sent": self.sent,
@@ -79,11 +79,11 @@ class Totals:
         }
 
     def settle(self, calls: Path, *, caller_was_killed: bool) -> bool:
-        """Take one life into account and remove its files; False if it is not over yet.
+        """Add the records of one actor and remove its files; return False if they are not complete yet.
 
         Args:
             calls: The caller's file.
-            caller_was_killed: Its program was killed, so that calls may be left without an outcome.
+            caller_was_killed: True if its program was killed, so that calls may have no outcome.
         """
         counts = np.fromfile(calls, np.int64)
         if len(counts) != len(Count) or not (counts[Count.CLOSED] or caller_was_killed):
@@ -107,10 +107,10 @@ class Totals:
         elif without_outcome:
             self.faults["without an outcome"] += abs(without_outcome)
         self.faults["carried out twice"] += len(done) - len(np.unique(done))
-        # Of an actor that was made again, the one before it may still work on what it got while it was cut off.
+        # The previous process of a restarted actor may still execute calls that it received before it was disconnected.
         self.faults["out of order"] += sum(int(np.sum(np.diff(one) < 0)) for one in each)
         self.faults["carried out without being sent"] += int(np.sum(done >= sent + caller_was_killed))
-        # Calls of one caller are answered in order, so the answered ones are the first ones.
+        # Calls of one caller are answered in order, so the answered ones are the first.
         self.faults["answered, not carried out"] += max(0, answered - len(done))
         for path in (calls, *paths):
             path.unlink()

@@ -1,4 +1,4 @@
-"""A program under load: some actors, each called by a thread of its own, and every call's outcome written down.
+"""A program under load: several actors, each called by its own thread, with records of every call's outcome.
 
 python benchmarks/soak/program.py ADDRESS FOLDER ACTORS SEED      ends with SIGTERM
 """
@@ -25,7 +25,7 @@ from ledger import Calls, Count, carried_out
 
 import parl_remote as parl
 
-HUNG_S = 90.0  # nothing in a cluster may take so long without an error
+HUNG_S = 90.0  # nothing in a cluster may take this long without an error
 LARGE = 2**17  # float64 values, 1 MiB
 EXPECTED = (parl.ActorLost, parl.NoResources, parl.ClusterUnreachable, parl.NotConnected)
 
@@ -45,7 +45,7 @@ class Worker:
 
 
 class _Sent:
-    """One call, the call whose answer it takes as an argument if there is one, and its own answer."""
+    """A call, the call whose result is its argument (if any), and its future."""
 
     def __init__(self, number: int, expected: Any, depends_on: _Sent | None, future: Any) -> None:
         self.number = number
@@ -55,7 +55,7 @@ class _Sent:
         self.answer: Any = None
 
     def is_right(self) -> bool:
-        """Return whether the answer is the value that the actor was sent."""
+        """Return whether the result equals the value that was sent."""
         number, back = self.answer
         if self.depends_on is None:
             return bool(number == self.number and np.array_equal(back, self.expected))
@@ -63,7 +63,7 @@ class _Sent:
         return bool(number == self.number and back[0] == before.number and _same(back[1], before.answer[1]))
 
     def fails_as(self, error: KeyError) -> bool:
-        """Return whether it is the error of a call that this one depends on."""
+        """Return whether the error is that of a call on which this one depends."""
         before = self.depends_on
         return before is not None and (error.args == (before.number,) or before.fails_as(error))
 
@@ -75,7 +75,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class Caller:
-    """One thread with one actor after the other."""
+    """A thread that uses one actor after another."""
 
     def __init__(self, folder: Path, seed: int, stopping: threading.Event, notes: Counter[str]) -> None:
         self._folder = folder
@@ -105,7 +105,7 @@ class Caller:
             calls.close()
 
     def _live(self, actor: Any, calls: Calls, restarts: int = 0) -> None:
-        """Call it until it is lost for good, or for a while."""
+        """Call an actor for some time, or until it is lost permanently."""
         number = 0
         last = self._dice.randrange(50, 3000)
         while not self._stopping.is_set() and number < last:
@@ -132,7 +132,7 @@ class Caller:
             while burst:
                 lost |= self._settle(actor, burst.popleft(), calls)
             if lost and restarts:
-                restarts -= 1  # calls that were in flight are lost; the next ones wait for it to be made again
+                restarts -= 1  # calls in flight are lost; later ones wait for the restart
             elif lost:
                 self._must_stay_lost(actor)
                 return
@@ -141,27 +141,27 @@ class Caller:
             actor.destroy()
 
     def _some_data(self, number: int) -> tuple[Any, Any]:
-        """Return a value to send, and the answer that must come back."""
+        """Return a value to send, and the expected result."""
         throw = self._dice.random()
         if throw < 0.03:
             return self._large, self._large
         if throw < 0.05:
             if self._shared is None or self._dice.random() < 0.2:
-                self._shared = parl.put(self._large)  # the one before it is dropped, with its memory everywhere
+                self._shared = parl.put(self._large)  # the previous one is released, with its memory on all nodes
             return self._shared, self._large
-        if throw < 0.2:  # as a burst, more than a socket takes
+        if throw < 0.2:  # a burst that exceeds the capacity of a socket
             text = bytes([number % 256]) * 30_000
             return text, text
         return number * 3, number * 3
 
     def _settle(self, actor: Any, sent: _Sent, calls: Calls) -> bool:
-        """Wait for one call; whether its actor was lost."""
+        """Wait for one call, and return whether its actor was lost."""
         try:
             answered, back = self._result(actor, sent.future)
         except concurrent.futures.CancelledError:
             calls.add(Count.WITHDRAWN)
             return False
-        except parl.SerializationError as error:  # a value that was put, and whose node was killed
+        except parl.SerializationError as error:  # a stored value whose node was killed
             self._notes["a value was lost with its node"] += "ObjectLost" in str(error)
             calls.add(Count.LOST if "ObjectLost" in str(error) else Count.WRONG)
             self._shared = None
@@ -183,7 +183,7 @@ class Caller:
         return False
 
     def _result(self, actor: Any, future: Any) -> Any:
-        """Return what a call answers, or raise; have one that is late examined."""
+        """Return the result of a call or raise its error; report on it if it is late."""
         try:
             return future.result(late.LATE_S)
         except parl.ResultTimeout:

@@ -1,4 +1,4 @@
-"""The programs under load, as the soak starts, kills and ends them."""
+"""The programs under load: starting, killing and ending them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ ENDS_S = 120.0
 
 
 class Program:
-    """One program with a number of actors; after `kill` it may be started again.
+    """A program with a number of actors, which can be started again after `kill`.
 
     Args:
-        name: For the log.
-        address: What it connects to, or "local".
-        actors: How many actors it has at a time.
-        home: Where its files go.
-        environment: Its variables.
+        name: Its name in the log.
+        address: Address of its cluster, or "local".
+        actors: Number of concurrent actors.
+        home: Folder of its files.
+        environment: Its environment variables.
     """
 
     def __init__(self, name: str, address: str, actors: int, home: Path, environment: Mapping[str, str]) -> None:
         self.name = name
         self.private = address == "local"
         self.log = home / f"{name}.log"
-        self.folders: dict[Path, bool] = {}  # of each life: whether it was killed
+        self.folders: dict[Path, bool] = {}  # whether it was killed, for each time that it ran
         self._address = address
         self._actors = actors
         self._home = home
@@ -50,6 +50,6 @@ class Program:
         self.folders[list(self.folders)[-1]] = True
 
     def end(self) -> int:
-        """Let it finish; its exit status."""
+        """Ask it to finish, and return its exit status."""
         self.process.kill(15)
         return self._running.wait(ENDS_S)

@@ -1,4 +1,4 @@
-"""An hour of random faults under load: is any call lost or doubled, does anything stay behind or grow?
+"""An hour of random faults under load: are calls lost or duplicated, and do processes, files or memory remain or grow?
 
 python benchmarks/soak/run.py --seconds 3600        writes RESULTS.md, samples.csv and events.csv beside itself
 """
@@ -28,13 +28,13 @@ from parl_remote.testing import LoopbackCluster, Process, processes_with
 MIB = 2**20
 MARKER = "PARL_SOAK"
 SAMPLE_S = 10.0
-SETTLE_S = 300.0  # growth is judged from here on: pools and caches have filled by then
+SETTLE_S = 300.0  # growth is measured after this time, when pools and caches are full
 GROWTH_MIB = 10.0
 GROWTH_DESCRIPTORS = 8
 
 
 class Table:
-    """A CSV file that is written as the run goes on."""
+    """A CSV file that is written during the run."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "w", newline="")  # noqa: SIM115  # closed with the run
@@ -49,7 +49,7 @@ class Table:
 
 
 class Growth:
-    """Memory and descriptors of each process that lives long, from `SETTLE_S` after its start."""
+    """Memory and descriptors of each long-lived process, from `SETTLE_S` after its start."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], list[tuple[float, float, int]]] = {}
@@ -60,7 +60,7 @@ class Growth:
         return memory, descriptors
 
     def rows(self) -> Iterator[tuple[str, float, float, float, int, int]]:
-        """Name, minutes watched, medians of the first and the last fifth of that time: MiB, MiB, descriptors, same."""
+        """Return name, observed minutes, and MiB and descriptors: medians of the first and last fifth of that time."""
         for (name, _), looks in self._seen.items():
             settled = [look for look in looks if look[0] - looks[0][0] >= SETTLE_S]
             fifth = len(settled) // 5
@@ -136,12 +136,12 @@ class Soak:
         dice = random.Random(self._options.seed)
         began = due = time.monotonic()
         while True:
-            due += dice.expovariate(1 / self._options.every)  # a fault that lasts does not make the next ones rarer
+            due += dice.expovariate(1 / self._options.every)  # a lasting fault does not delay the next ones
             if due > began + self._options.seconds:
                 break
             time.sleep(max(0.0, due - time.monotonic()))
             struck = time.monotonic()
-            chaos.kill_masters = struck - began < self._options.seconds / 3  # then its memory is watched
+            chaos.kill_masters = struck - began < self._options.seconds / 3  # then its memory is observed
             before = chaos.counts.copy()
             said = chaos.strike()
             (what,) = [*(chaos.counts - before), "no target"][:1]
@@ -171,9 +171,9 @@ class Soak:
 
     def _settle(self, programs: list[Program], *, over: bool) -> None:
         for program in programs:
-            for folder, killed in list(program.folders.items()):  # a killed program may be started again meanwhile
+            for folder, killed in list(program.folders.items()):  # a killed program may have been restarted
                 if killed and not over:
-                    continue  # its actors may be about to end
+                    continue  # its actors may be ending
                 for calls in folder.glob("*.calls"):
                     if not self.totals.settle(calls, caller_was_killed=killed) and over:
                         self.failures.append(f"{program.name} did not settle the calls of {calls.name}")
@@ -187,7 +187,7 @@ class Soak:
 
 
 def shared_files() -> set[str]:
-    """Files in /dev/shm, without semaphores, which parl-remote has none of and other programs of this host have."""
+    """Return the files in /dev/shm without semaphores, which belong to other programs of this host."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
 
 
@@ -236,7 +236,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--every", type=float, default=5.0, help="mean seconds between faults")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tcp", action="store_true", help="over TCP for every program with a shared cluster")
+    parser.add_argument("--tcp", action="store_true", help="use TCP for every program with a shared cluster")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -252,7 +252,7 @@ def main() -> None:
         if good:
             shutil.rmtree(home, ignore_errors=True)
         else:
-            print(f"its files stay in {home}")
+            print(f"its files are kept in {home}")
     raise SystemExit(not good)
 
 

@@ -1,4 +1,4 @@
-"""An example trains with remote actors while things go wrong at random: does it get to its end?
+"""Train an example with remote actors under random faults: does it finish?
 
 python benchmarks/soak/training.py examples/impala/train.py --actors 4        options behind the path are the example's
 """
@@ -23,12 +23,12 @@ def _set_at_the_end(running: subprocess.Popen[bytes], over: threading.Event) -> 
 
 
 def main() -> int:
-    """Train, strike, and print what was struck and how it ended; the example's exit status."""
+    """Run the example, inject faults, print them with the outcome, and return the example's exit status."""
     parser = argparse.ArgumentParser(description="Random faults of a cluster while an example trains on it.")
-    parser.add_argument("--every", type=float, default=4.0, help="seconds between two draws; some have no target here")
-    parser.add_argument("--first", type=float, default=6.0, help="seconds before the first one")
-    parser.add_argument("--longest", type=float, default=900.0, help="seconds after which a run counts as hanging")
-    parser.add_argument("--seed", type=int, default=0, help="of the faults")
+    parser.add_argument("--every", type=float, default=4.0, help="seconds between two faults; some have no target here")
+    parser.add_argument("--first", type=float, default=6.0, help="seconds before the first fault")
+    parser.add_argument("--longest", type=float, default=900.0, help="seconds after which a run counts as hung")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the faults")
     parser.add_argument("example", help="its train.py, which takes --address")
     parser.add_argument("own", nargs=argparse.REMAINDER, help="options of the example")
     options = parser.parse_args()

@@ -1,12 +1,13 @@
-"""MADDPG beside independent learners, and MAPPO beside IPPO, on games of MPE, for as many steps as published runs took.
+"""MADDPG compared with independent learners, and MAPPO with IPPO, on games of MPE, with the steps of published runs.
 
     python benchmarks/teams/mpe.py simple_spread_v3 --algorithms MADDPG independent MAPPO IPPO --seeds 3
 
-Agents learn in `particles.Particles`, which has the rules of mpe2 in arrays, and play 200 episodes in mpe2 itself after
-training, with greedy and with sampled actions, on seeds that training never used. `independent` is MADDPG whose critics
-see what their own agent sees and does, which is DDPG for each agent. A run begins from its own seed, 100 and on, which
-no setting was chosen with. A line of JSON for each goes to results/mpe-<game>.jsonl: returns are sums over the agents.
-In games with an adversary, MADDPG's and independent teams of one seed also play each other, if one call trains both.
+Agents learn in `particles.Particles`, which has the rules of mpe2 in arrays, and after training play 200 episodes in
+mpe2 itself, with greedy and with sampled actions, on seeds that training never used. `independent` is MADDPG with
+critics of their own agent's observations and actions, which is DDPG for each agent. Runs have the seeds 100 and on,
+with which no setting was chosen. Each run writes a line of JSON to results/mpe-<game>.jsonl; returns are sums over the
+agents. In games with an adversary, MADDPG's and independent teams of one seed also play each other, if one call trains
+both.
 """
 
 import argparse
@@ -38,7 +39,7 @@ _EPISODES, _FINAL_SEED = 200, 1_000_000
 
 
 def independent(agent: parl.Agent, env: str, hidden: tuple[int, ...], seed: int, arguments: Mapping[str, Any]) -> Any:
-    """Return the same agent with critics that see one agent alone."""
+    """Return an agent whose critics observe only their own agent."""
 
     class Alone(type(agent.alg.model)):  # type: ignore[misc]  # a class of the backend
         def value(self, obs: Any, action: Any, agent: int) -> Any:
@@ -54,7 +55,7 @@ def independent(agent: parl.Agent, env: str, hidden: tuple[int, ...], seed: int,
 
 
 def trained(name: str, game: str, seed: int, steps: int, settings: Mapping[str, Any]) -> tuple[parl.Agent, Any, Any]:
-    """Return an agent that was trained, what it was trained by, and how it went."""
+    """Train an agent, and return it with its loop and its result."""
     algorithm = "MADDPG" if name == "independent" else name
     recipe = training.find_recipe(algorithm, game).with_steps(steps)
     arguments, sizes = {**recipe.algorithm, **settings}, dict(recipe.sizes)
@@ -74,7 +75,7 @@ def trained(name: str, game: str, seed: int, steps: int, settings: Mapping[str, 
 
 
 def evaluated(agent: parl.Agent, game: str) -> training.Evaluation:
-    """Return the evaluation of greedy episodes while training."""
+    """Return an evaluation with greedy episodes."""
     returns = played(game, {None: agent}, _CURVE_SEED, _CURVE).sum(1)
     return training.Evaluation(tuple(training.Episode(float(found), CYCLES) for found in returns))
 
@@ -83,10 +84,10 @@ def played(game: str, agents: Mapping[int | None, parl.Agent], seed: int, episod
     """Return each agent's returns `[episodes, agents]` of greedy episodes.
 
     Args:
-        game: as of `make_joint_env`.
-        agents: who acts in a row of the team; None: in all other rows.
-        seed: of the episodes.
-        episodes: how many.
+        game: Name of the game for `make_joint_env`.
+        agents: The agent that acts in each row of the team; that of None acts in all other rows.
+        seed: Seed of the episodes.
+        episodes: Number of episodes.
     """
     envs = Particles(game, episodes)
     obs, _ = envs.reset(seed=seed)
@@ -128,7 +129,7 @@ def row_of(
 
 
 def against(game: str, agents: Mapping[str, parl.Agent], seed: int) -> list[dict[str, Any]]:
-    """Return how each adversary fares against each team of good agents: mean returns of the agents, in their order."""
+    """Return the results of each adversary against each team of good agents: mean returns of the agents, in order."""
     return [
         {
             "env": game,
@@ -151,7 +152,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("games", nargs="+", help="modules of mpe2")
     parser.add_argument("--algorithms", nargs="+", default=["MADDPG", "independent"])
-    parser.add_argument("--steps", type=int, help="default: those of published runs")
+    parser.add_argument("--steps", type=int, help="default: the steps of published runs")
     parser.add_argument("--seeds", type=int, default=1, help="how many")
     parser.add_argument("--first-seed", type=int, default=100)
     parser.add_argument("--set", type=json.loads, default={}, help="arguments of the algorithms, as JSON")

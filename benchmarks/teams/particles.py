@@ -1,11 +1,11 @@
-"""Five games of MPE for many episodes at a time: the rules of mpe2 1.1.1, in arrays over the episodes.
+"""Five games of MPE for many parallel episodes: the rules of mpe2 1.1.1, in arrays over the episodes.
 
     python benchmarks/teams/particles.py
 
-mpe2 takes half a millisecond a step, which makes nine tenths of a run. Here a step of a hundred episodes takes that
-long, so that agents can learn for as many steps as published runs did; they are evaluated in mpe2 itself. The command
-plays both side by side, from the same positions with the same actions, prints the largest difference of observations
-and rewards, and fails above 1e-5.
+A step of mpe2 takes half a millisecond, nine tenths of a run. Here a step of a hundred episodes takes that long, so
+that agents can learn for as many steps as in published runs; they are evaluated in mpe2 itself. The command plays both
+side by side, from the same positions with the same actions, prints the largest difference of observations and rewards,
+and fails above 1e-5.
 """
 
 from collections.abc import Callable
@@ -26,11 +26,11 @@ _MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float64) * _ACC
 
 
 class Particles(gymnasium.vector.VectorEnv[dict[str, Any], Any, Any]):
-    """Episodes of one game, all of which begin and end together, with the joint observations of `JointEnv`.
+    """Synchronous episodes of one game, with the joint observations of `JointEnv`.
 
     Args:
-        name: as of `make_joint_env`, such as `mpe2:simple_spread_v3`.
-        num_envs: episodes at a time.
+        name: Name for `make_joint_env`, such as `mpe2:simple_spread_v3`.
+        num_envs: Number of parallel episodes.
     """
 
     def __init__(self, name: str, num_envs: int) -> None:
@@ -120,27 +120,27 @@ class Game:
         return self.rewards()
 
     def move(self, force: Array) -> None:
-        """Move the agents, by their speed from before the force."""
+        """Move the agents, with their speeds before the force."""
         self.at += self.speed * _STEP
         self.speed = self.speed * _KEPT_SPEED + force * _STEP
 
     def seen_by(self, agent: int, points: Array) -> Array:
-        """Return where points are, seen from an agent: `[episodes, 2 * points]`."""
+        """Return the positions of points relative to an agent, `[episodes, 2 * points]`."""
         return (points - self.at[:, agent, None]).reshape(len(points), -1)
 
     def others(self, agent: int) -> Array:
-        """Return where the other agents are, seen from one."""
+        """Return the positions of the other agents relative to one."""
         return self.seen_by(agent, np.delete(self.at, agent, 1))
 
     def target(self) -> Array:
-        """Return the position of the landmark that is the goal, `[episodes, 2]`."""
+        """Return the position of the goal, `[episodes, 2]`."""
         return self.marks[np.arange(len(self.goal)), self.goal]
 
     def rewards(self) -> Array:
         raise NotImplementedError
 
     def observe(self) -> list[Array]:
-        """Return what each agent observes, `[episodes, size]`."""
+        """Return the observations of each agent, `[episodes, size]`."""
         raise NotImplementedError
 
 
@@ -171,7 +171,7 @@ class Spread(Game):
 
 
 class SpeakerListener(Game):
-    """One agent sees which landmark the other is to go to, and tells it by one of three words."""
+    """The speaker observes the listener's target landmark, and sends one of three words."""
 
     agents, landmarks = 2, 3
 
@@ -257,7 +257,7 @@ def largest_difference(name: str, episodes: int = 200) -> float:
         game.marks[0] = [mark.state.p_pos for mark in world.landmarks]
         goal = getattr(world.agents[0], "_goal_b", None) or getattr(world.agents[0], "_goal_a", None)
         game.goal[0] = world.landmarks.index(goal) if goal in world.landmarks else 0
-        if seed % 2:  # agents that begin close touch more often
+        if seed % 2:  # agents that begin close collide more often
             for i, agent in enumerate(world.agents):
                 game.at[0, i] = agent.state.p_pos = game.at[0, 0] + rng.uniform(-0.2, 0.2, 2)
         for _ in range(CYCLES):

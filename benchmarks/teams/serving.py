@@ -1,4 +1,4 @@
-"""The other end of `speed.py`: a process that has made what a case needs, and runs it as often as it is told."""
+"""The child process of `speed.py`, which is prepared for a case and runs it on request."""
 
 import sys
 import time
@@ -10,11 +10,11 @@ Run = Callable[[int], None]
 
 AGENTS, OBS_DIM, CHOICES, STEPS = 3, 18, 5, 25  # of simple_spread_v3
 HIDDEN, BATCH, EPISODES, ROWS = 64, 1024, 32, 3_200
-"""Units of each of two layers, or of a GRU; transitions of MADDPG, episodes of QMIX, steps of MAPPO in a batch."""
+"""Units of each of two layers or of a GRU; batch sizes: transitions of MADDPG, episodes of QMIX, steps of MAPPO."""
 
 
 def serve(cases: Mapping[str, Callable[[], Run]]) -> None:
-    """Make the case that the command line names, and answer each number of runs with its seconds of CPU."""
+    """Prepare the case on the command line, and answer each number of runs with its CPU seconds."""
     make = cases.get(sys.argv[1])
     if make is None:
         print("lacks", flush=True)

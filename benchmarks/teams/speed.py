@@ -1,8 +1,8 @@
-"""Updates and steps per second of CPU beside PARL 2.2.1 and BenchMARL, in turns, each in a process of its own.
+"""Updates and steps per CPU second compared with PARL 2.2.1 and BenchMARL, in turns, each in a separate process.
 
     python benchmarks/teams/speed.py --parl221 parl-env/bin/python --benchmarl marl-env/bin/python
 
-README.md says how to make the interpreters. The best of all rounds counts; each library has one thread.
+README.md describes the interpreters. The best of all rounds counts; each library has one thread.
 """
 
 import argparse
@@ -23,17 +23,17 @@ CASES = {
 
 
 class Contender:
-    """A process that has made what a case needs.
+    """A process that is prepared for a case.
 
     Attributes:
-        lacks: it has no such algorithm.
+        lacks: True if the library has no such algorithm.
     """
 
     def __init__(self, python: str, program: str, case: str) -> None:
         command = [python, str(HERE / program), case]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if python != sys.executable:
-            environment.pop("PYTHONPATH", None)  # another PARL has the name of ours
+            environment.pop("PYTHONPATH", None)  # the other PARL has the same name as ours
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -45,14 +45,14 @@ class Contender:
         self.lacks = self._answer() != "ready"
 
     def seconds(self, count: int) -> float:
-        """Return how long so many runs take."""
+        """Return the seconds of a number of runs."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
         return float(self._answer())
 
     def _answer(self) -> str:
-        """Return the last word of what it says, past what its library prints."""
+        """Return the last word of its answer, ignoring output of its library."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             word = line.strip()
@@ -72,7 +72,7 @@ class Contender:
 
 
 def rates(case: str, contenders: dict[str, tuple[str, str]], rounds: int) -> dict[str, float]:
-    """Return runs per second of each that has the case."""
+    """Return the runs per second of each contender that has the case."""
     count = CASES[case][1]
     best: dict[str, float] = {}
     running = {name: Contender(python, program, case) for name, (python, program) in contenders.items()}
@@ -89,8 +89,8 @@ def rates(case: str, contenders: dict[str, tuple[str, str]], rounds: int) -> dic
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parl221", help="interpreter that has PARL 2.2.1")
-    parser.add_argument("--benchmarl", help="interpreter that has BenchMARL")
+    parser.add_argument("--parl221", help="interpreter with PARL 2.2.1")
+    parser.add_argument("--benchmarl", help="interpreter with BenchMARL")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
     parser.add_argument("--rounds", type=int, default=10)
     given = parser.parse_args()

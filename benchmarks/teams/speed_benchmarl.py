@@ -13,7 +13,7 @@ from torch import nn
 
 
 def experiment_of(algorithm: Any, frames: int, batch: int, act: type[nn.Module]) -> Experiment:
-    """Return an experiment that has collected for once, so that its memory has a batch."""
+    """Return an experiment after one collection, so that its memory has a batch."""
     config = ExperimentConfig.get_from_yaml()
     config.loggers, config.create_json, config.render, config.evaluation = [], False, False, False
     config.sampling_device = config.train_device = config.buffer_device = "cpu"

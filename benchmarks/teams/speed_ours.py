@@ -1,4 +1,4 @@
-"""Ours in `speed.py`: the recipes' agents, memories and loops."""
+"""This project in `speed.py`: the recipes' agents, memories and loops."""
 
 from functools import partial
 from typing import Any

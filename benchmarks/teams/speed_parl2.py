@@ -1,4 +1,4 @@
-"""PARL 2.2.1 in `speed.py`: its algorithms and memory as its examples call them, networks of the same sizes."""
+"""PARL 2.2.1 in `speed.py`: its algorithms and memory as in its examples, with networks of the same sizes."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ class OneAgent(parl.Model):  # type: ignore[misc]  # of the other PARL
 
 
 class Learner:
-    """All agents of its MADDPG example: an algorithm and a memory each."""
+    """The agents of its MADDPG example, with an algorithm and a memory each."""
 
     def __init__(self, remembered: int) -> None:
         of_one = (0.95, 0.01, 1e-2, 1e-2)

@@ -1,7 +1,7 @@
-"""Steps per second of vector environments, 8 in lockstep with random actions: ours, Gymnasium's, EnvPool's, ALE's.
+"""Steps per second of 8 parallel environments with random actions: ours, Gymnasium's, EnvPool's, ALE's.
 
-All contenders of a task are opened first and then take turns, so that they meet the same moments of the machine. The
-table has the median of the rounds, or the best one (`--best`, for a machine with other work); README.md the command.
+All contenders of a task are opened first and then alternate, so that the machine's load affects them equally. The table
+shows the median of the rounds, or the best one (`--best`, for a busy machine); README.md has the command.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from parl_core.env.vector import make_vector_env
 
 NUM_ENVS = 8
 ACTORS = 2
-TASKS = {"CartPole": 4000, "HalfCheetah": 600, "Pong": 150}  # vector steps of one turn
+TASKS = {"CartPole": 4000, "HalfCheetah": 600, "Pong": 150}  # vector steps per turn
 ELSEWHERE = ("gymnasium async", "ours, 2 subprocesses x 4", "ours, 2 remote actors x 4")
 Step = Callable[[Any], Any]
 
 
 def make(task: str) -> Any:
-    """One environment of a task, as it would be trained on."""
+    """Return one environment of a task with the usual wrappers of training."""
     if task == "Pong":
         import ale_py
 
@@ -44,7 +44,7 @@ def make(task: str) -> Any:
 
 
 class BareLoop:
-    """One process without a vector environment: the upper bound."""
+    """A loop in one process without a vector environment, as the upper bound."""
 
     def __init__(self, task: str) -> None:
         self.envs = [make(task) for _ in range(NUM_ENVS)]
@@ -65,7 +65,7 @@ class BareLoop:
 
 
 def contenders(task: str, stack: contextlib.ExitStack, threads: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Names, and functions that open them; what they need beside is closed with `stack`."""
+    """Return functions that open the contenders, by name; `stack` closes their other resources."""
 
     def in_actors(system: str, **options: Any) -> Callable[[], Any]:
         def opened() -> Any:
@@ -103,7 +103,7 @@ def contenders(task: str, stack: contextlib.ExitStack, threads: int) -> Iterator
 
 
 def actions_of(task: str, steps: int) -> list[Any]:
-    """Random actions, drawn before the clock runs."""
+    """Return random actions, drawn before the measurement."""
     env = make(task)
     space = gymnasium.vector.utils.batch_space(env.action_space, NUM_ENVS)
     env.close()
@@ -112,7 +112,7 @@ def actions_of(task: str, steps: int) -> list[Any]:
 
 
 def turn(step: Step, actions: list[Any], clock: Callable[[], float]) -> float:
-    """Environment steps per second."""
+    """Return the environment steps per second."""
     began = clock()
     for action in actions:
         step(action)
@@ -120,7 +120,7 @@ def turn(step: Step, actions: list[Any], clock: Callable[[], float]) -> float:
 
 
 def measure(task: str, rounds: int, scale: float, *, cpu: bool, best: bool) -> dict[str, float]:
-    """Median or best rate of each contender that can be opened; with `cpu` of those that need no other process."""
+    """Return the median or best rate of each contender that can be opened; with `cpu`, only of those in one process."""
     clock = time.process_time if cpu else time.perf_counter
     actions = actions_of(task, max(int(TASKS[task] * scale), 10))
     rates: dict[str, list[float]] = {}
@@ -139,7 +139,7 @@ def measure(task: str, rounds: int, scale: float, *, cpu: bool, best: bool) -> d
                 envs.reset()
             else:
                 envs.reset(seed=1)
-            turn(envs.step, actions[:10], clock)  # warm
+            turn(envs.step, actions[:10], clock)  # warm-up
             rates[name] = []
         for _ in range(rounds):
             for name in rates:
@@ -158,7 +158,7 @@ RATIOS = [
 
 
 def table(found: dict[str, dict[str, float]]) -> str:
-    """Both tables: rates, and ratios beside their targets."""
+    """Return both tables: rates, and ratios with their targets."""
     names = list(dict.fromkeys(name for rates in found.values() for name in rates))
     lines = ["| environment steps/s | " + " | ".join(found) + " |", "| --- |" + " --- |" * len(found)]
     for name in names:
@@ -182,13 +182,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="steps of a turn, times this")
-    parser.add_argument("--cpu", action="store_true", help="steps per CPU second, of what needs one process and thread")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the steps per turn")
+    parser.add_argument(
+        "--cpu", action="store_true", help="steps per CPU second, of contenders with one process and thread"
+    )
     parser.add_argument("--best", action="store_true", help="the best turn of each, not the median")
-    parser.add_argument("--json", type=Path, help="also write the rates here")
+    parser.add_argument("--json", type=Path, help="file for the rates")
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # MuJoCo logs its warnings where it runs
+    # MuJoCo writes its log into the working directory
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         how = {"cpu": options.cpu, "best": options.best}
         found = {task: measure(task, options.rounds, options.scale, **how) for task in options.tasks}
     print(

@@ -36,7 +36,7 @@ def make_agent(backend: str) -> parl.Agent:
 
 @parl.remote_class(wait=False)  # its calls return futures at once
 class Actor:
-    """Lives in a process of its own, on this machine or on another one."""
+    """Runs in a separate process, on this machine or another one."""
 
     def __init__(self, backend: str, env_num: int, seed: int) -> None:
         self.agent = make_agent(backend)
@@ -44,7 +44,7 @@ class Actor:
         self.obs, _ = self.envs.reset(seed=seed)
 
     def sample(self, weights: dict[str, Any]) -> tuple[Any, ...]:
-        """Play `N_STEPS` steps with these weights, and add what the returns were."""
+        """Play `N_STEPS` steps with these weights, and return them with the episodes' returns."""
         self.agent.set_weights(weights)
         steps, returns = [], []
         for _ in range(N_STEPS):
@@ -52,7 +52,7 @@ class Actor:
             obs, reward, terminated, truncated, infos = self.envs.step(action)
             led_to = np.zeros_like(value)
             cut = np.flatnonzero(truncated & ~terminated)
-            if cut.size:  # by a time limit: the episode would have gone on from its last observation
+            if cut.size:  # truncated by a time limit: bootstrap from the last observation
                 led_to[cut] = self.agent.value(np.stack(infos["final_obs"][cut]))
             steps.append((self.obs, action, value, reward, terminated | truncated, led_to))
             if "episode" in infos:
@@ -77,7 +77,7 @@ def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
     ) as course:
         while course.goes_on:
             weights = parl.put(agent.get_weights())  # stored once on every host
-            calls = [actor.sample(weights) for actor in actors]  # all play at the same time
+            calls = [actor.sample(weights) for actor in actors]  # all actors play at the same time
             *columns, returns = zip(*[call.result() for call in calls], strict=True)
             obs, action, value, target = (np.concatenate(column) for column in columns)
             rate = 1e-3 * (1.0 - course.step / steps)
@@ -92,7 +92,7 @@ def main(settings: Settings) -> None:
     with training.open_run("a2c-by-hand", settings) as run:
         training.seed_everything(settings.seed)
         agent = make_agent(settings.backend)
-        agent.sample(np.zeros((1, 4), np.float32))  # layers take their shapes from the first batch
+        agent.sample(np.zeros((1, 4), np.float32))  # layers get their shapes from the first batch
         if settings.address:
             parl.connect(settings.address)
         else:

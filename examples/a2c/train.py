@@ -1,4 +1,4 @@
-"""A2C: remote actors play with the same weights, the learner takes one step on what all have seen, and so on."""
+"""A2C: remote actors play with the same weights, and the learner takes one step on the data of all, in alternation."""
 
 from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
 
@@ -28,7 +28,7 @@ class Settings:
     smoke: Annotated[bool, "a few updates only, to see that everything runs"] = False
 
 
-# A round of all actors has its price: it is longer than the recipe's rollouts, with a higher rate. Close to PARL's.
+# A round of all actors is expensive, so it is longer than the recipe's rollouts, with a higher rate, close to PARL's.
 N_STEPS, RATE = 20, 1e-3
 
 
@@ -54,7 +54,7 @@ def make_agent(env: training.StandardEnv, backend: str) -> parl.Agent:
 
 def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: training.Run, settings: Settings) -> None:
     recipe = env.recipe("A2C")
-    episodes = 4 if env.kind == "atari" else 20  # of an evaluation while training
+    episodes = 4 if env.kind == "atari" else 20  # episodes of an evaluation during training
     steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
     n_actors = max(settings.actors, 1)
     loop = training.ActorLearnerSettings(

@@ -1,8 +1,8 @@
-"""Monte-Carlo tree search over many games of connect four at once, in numpy.
+"""Monte Carlo tree search over many games of connect four at once, in numpy.
 
-One simulation goes down one path in the tree of every game; all games take a step of it together, and the positions at
-the ends of the paths are evaluated in one call: by a network (PUCT of AlphaZero), or by games that are played to their
-end at random (plain Monte-Carlo tree search, the yardstick).
+One simulation follows one path in the tree of every game; all games take their steps together, and the leaf positions
+are evaluated in one call: by a network (PUCT of AlphaZero), or by random playouts (plain Monte Carlo tree search, the
+baseline).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from parl_core.env.two_player import COLUMNS, ConnectFourBoards
 
 Floats = NDArray[np.floating[Any]]
 Evaluate = Callable[[ConnectFourBoards, np.random.Generator], tuple[Floats, Floats]]
-"""Returns prior probabilities `[n, 7]` and the value `[n]` for the player whose turn it is, in [-1, 1]."""
+"""Function that returns prior probabilities `[n, 7]` and the value `[n]` for the player to move, in [-1, 1]."""
 
 NO_CHILD = -1
 
@@ -26,11 +26,11 @@ class Search:
     """The settings of a player's search.
 
     Attributes:
-        evaluate: positions at the ends of paths.
-        simulations: paths of each game for a move.
-        c_puct: weight of the prior probabilities; AlphaZero's own constant is not published, 2 is usual for this game.
-        noise: share of Dirichlet noise in the prior of the root; 0.25 in self-play, 0 in matches (Silver et al. 2018).
-        alpha: of that noise; about 10 divided by the number of moves.
+        evaluate: Function that evaluates leaf positions.
+        simulations: Simulations per game and move.
+        c_puct: Weight of the prior probabilities; AlphaZero's own constant is not published, 2 is usual for this game.
+        noise: Share of Dirichlet noise in the prior of the root; 0.25 in self-play, 0 in matches (Silver et al. 2018).
+        alpha: Concentration of that noise; about 10 divided by the number of moves.
     """
 
     evaluate: Evaluate
@@ -40,7 +40,7 @@ class Search:
     alpha: float = 1.0
 
     def visits(self, roots: ConnectFourBoards, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return how often each move was tried, `[n, 7]`, in positions of games that are not over."""
+        """Return the visit counts of each move, `[n, 7]`, in positions of games that are not over."""
         trees = _Trees(roots, self.simulations + 1)
         prior, _ = self.evaluate(roots, rng)
         if self.noise:
@@ -60,9 +60,9 @@ class _Trees:
         self.own, self.taken = np.zeros(shape, np.uint64), np.zeros(shape, np.uint64)
         self.own[:, 0], self.taken[:, 0] = roots.own, roots.taken
         self.child = np.full((*shape, COLUMNS), NO_CHILD)
-        self.prior = np.zeros((*shape, COLUMNS))  # 0 of moves that are not possible
+        self.prior = np.zeros((*shape, COLUMNS))  # 0 for impossible moves
         self.visits = np.zeros((*shape, COLUMNS), np.int64)
-        self.total = np.zeros((*shape, COLUMNS))  # of values, for the player whose turn it is
+        self.total = np.zeros((*shape, COLUMNS))  # sums of values for the player to move
         self.is_over = np.zeros(shape, bool)
         self.outcome = np.zeros(shape)
         self.count = np.ones(len(roots), np.int64)
@@ -71,7 +71,7 @@ class _Trees:
         return ConnectFourBoards(self.own[games, nodes], self.taken[games, nodes])
 
     def expand(self, games: NDArray[Any], nodes: NDArray[Any], prior: Floats) -> None:
-        """Note the prior probabilities of the moves that are possible."""
+        """Store the prior probabilities of the possible moves."""
         possible = np.where(self.boards(games, nodes).legal(), np.maximum(prior, 1e-8), 0.0)
         self.prior[games, nodes] = possible / possible.sum(axis=1, keepdims=True)
 
@@ -122,7 +122,7 @@ class _Trees:
 
 
 def by_random_games(boards: ConnectFourBoards, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Evaluate positions by one game each, played to its end at random; all moves are equally likely beforehand."""
+    """Evaluate positions by one random playout each, with equal prior probabilities."""
     value, sign = np.zeros(len(boards)), np.ones(len(boards))
     games, now = np.arange(len(boards)), boards
     while len(games):
@@ -137,7 +137,7 @@ def by_random_games(boards: ConnectFourBoards, rng: np.random.Generator) -> tupl
 
 
 def drawn_moves(visits: NDArray[np.int64], rng: np.random.Generator, explores: bool) -> NDArray[np.int64]:
-    """Return a move for each game: one in proportion to its visits, or the most visited."""
+    """Return a move for each game: drawn in proportion to visits, or the most visited."""
     if not explores:
         return np.asarray(visits.argmax(axis=1))
     cumulated = visits.cumsum(axis=1)
@@ -150,11 +150,11 @@ def play_match(
     """Return wins, draws and losses of the first player, who begins in each game.
 
     Args:
-        first: begins.
-        second: the other.
-        games: all played together.
-        rng: draws.
-        explore_moves: so many moves at the beginning are drawn by visits, so that games differ.
+        first: The player who begins.
+        second: The other player.
+        games: Number of parallel games.
+        rng: Generator of the draws.
+        explore_moves: Number of moves at the beginning that are drawn by visits, so that games differ.
     """
     boards, at = ConnectFourBoards.empty(games), np.arange(games)
     result = np.zeros(games, np.int64)

@@ -21,10 +21,10 @@ from parl_core.training.checkpoints import LoopParts
 from parl_core.worker_pool import LossLimit, Work, WorkerPool
 
 EXPLORED_MOVES = 12
-"""Moves at the beginning of a game of self-play that are drawn by visits."""
+"""Number of moves at the beginning of a game of self-play that are drawn by visits."""
 
 MOST_LOSSES = 10
-"""Workers that may be lost and replaced in a run."""
+"""Number of lost workers that a run replaces."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def make_agent(backend: str, lr: float, seed: int) -> parl.Agent:
     fc = parl.layers.fc
 
     class PolicyAndValue(parl.Model):
-        """Logits of the moves, and who will win, over one trunk."""
+        """Logits of the moves and the expected outcome, over one trunk."""
 
         def __init__(self) -> None:
             self.trunk = parl.networks.MLP((256, 256, 256))
@@ -91,19 +91,19 @@ def make_agent(backend: str, lr: float, seed: int) -> parl.Agent:
 
 
 class Worker:
-    """Plays games of self-play and matches; an actor."""
+    """Actor that plays games of self-play and matches."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
         self._agent = make_agent(backend, 1e-3, 0)
-        self._agent.predict(ConnectFourBoards.empty(2).observations())  # layers take their shapes
+        self._agent.predict(ConnectFourBoards.empty(2).observations())  # layers get their shapes
 
     def self_play(self, weights: Any, games: int, simulations: int, seed: int) -> tuple[Any, ...]:
-        """Return observations, shares of visits and outcomes of all positions of some games."""
+        """Return observations, shares of visits and outcomes of all positions of a number of games."""
         rng = np.random.default_rng(seed)
         search = Search(self._network(weights), simulations, noise=0.25)
         boards, at = ConnectFourBoards.empty(games), np.arange(games)
-        seen, result = [], np.zeros(games)  # of the player who begins
+        seen, result = [], np.zeros(games)  # outcomes for the player who begins
         for ply in range(ROWS * COLUMNS):
             visits = search.visits(boards, rng)
             seen.append((at, boards.observations(), visits / visits.sum(axis=1, keepdims=True), ply))
@@ -176,7 +176,7 @@ class Positions:
 
 @dataclass
 class Progress:
-    """The progress of a run, which it continues from together with agent, positions, pool and generator."""
+    """The progress of a run, stored together with agent, positions, pool and generator."""
 
     seconds: float = 0.0
     matched: float = 0.0  # seconds at the last match
@@ -193,7 +193,7 @@ class Progress:
 
 
 def gathered(workers: WorkerPool) -> list[tuple[Work, Any]]:
-    """Wait, and return calls with their results; those of a lost worker are made again at the one in its place."""
+    """Wait for calls and return them with their results; calls of a lost worker are repeated on its replacement."""
     found = []
     for work, result, failed in workers.gather():
         if isinstance(result, LostActor):
@@ -304,7 +304,7 @@ def train(agent: parl.Agent, workers: WorkerPool, actors: Any, run: training.Run
         progress.updates += settings.updates
         if goes_on():
             if elapsed() - saved >= 60 * settings.save_every:
-                save()  # before the next call is drawn: a resumed run draws it again
+                save()  # before the next call is drawn, because a resumed run draws it again
             weights = actors.put(agent.get_weights())
             ask(work.slot, weights)
             if elapsed() - progress.matched >= 60 * settings.match_every:

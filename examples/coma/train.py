@@ -13,7 +13,7 @@ from parl.env import make_joint_env
 
 @dataclass(frozen=True)
 class Settings:
-    """Trains COMA on a game of several agents: of MPE, a matrix game, or any of PettingZoo's kind."""
+    """Trains COMA on a game of several agents: MPE, a matrix game, or any of PettingZoo's kind."""
 
     env: Annotated[str, "mpe2:simple_spread_v3, climbing, penalty, two_step, ..."] = "penalty"
     steps: Annotated[int, "environment steps; 0 selects the recipe's"] = 0

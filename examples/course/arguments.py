@@ -1,4 +1,4 @@
-"""The command line of a lesson; a notebook has none, and takes the words of `COURSE_ARGUMENTS` in its place."""
+"""The command line of a lesson; a notebook, which has none, takes its arguments from `COURSE_ARGUMENTS`."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def read_arguments(about: str, backend: bool = False) -> argparse.Namespace:
-    """`smoke` and `pictures`, and `backend` for the lessons that need one."""
+    """Return the options `smoke` and `pictures`, and `backend` for lessons that need one."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--smoke", action="store_true", help="a few seconds only, to see that everything runs")
     parser.add_argument("--pictures", default="runs/course", help="folder for the pictures (default: runs/course)")

@@ -168,7 +168,7 @@ show(figure, "3-values", settings.pictures)
 # %%
 ours, ready_made = MyAgent(MyDQN(QNetwork())), parl.Agent(parl.algorithms.DQN(QNetwork(), gamma=GAMMA, lr=LR))
 for one in (ours, ready_made):
-    one.predict(grid)  # layers take their shapes from the first batch
+    one.predict(grid)  # layers get their shapes from the first batch
     one.set_weights(agent.get_weights())
     one.alg.sync_target()
 for _ in range(10):

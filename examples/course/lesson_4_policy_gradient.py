@@ -178,7 +178,7 @@ show(figure, "4-learning-curves", settings.pictures)
 # %%
 ours, ready_made = PolicyAgent(Reinforce(Policy())), parl.Agent(parl.algorithms.PolicyGradient(Policy(), lr=LR))
 for one in (ours, ready_made):
-    one.predict(seen)  # layers take their shapes from the first batch
+    one.predict(seen)  # layers get their shapes from the first batch
     one.set_weights(agent.get_weights())
     for _ in range(10):
         one.learn(seen, actions, returns)

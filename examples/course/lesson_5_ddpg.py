@@ -198,7 +198,7 @@ show(figure, "5-learning-curve", settings.pictures)
 ours = MyAgent(MyDDPG(ActorCritic()))
 ready_made = parl.Agent(parl.algorithms.DDPG(ActorCritic(), gamma=GAMMA, tau=TAU, actor_lr=LR, critic_lr=LR))
 for one in (ours, ready_made):
-    one.run(one.alg.model.value, grid, one.predict(grid))  # layers take their shapes from the first batch
+    one.run(one.alg.model.value, grid, one.predict(grid))  # layers get their shapes from the first batch
     one.set_weights(agent.get_weights())
     one.alg.model.sync_weights_to(one.alg.target_model)
 for _ in range(10):

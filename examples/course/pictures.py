@@ -1,6 +1,6 @@
 """The pictures of the lessons: values and policies on a grid, curves of several runs, maps of two numbers.
 
-`show` puts a picture into the notebook, or as a file into the folder of a program that runs as a script.
+`show` displays a picture in a notebook, or writes it to a folder if the lesson runs as a script.
 """
 
 import io
@@ -16,7 +16,7 @@ COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 
 
 def new_figure(columns: int = 1, width: float = 4.5, height: float = 3.2) -> tuple[Figure, Any]:
-    """A figure and its axes side by side."""
+    """Return a figure and its axes, side by side."""
     figure = Figure(figsize=(width * columns, height), layout="constrained")
     return figure, figure.subplots(1, columns, squeeze=False)[0]
 
@@ -45,13 +45,13 @@ def draw_grid(
     number: str = "{:.2f}",
     limits: tuple[float | None, float | None] = (None, None),
 ) -> None:
-    """Numbers as colours, with the best actions as arrows.
+    """Draw numbers as colours, with the best actions as arrows.
 
     Args:
         values: [rows, columns]; nan is left white.
-        labels: [rows, columns] of texts that stand for a cell's arrow and number, "" where there is none.
-        actions: [rows, columns] of sets of directions (row, column) that are best there.
-        path: cells (row, column) that a line goes through.
+        labels: [rows, columns] of texts that replace a cell's arrow and number; "" for none.
+        actions: [rows, columns] of sets of the best directions (row, column).
+        path: Cells (row, column) of a line.
     """
     image = axes.imshow(values, cmap="viridis", vmin=limits[0], vmax=limits[1])
     for (row, column), value in np.ndenumerate(values):
@@ -80,12 +80,12 @@ def draw_grid(
 
 
 def smooth(runs: Any, window: int) -> Any:
-    """Means over the last `window` entries of each run `[runs, n]`."""
+    """Return means over the last `window` entries of each run `[runs, n]`."""
     return np.stack([np.convolve(run, np.full(window, 1 / window), mode="valid") for run in np.atleast_2d(runs)])
 
 
 def draw_runs(axes: Any, runs: Any, label: str, window: int = 1, colour: int = 0, x: Any = None) -> None:
-    """The median of several runs `[runs, n]`, and the range in which the middle half of them is."""
+    """Draw the median and the interquartile range of several runs `[runs, n]`."""
     window = min(window, np.shape(runs)[-1])
     smoothed = smooth(runs, window)
     x = np.arange(window, np.shape(runs)[-1] + 1) if x is None else x
@@ -98,7 +98,7 @@ def draw_runs(axes: Any, runs: Any, label: str, window: int = 1, colour: int = 0
 def draw_map(
     figure: Figure, axes: Any, x: Any, y: Any, values: Any, title: str, xlabel: str, ylabel: str, cmap: str = "viridis"
 ) -> None:
-    """`values[i, j]`, of x[j] and y[i], as colours with a scale beside them."""
+    """Draw `values[i, j]` of x[j] and y[i] as colours, with a scale."""
     mesh = axes.pcolormesh(x, y, values, cmap=cmap, shading="nearest", rasterized=True)
     figure.colorbar(mesh, ax=axes)
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)

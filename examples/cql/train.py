@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @dataclass(frozen=True)
 class Settings:
-    """Trains CQL on logged transitions; an environment is only played to see what was learned."""
+    """Trains CQL on logged transitions; the environment only serves for evaluations."""
 
     env: Annotated[str, "registered environment with continuous observations and actions, for the evaluations"] = (
         "Pendulum-v1"
@@ -43,7 +43,7 @@ class Settings:
 
 
 def behaviour(rng: np.random.Generator) -> Callable[[Any], Any]:
-    """Pendulum in hands of different skill: pumps energy in, holds it at the top; each episode has its own noise."""
+    """Return a controller that swings Pendulum up and holds it upright; each episode has its own noise level."""
     noise = rng.uniform(0.2, 1.0)
 
     def torque(obs: Any) -> Any:
@@ -51,7 +51,7 @@ def behaviour(rng: np.random.Generator) -> Callable[[Any], Any]:
         if cos > 0.9:
             wanted = -(8.0 * np.arctan2(sin, cos) + 1.5 * speed) / 2.0
         else:
-            energy = speed**2 / 6.0 + 5.0 * (cos - 1.0)  # 0 where it would just reach the top
+            energy = speed**2 / 6.0 + 5.0 * (cos - 1.0)  # 0 if it just reaches the top
             wanted = np.sign(speed) * (1.0 if energy < 0.0 else -1.0)
         return np.clip([(1.0 - noise) * wanted + noise * rng.uniform(-1.0, 1.0)], -1.0, 1.0)
 
@@ -134,7 +134,8 @@ def main(settings: Settings) -> None:
             seed=settings.seed,
         )
         print(f"Mean return of the logged episodes: {dataset.episode_returns.mean():.1f}")
-        for name in ("best", "last"):  # the best were chosen by playing; with a log alone, take the last
+        # the best weights are selected in the environment; with a log alone, take the last ones
+        for name in ("best", "last"):
             agent.restore(run.path / f"{name}.ckpt")
             played = training.evaluate(agent, env.make_to_evaluate, episodes, seed=1)
             print(f"Mean return of {episodes} episodes, {name} weights: {played.mean:.1f}, deviation {played.std:.1f}")

@@ -1,4 +1,4 @@
-"""A program for a cluster that somebody else manages: finds it by `PARL_ADDRESS` and says where its actors ran.
+"""A program for an existing cluster, which it finds by `PARL_ADDRESS`; it prints the hosts of its actors.
 
 PARL_ADDRESS=head:8037 python program.py --actors 8
 """
@@ -17,7 +17,7 @@ import parl
 
 @parl.remote_class(wait=False)
 class Dice:
-    """Throws dice; stands for an environment, a simulator, a search."""
+    """Throws dice, as an example of an environment, a simulator or a search."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -37,11 +37,11 @@ class Dice:
 
 
 def main() -> None:
-    """Estimate a number whose true value is 36."""
+    """Estimate a number whose exact value is 36."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--address", default=os.environ.get("PARL_ADDRESS"), help='"host:port"; default: PARL_ADDRESS')
-    parser.add_argument("--actors", type=int, default=2, help="how many actors (default: 2)")
-    parser.add_argument("--games", type=int, default=20_000, help="games of each actor (default: 20000)")
+    parser.add_argument("--actors", type=int, default=2, help="number of actors (default: 2)")
+    parser.add_argument("--games", type=int, default=20_000, help="games per actor (default: 20000)")
     chosen = parser.parse_args()
     parl.connect(chosen.address)
     actors: list[Any] = [Dice(seed) for seed in range(chosen.actors)]

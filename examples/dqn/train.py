@@ -62,7 +62,7 @@ def make_agent(env: training.StandardEnv, settings: Settings) -> parl.Agent:
             features = self.features(obs)
             advantage = self.advantage(features)
             if self.state_value is None:
-                return advantage  # of one layer alone, the values of the actions
+                return advantage  # with a single layer, the values of the actions
             mean = parl.layers.reduce_mean(advantage, dim=1, keep_dim=True)
             return self.state_value(features) + advantage - mean
 
@@ -76,7 +76,7 @@ def train(agent: parl.Agent, env: training.StandardEnv, run: training.Run, setti
     prioritized = Prioritized() if settings.prioritized else None
     loop = replace(loop, n_step=settings.n_step or loop.n_step, prioritized=prioritized)
     memory = None
-    if env.kind == "atari":  # one that has every frame once, not eight times
+    if env.kind == "atari":  # a memory that stores every frame once, not eight times
         sampling = {"n_step": loop.n_step, "gamma": agent.alg.gamma, "sampling": loop.prioritized}
         memory = FrameReplayMemory(loop.memory_size, (4, 84, 84), seed=settings.seed, **sampling)
 

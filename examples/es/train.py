@@ -1,4 +1,4 @@
-"""Evolution strategies by hand: actors get seeds and send returns back, so noise and gradients never travel."""
+"""Evolution strategies by hand: actors receive seeds and return scores, so noise and gradients are not transferred."""
 
 import os
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Settings:
 
 
 class Policy:
-    """A hidden layer of tanh over one flat vector of weights; predicts and is saved as agents are."""
+    """A network with one hidden tanh layer on a flat vector of weights, with the methods of agents."""
 
     training = False
 
@@ -45,14 +45,14 @@ class Policy:
         self.weights = 0.1 * np.random.default_rng(seed).standard_normal(size)
 
     def predict(self, obs: Any) -> Any:
-        """Actions `[n]` or `[n, act_dim]` for observations `[n, inputs]`."""
+        """Return actions `[n]` or `[n, act_dim]` for observations `[n, inputs]`."""
         first, last = np.split(self.weights, [(self.inputs + 1) * self.hidden])
         first, last = first.reshape(-1, self.hidden), last.reshape(-1, self.outputs)
         outputs = np.tanh(obs @ first[1:] + first[0]) @ last[1:] + last[0]
         return outputs.argmax(axis=1) if self.chooses else outputs
 
     def train(self) -> None:
-        """Nothing in it differs between training and evaluation."""
+        """Do nothing: training and evaluation do not differ."""
 
     eval = train
 
@@ -66,13 +66,13 @@ class Policy:
 
 @parl.remote_class(wait=False)  # its calls return futures at once
 class Player:
-    """Lives in a process of its own, on this machine or on another one."""
+    """Runs in a separate process, on this machine or another one."""
 
     def __init__(self, env: training.StandardEnv, hidden: int, std: float) -> None:
         self.game, self.policy, self.std = env.make(), Policy(env, hidden), std
 
     def play(self, weights: Any, seed: int) -> list[training.Episode]:
-        """Returns and steps of two episodes that begin alike: with weights plus noise, and minus noise."""
+        """Return returns and steps of two episodes with the same start: with weights plus noise, and minus noise."""
         return [self.episode(weights + sign * self.std * noise(seed, weights.size), seed) for sign in (1.0, -1.0)]
 
     def episode(self, weights: Any, seed: int) -> training.Episode:
@@ -110,7 +110,7 @@ def evolve(
             played = list(players.map(lambda player, seed, weights=weights: player.play(weights, seed), seeds))
             episodes = [episode for pair in played for episode in pair]
             ranks = np.argsort(np.argsort([episode.episode_return for episode in episodes])) / (len(episodes) - 1) - 0.5
-            pulls = ranks.reshape(-1, 2) @ [1.0, -1.0]  # how much better plus was than minus
+            pulls = ranks.reshape(-1, 2) @ [1.0, -1.0]  # advantages of plus over minus
             gradient = sum(pull * noise(seed, mean.size) for pull, seed in zip(pulls, seeds, strict=True))
             gradient /= 2 * settings.pairs * settings.std
             generation += 1

@@ -1,4 +1,4 @@
-"""GA3C: actors have environments only; the learner chooses the actions of all, many in one pass of the network."""
+"""GA3C: actors only have environments; the learner chooses the actions of all, many in one forward pass."""
 
 from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
 
@@ -48,7 +48,7 @@ def make_agent(env: training.StandardEnv, backend: str) -> parl.Agent:
 
 def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: training.Run, settings: Settings) -> None:
     recipe = env.recipe("A3C")
-    episodes = 4 if env.kind == "atari" else 20  # of an evaluation while training
+    episodes = 4 if env.kind == "atari" else 20  # episodes of an evaluation during training
     steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
     n_actors = max(settings.actors, 1)
     loop = replace(

@@ -1,4 +1,4 @@
-"""IMPALA with actors written by hand: a class with `@parl.remote_class`, and a loop that takes the first answer."""
+"""IMPALA with actors written by hand: a class with `@parl.remote_class`, and a loop that takes the first result."""
 
 from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
 
@@ -49,7 +49,7 @@ def make_agent(backend: str) -> parl.Agent:
 
 @parl.remote_class(wait=False)  # its calls return futures at once
 class Actor:
-    """Lives in a process of its own, on this machine or on another one."""
+    """Runs in a separate process, on this machine or another one."""
 
     def __init__(self, backend: str, env_num: int, seed: int) -> None:
         self.agent = make_agent(backend)
@@ -57,10 +57,10 @@ class Actor:
         self.obs, _ = self.envs.reset(seed=seed)
 
     def sample(self, weights: dict[str, Any]) -> tuple[list[Any], dict[str, Any], list[float]]:
-        """Play `SAMPLE_STEPS` steps with these weights; rows environment by environment."""
+        """Play `SAMPLE_STEPS` steps with these weights, and return rows ordered by environment."""
         self.agent.set_weights(weights)
         steps, returns = [], []
-        final_rows, final_obs = [], []  # of episodes that a time limit cut: they bootstrap from their last observation
+        final_rows, final_obs = [], []  # truncated by a time limit: bootstrap from the last observation
         for step in range(SAMPLE_STEPS):
             action, logits = self.agent.sample(self.obs)
             obs, reward, terminated, truncated, infos = self.envs.step(action)
@@ -96,7 +96,7 @@ def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
                 losses, kl = agent.learn(*columns, learning_rate=1e-3, entropy_coeff=-0.01, **led_to)
                 weights = parl.put(agent.get_weights())
                 actor = calls.pop(call)
-                calls[actor.sample(weights)] = actor  # it plays on while others are learned from
+                calls[actor.sample(weights)] = actor  # it continues while the learner uses other fragments
                 course.advance(SAMPLE_STEPS * settings.env_num)
                 episodes = [training.Episode(episode_return, int(episode_return)) for episode_return in returns]
                 course.report({**losses._asdict(), "kl": kl}, episodes)
@@ -107,7 +107,7 @@ def main(settings: Settings) -> None:
     with training.open_run("impala-by-hand", settings) as run:
         training.seed_everything(settings.seed)
         agent = make_agent(settings.backend)
-        agent.sample(np.zeros((1, 4), np.float32))  # layers take their shapes from the first batch
+        agent.sample(np.zeros((1, 4), np.float32))  # layers get their shapes from the first batch
         if settings.address:
             parl.connect(settings.address)
         else:

@@ -1,4 +1,4 @@
-"""IMPALA: remote actors play on while the learner learns; V-trace corrects for what they did not know yet."""
+"""IMPALA: remote actors play while the learner learns; V-trace corrects for their older weights."""
 
 from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
 
@@ -39,7 +39,7 @@ def make_agent(env: training.StandardEnv, backend: str) -> parl.Agent:
 
 def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: training.Run, settings: Settings) -> None:
     recipe = env.recipe("IMPALA")
-    episodes = 4 if env.kind == "atari" else 20  # of an evaluation while training
+    episodes = 4 if env.kind == "atari" else 20  # episodes of an evaluation during training
     steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
     n_actors = max(settings.actors, 1)
     loop = replace(
@@ -47,7 +47,7 @@ def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: traini
         n_actors=n_actors,
         envs_per_group=settings.env_num,
         max_lag=settings.max_lag,
-        deterministic=False,  # fragments are learned from as they come
+        deterministic=False,  # the learner uses fragments as they arrive
         report_every=max(steps // 100, 1),
     )
     training.train_actor_learner(

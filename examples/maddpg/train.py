@@ -13,7 +13,7 @@ from parl.env import make_joint_env
 
 @dataclass(frozen=True)
 class Settings:
-    """Trains MADDPG on a game of several agents, each with its own reward: of MPE, or any of PettingZoo's kind."""
+    """Trains MADDPG on a game of several agents, each with its own reward: MPE, or any of PettingZoo's kind."""
 
     env: Annotated[str, "mpe2:simple_speaker_listener_v4, mpe2:simple_spread_v3, penalty, ..."] = "penalty"
     continuous: Annotated[bool, "continuous actions, if the environment has both kinds, as those of MPE do"] = False

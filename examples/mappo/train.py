@@ -13,7 +13,7 @@ from parl.env import make_joint_env
 
 @dataclass(frozen=True)
 class Settings:
-    """Trains MAPPO on a game of several agents: of MPE, a matrix game, or any of PettingZoo's kind."""
+    """Trains MAPPO on a game of several agents: MPE, a matrix game, or any of PettingZoo's kind."""
 
     env: Annotated[str, "mpe2:simple_spread_v3, climbing, penalty, two_step, cued_two_step, ..."] = "climbing"
     independent: Annotated[bool, "IPPO: critics see what their agents see, not the global state"] = False

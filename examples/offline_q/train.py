@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @dataclass(frozen=True)
 class Settings:
-    """Trains OfflineQ on logged transitions; an environment is only played to see what was learned."""
+    """Trains OfflineQ on logged transitions; the environment only serves for evaluations."""
 
     env: Annotated[str, "registered environment with discrete actions, for the evaluations"] = "CartPole-v1"
     data: Annotated[str, "npz file to learn from; empty records one of CartPole-v1 in the run's folder"] = ""
@@ -39,7 +39,7 @@ class Settings:
 
 
 def behaviour(rng: np.random.Generator) -> Callable[[Any], Any]:
-    """CartPole as players of different skill push it: each episode has its own share of random pushes."""
+    """Return a policy for CartPole, with a different share of random actions in each episode."""
     at_random = rng.uniform(0.1, 1.0)
 
     def push(obs: Any) -> Any:
@@ -103,7 +103,8 @@ def main(settings: Settings) -> None:
             seed=settings.seed,
         )
         print(f"Mean return of the logged episodes: {dataset.episode_returns.mean():.1f}")
-        for name in ("best", "last"):  # the best were chosen by playing; with a log alone, take the last
+        # the best weights are selected in the environment; with a log alone, take the last ones
+        for name in ("best", "last"):
             agent.restore(run.path / f"{name}.ckpt")
             played = training.evaluate(agent, env.make_to_evaluate, episodes, seed=1)
             print(f"Mean return of {episodes} episodes, {name} weights: {played.mean:.1f}, deviation {played.std:.1f}")

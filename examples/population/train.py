@@ -1,4 +1,4 @@
-"""Population-based training (Jaderberg et al. 2017): agents that learn side by side, of which the best are copied."""
+"""Population-based training (Jaderberg et al. 2017): agents learn in parallel, and the best replace the worst."""
 
 import json
 import os
@@ -16,14 +16,14 @@ from parl_core import backends
 from parl_core.training.checkpoints import LoopParts
 from parl_core.training.trained import make_standard_env
 
-FIRST_LR = (1e-5, 1e-1)  # learning rates of the first members are drawn from here, logarithmically
-FIRST_ENTROPY = (1e-4, 1e-1)  # entropy coefficients likewise
-FACTORS = (0.8, 1.25)  # a copied member's numbers are multiplied with one of these
+FIRST_LR = (1e-5, 1e-1)  # initial learning rates are drawn from this range, log-uniformly
+FIRST_ENTROPY = (1e-4, 1e-1)  # initial entropy coefficients likewise
+FACTORS = (0.8, 1.25)  # factors of a copied member's hyper-parameters
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Trains a population of PPO agents, each with a learning rate and an entropy coefficient of its own."""
+    """Trains a population of PPO agents, each with its own learning rate and entropy coefficient."""
 
     env: Annotated[str, "registered id of an environment"] = "CartPole-v1"
     members: Annotated[int, "agents of the population, at least 4"] = 8
@@ -55,14 +55,14 @@ def take(agent: parl.Agent, file: bytes) -> None:
 
 
 class Trainer:
-    """Trains one member after another, in a process of its own or in the program's."""
+    """Trains members one after another, in a separate process or in the program's."""
 
     def __init__(self, env_id: str, backend: str) -> None:
         backends.set_backend(backend)
         self.env_id = env_id
 
     def train(self, member: Mapping[str, Any], steps: int, seed: int) -> tuple[bytes, float]:
-        """Continue with a member, and return its file and the mean return of 20 episodes."""
+        """Continue the training of a member, and return its file and the mean return of 20 episodes."""
         agent = make_agent(self.env_id, seed)
         if member["file"]:
             take(agent, member["file"])
@@ -84,7 +84,7 @@ class Trainer:
 
 
 class Population:
-    """The members, each a dictionary: its numbers, the file of its agent, and its returns after each round."""
+    """The members, each a dictionary with its hyper-parameters, its agent's file, and its returns after each round."""
 
     def __init__(self, size: int, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -94,7 +94,7 @@ class Population:
         ]
 
     def train(self, trainers: Sequence[Any], steps: int, seed: int) -> None:
-        """Let every member learn for a round."""
+        """Train every member for a round."""
         calls = [
             trainers[i % len(trainers)].submit("train", member, steps, seed + i)
             for i, member in enumerate(self.members)
@@ -104,11 +104,11 @@ class Population:
             member["history"].append([mean, member["lr"], member["entropy_coef"]])
 
     def ranked(self) -> list[dict[str, Any]]:
-        """Return the members, the best first."""
+        """Return the members, best first."""
         return sorted(self.members, key=lambda member: -member["history"][-1][0])
 
     def exploit(self) -> None:
-        """Let the worst quarter continue from agents of the best quarter, with numbers near theirs."""
+        """Replace the worst quarter by agents of the best quarter, with similar hyper-parameters."""
         ranked, quarter = self.ranked(), len(self.members) // 4
         for loser in ranked[-quarter:]:
             winner = ranked[int(self.rng.integers(quarter))]
@@ -129,11 +129,11 @@ class Population:
 
 
 def train(agent: parl.Agent, settings: Settings, run: training.Run) -> Population:
-    """Train all rounds that the run has not got yet, and return the population; the agent becomes its best member."""
+    """Train the remaining rounds and return the population; the agent becomes its best member."""
     backend = settings.backend or backends.current().name
     size, rounds, steps = (4, 2, 512) if settings.smoke else (settings.members, settings.rounds, settings.steps)
     population = Population(size, np.random.default_rng(settings.seed))
-    checkpoints = training.Checkpoints(run)  # one at the end of each round
+    checkpoints = training.Checkpoints(run)  # one checkpoint at the end of each round
     saved = checkpoints.keep(LoopParts(agent, others={"population": population}))
     with training.choose_actors(settings.actors, settings.address) as actors:
         count = min(max(settings.actors, 1), size)
@@ -172,7 +172,7 @@ def plot(population: Population, steps: int, path: Path) -> None:
 def main(settings: Settings) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # networks this small are slower on several threads
     if settings.members < 4:
-        raise SystemExit(f"--members must be at least 4, of which a quarter is one, got {settings.members}")
+        raise SystemExit(f"--members must be at least 4, so that a quarter is one member, got {settings.members}")
     if settings.backend:
         parl.set_backend(settings.backend)
     with training.open_run("population", settings) as run:

@@ -41,7 +41,7 @@ def train(agent: parl.Agent, envs: Any, env: training.StandardEnv, run: training
         evaluate_every, episodes = envs.num_envs * loop.n_steps, 1
         loop = loop.with_total_steps(2 * evaluate_every)
     make, normalization = env.make_to_evaluate, None
-    if recipe.normalize:  # observations and rewards of unit size, in an evaluation observations only
+    if recipe.normalize:  # training normalises observations and rewards, evaluation only observations
         envs = normalization = training.NormalizeVector(envs, gamma=loop.gamma)
 
         def make() -> gymnasium.Env[Any, Any]:

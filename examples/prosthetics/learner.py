@@ -1,4 +1,4 @@
-"""The loop: simulators play episodes, the learner learns from all that was played, and neither waits for the other.
+"""The training loop: simulators play episodes and the learner learns from them, without waiting for each other.
 
     simulators ── episodes ──> replay memory ── batch and masks ──> agent.learn
         ^───── newest weights, a head, target speeds ── tasks <──────────┘
@@ -31,7 +31,7 @@ from parl_core.training.events import Callback, Ended, Episode, MetricMeans
 __all__ = ["LearnerSettings", "train_with_simulators"]
 
 UPDATES_AT_ONCE = 10
-"""Between two looks at what has arrived."""
+"""Interval between two checks for results."""
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,23 @@ class LearnerSettings:
     """Hyper-parameters of the loop; a step is one step of one simulator.
 
     Attributes:
-        total_steps: of all simulators together; the last episode is completed.
-        simulators: actors with one each.
-        heads: of the agent's model.
-        share, masks: of `BootstrapMasks`.
-        noise: standard deviation of what is added to the acting head's actions.
-        learning_starts: steps that are played before the first update.
-        updates_per_step: how many updates are due for each step.
-        batch_size: transitions of one update.
-        memory_size: transitions that are remembered.
-        n_step: rewards that are summed before bootstrapping.
-        max_ahead: updates that may be due before simulators pause: what bounds how far they run ahead of the learner.
-        timeout_s: longest time for one episode, the first one's start included; a simulator that takes longer is ended
-            and replaced. None has no limit.
-        max_failures: how often in a row a simulator may raise, hang or end before the run does, with the last error;
-            ten times as often where its host was lost or it was stopped from outside.
-        report_every: steps between two reports to the callbacks.
-        curriculum: target speeds over the training.
+        total_steps: Number of steps of all simulators together; the last episode is completed.
+        simulators: Number of actors with a simulator each.
+        heads: Number of heads of the agent's model.
+        share, masks: Arguments of `BootstrapMasks`.
+        noise: Standard deviation of the noise on the acting head's actions.
+        learning_starts: Number of steps before the first update.
+        updates_per_step: Number of updates per step.
+        batch_size: Number of transitions per update.
+        memory_size: Number of transitions in the memory.
+        n_step: Number of rewards that are summed before bootstrapping.
+        max_ahead: Number of pending updates above which simulators pause, so that they do not run too far ahead.
+        timeout_s: Maximum time of an episode, including the simulator's start; a slower simulator is replaced. None for
+            no limit.
+        max_failures: Number of consecutive failures of a simulator (errors, timeouts, exits) after which the run ends
+            with the last error; ten times as many if its host was lost or it was stopped from outside.
+        report_every: Number of steps between two reports to the callbacks.
+        curriculum: Target speeds during training.
     """
 
     total_steps: int = 200_000
@@ -80,7 +80,7 @@ class LearnerSettings:
             check_int(name, getattr(self, name))
         for name in ("learning_starts", "max_failures"):
             check_int(name, getattr(self, name), at_least=0)
-        BootstrapMasks(1, self.heads, self.share, self.masks)  # which checks them
+        BootstrapMasks(1, self.heads, self.share, self.masks)  # it checks them
         check_positive("updates_per_step", self.updates_per_step)
         check_non_negative("noise", self.noise)
         if self.timeout_s is not None:
@@ -105,28 +105,28 @@ def train_with_simulators(
     seed: int = 0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Ended:
-    """Train an agent around `BootstrappedDDPG` until the budget is used up or a callback stops it.
+    """Train an agent with `BootstrappedDDPG` until the budget is used up or a callback stops it.
 
     Args:
-        agent: learns.
-        actors: where the simulators live.
-        make_env: makes a simulator there.
-        make_agent: makes an agent with the same model there.
-        settings: hyper-parameters of the loop.
-        evaluator: plays episodes with the agent as it is now; None evaluates never.
-        evaluate_every: steps between evaluations.
-        callbacks: told of every report and evaluation, and once of the end, however it comes.
-        seed: of episodes, heads, masks and batches.
-        clock: seconds from an arbitrary zero.
+        agent: The agent that learns.
+        actors: Actor system of the simulators.
+        make_env: Function that makes a simulator in an actor.
+        make_agent: Function that makes an agent with the same model in an actor.
+        settings: Hyper-parameters of the loop.
+        evaluator: Function that evaluates the present agent; None for no evaluations.
+        evaluate_every: Number of steps between evaluations.
+        callbacks: Called after every report and evaluation, and once at the end, also after an error.
+        seed: Seed of episodes, heads, masks and batches.
+        clock: Function that returns seconds from an arbitrary zero.
 
     Returns:
         how it ended.
 
     Raises:
-        DivergedError: a loss, a reward or an observation is not finite.
-        LostActor: simulators ended or hung more often in a row than `max_failures` allows.
-        KeyboardInterrupt: after the callbacks were told.
-        Exception: what a simulator raised more often than that, or the agent or a callback raised.
+        DivergedError: A loss, a reward or an observation is not finite.
+        LostActor: Simulators ended or hung more often in a row than `max_failures` allows.
+        KeyboardInterrupt: Raised again after the callbacks were called.
+        Exception: A simulator raised it more often than that, or the agent or a callback raised it.
     """
 
     def spawn(_actor: int, _lives: Any) -> ActorHandle:
@@ -169,7 +169,7 @@ def train_with_simulators(
 
 
 class _Dispatcher:
-    """Gives out tasks with the newest weights, and takes in what was played."""
+    """Sends tasks with the newest weights, and collects episodes."""
 
     def __init__(
         self, agent: Any, workers: EnvironmentWorkers, actors: ActorSystem, settings: LearnerSettings, seed: int
@@ -181,10 +181,10 @@ class _Dispatcher:
         self._stored: Any = None
         self._stored_version = -1
         self.version = 0
-        """Updates so far."""
+        """Number of updates so far."""
 
     def send(self, progress: float) -> None:
-        """Let every simulator that has nothing to do play an episode."""
+        """Start an episode on every idle simulator."""
         if self._idle and self._stored_version != self.version:
             self._stored, self._stored_version = self._store(self._agent.get_weights()), self.version
         for simulator in self._idle:
@@ -192,7 +192,7 @@ class _Dispatcher:
         self._idle = []
 
     def arrived(self, *, wait: bool) -> list[Played]:
-        """Return what has been played; wait for at least one answer only where asked to."""
+        """Return finished episodes; wait for at least one result if `wait` is true."""
         found = []
         for call, answer, failed in self._workers.arrivals(None if wait else 0.0):
             self._idle.append(call.group)
@@ -209,7 +209,7 @@ class _Dispatcher:
 
 
 class _Experience:
-    """The fragments played so far, and the updates due for them."""
+    """The fragments so far, and the number of updates due for them."""
 
     def __init__(self, settings: LearnerSettings, seed: int) -> None:
         self._settings, self._seed = settings, seed
@@ -218,7 +218,7 @@ class _Experience:
         self.due = 0.0
 
     def add(self, played: Played, gamma: float) -> None:
-        """Remember an episode, whose rewards are discounted with `gamma`."""
+        """Add an episode, whose rewards are discounted with `gamma`."""
         check_rewards(played.reward, f"of episode {played.task.number}")
         check_observations(played.obs, f"in episode {played.task.number}")
         if self._memory is None:
@@ -230,7 +230,7 @@ class _Experience:
             self.due += len(played) * self._settings.updates_per_step
 
     def learn(self, agent: Any) -> Any:
-        """Make one of the updates that are due."""
+        """Make one of the pending updates."""
         self.due -= 1.0
         batch = self._memory.sample(self._settings.batch_size)
         mask = None if self._masks is None else self._masks.of(batch.index)
@@ -254,7 +254,7 @@ def _summary(
     settings: LearnerSettings,
     step: int,
 ) -> tuple[list[Episode], dict[str, float], dict[str, float]]:
-    """Episodes, schedules and metrics of a report."""
+    """Return episodes, schedules and metrics of a report."""
     speeds = settings.curriculum.at(min(step / settings.total_steps, 1.0))
     so_far = metrics.take(dropped=0, lost=workers.lost_count, failed=workers.failed_count)
     if episodes:

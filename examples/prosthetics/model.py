@@ -1,4 +1,4 @@
-"""Actors and critics with several heads on shared features; written once for both backends."""
+"""Actors and critics with several heads on shared features, for both backends."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ class Critic(parl.Model):
 class MultiHead(parl.Model):
     """`policy(obs)`: `[batch, heads, act_dim]`; `value(obs, action)`: `[batch, heads]`.
 
-    The action comes in after the features, as in Lillicrap et al. 2015, section 7, so that the heads can share them.
+    The action enters after the features, as in Lillicrap et al. 2015, section 7, so that the heads can share them.
 
     Args:
-        heads: pairs of actor and critic.
-        act_dim: numbers in an action.
-        size: of the shared layers; a head's own layer in the critic has half of it.
+        heads: Number of pairs of actor and critic.
+        act_dim: Number of dimensions of an action.
+        size: Size of the shared layers; each head's own layer in the critic has half of it.
     """
 
     def __init__(self, heads: int, act_dim: int, size: int) -> None:

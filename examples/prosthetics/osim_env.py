@@ -1,9 +1,9 @@
 """The simulator of the NeurIPS 2018 challenge AI for Prosthetics (osim-rl) as a Gymnasium environment.
 
-    reset(options={"speeds": (low, high)})    targets of ours, straight ahead: training, with its curriculum
-    reset()                                   the simulator's own targets: what the challenge scored
+    reset(options={"speeds": (low, high)})    our targets, straight ahead, with the curriculum of training
+    reset()                                   the simulator's own targets, which the challenge scores
 
-osim-rl and OpenSim are not among this project's requirements: see the README for how to get them.
+osim-rl and OpenSim are not requirements of this project; the README describes their installation.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,16 +23,16 @@ __all__ = ["OsimProsthetics", "Shaping", "open_simulator"]
 FALLEN_BELOW_M = 0.6
 """Height of the pelvis under which the challenge ends an episode."""
 ROUND_ONE_TARGET = np.array([3.0, 0.0, 0.0])
-"""The target of difficulty 0, which its observations do not contain."""
+"""Target of difficulty 0, which its observations do not contain."""
 PER_STEP = 10.0
 """The challenge's reward for not falling, by which rewards are divided here."""
 
 
 def open_simulator() -> Any:
-    """osim-rl's environment of the second round, without its window.
+    """Return osim-rl's environment of the second round, without its window.
 
     Raises:
-        ImportError: osim-rl or OpenSim is not installed; the message says how to get them.
+        ImportError: osim-rl or OpenSim is not installed; the message describes the installation.
     """
     try:
         from osim.env import ProstheticsEnv
@@ -47,11 +47,11 @@ def open_simulator() -> Any:
 
 @dataclass(frozen=True)
 class Shaping:
-    """Weights of penalties that the challenge's reward does not have; 0 leaves one out.
+    """Weights of penalties that the challenge's reward does not have; 0 disables a penalty.
 
     Attributes:
-        lean: for each metre that the head is further than 0.3 m ahead of, behind or beside the pelvis.
-        crossing: for each metre that the left foot is to the right of the right one.
+        lean: Penalty per metre by which the head is more than 0.3 m ahead of, behind or beside the pelvis.
+        crossing: Penalty per metre by which the left foot is to the right of the right one.
     """
 
     lean: float = 0.5
@@ -62,7 +62,7 @@ class Shaping:
         check_non_negative("crossing", self.crossing)
 
     def penalty(self, description: Mapping[str, Any]) -> float:
-        """Of one state, at least 0."""
+        """Return the penalty of a state, at least 0."""
         places = {name: np.asarray(place, np.float64) for name, place in description["body_pos"].items()}
         leaning = max(0.0, float(np.hypot(*(places["head"] - places["pelvis"])[[0, 2]])) - 0.3)
         right = next((places[name] for name in ("pros_foot_r", "toes_r") if name in places), None)
@@ -71,23 +71,24 @@ class Shaping:
 
 
 class OsimProsthetics(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """A muscle model with a prosthetic leg that is asked for a velocity which changes.
+    """A muscle model with a prosthetic leg and a changing target velocity.
 
-    The reward is the challenge's, mean over the frames of a step, divided by 10 (so 1 at most), less the penalties of
-    `Shaping`. With targets of the simulator's own it is the number that the simulator returns; with ours the same
-    formula: 10 - (vx - target)**2 - vz**2 - 0.001 * sum(activation**2). `info["score"]` is the challenge's own of the
-    step's frames, neither divided nor shaped.
+    The reward is the challenge's, averaged over the frames of a step and divided by 10 (so at most 1), less the
+    penalties of `Shaping`. With the simulator's own targets it is the number that the simulator returns, with ours the
+    same formula: 10 - (vx - target)**2 - vz**2 - 0.001 * sum(activation**2). `info["score"]` is the challenge's reward
+    of the step's frames, neither divided nor shaped.
 
-    An episode ends when the pelvis is below 0.6 m, and is cut where the simulator says so otherwise (its time limit).
+    An episode terminates when the pelvis is below 0.6 m, and is truncated when the simulator ends it otherwise (its
+    time limit).
 
     Args:
-        make: opens the simulator.
-        frame_skip: frames (0.01 s each) with the same muscle excitations.
-        mean_steps: how long a target of ours stays, on average, in steps of this environment.
-        shaping: penalties.
+        make: Function that opens the simulator.
+        frame_skip: Number of frames (0.01 s each) with the same muscle excitations.
+        mean_steps: Mean duration of our targets, in steps of this environment.
+        shaping: Weights of the penalties.
 
     Raises:
-        ImportError: the simulator is not installed.
+        ImportError: The simulator is not installed.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class OsimProsthetics(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         super().reset(seed=seed)
         asked = (options or {}).get("speeds")
         self._own = None if asked is None else TargetSpeed(Speeds(*asked), self._mean_steps, self.np_random)
-        # The simulator takes 0 for no seed.
+        # The simulator interprets 0 as no seed.
         self._description = self._simulator.reset(project=False, seed=1 + int(self.np_random.integers(2**31 - 1)))
         return self._vector(self._description, self._target()), {}
 

@@ -2,8 +2,9 @@
 
     {"body_pos": {"head": [x, y, z], ...}, "muscles": {"abd_r": {"activation": a, ...}, ...}, ...}  ──>  float32 [size]
 
-Where the model stands on the ground does not matter, so places are taken from the pelvis, and its own x and z are left
-out. Numbers are scaled to the size of 1 by fixed factors. Markers say nothing that bodies do not.
+Positions are relative to the pelvis, whose own x and z are left out, because the position on the ground does not
+matter. Numbers are scaled to about 1 by fixed factors. Markers are left out, because bodies contain the same
+information.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,40 +32,40 @@ _GROUPS: Mapping[str, float] = {
 _MUSCLE: Mapping[str, float] = {"activation": 1.0, "fiber_length": 5.0, "fiber_velocity": 1.0, "fiber_force": 0.0005}
 _MASS_CENTER: Mapping[str, float] = {"mass_center_pos": 1.0, "mass_center_vel": 0.2, "mass_center_acc": 0.002}
 _LIMIT = 10.0
-"""Scaled numbers are kept below: contacts and accelerations have peaks."""
+"""Limit of scaled numbers, because contacts and accelerations have peaks."""
 
 # Coordinates of the joint between ground and pelvis: angles, then x, y, z; in the planar model an angle, then x, y.
 _PLACE_OF_PELVIS = {6: (3, 5), 3: (1,)}
 
 
 class ObservationVector:
-    """Turns descriptions into vectors; the first one decides which numbers there are.
+    """Converts descriptions into vectors; the first description determines their entries.
 
     Args:
-        description: as `ProstheticsEnv.reset(project=False)` returns it.
+        description: A state as returned by `ProstheticsEnv.reset(project=False)`.
 
     Raises:
-        KeyError: a group that all models have is missing.
+        KeyError: A group that all models have is missing.
     """
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.names: tuple[str, ...] = tuple(name for name, _ in _numbers(description))
-        """The name of each number, such as `body_pos/head/1`; the target comes behind them."""
+        """Name of each entry, such as `body_pos/head/1`; the target follows them."""
 
     @property
     def size(self) -> int:
-        """Length of the vector, with x and z of the target velocity and of how far the pelvis is from it."""
+        """The length of the vector, including x and z of the target velocity and of the difference to it."""
         return len(self.names) + 4
 
     def __call__(self, description: Mapping[str, Any], target: NDArray[np.float64]) -> NDArray[np.float32]:
-        """The vector `[size]`.
+        """Return the vector `[size]`.
 
         Args:
-            description: a state.
-            target: velocity `[3]` that is asked for, in metres per second.
+            description: A state.
+            target: Target velocity `[3]` in metres per second.
 
         Raises:
-            ValueError: a number is missing, new or not finite.
+            ValueError: A number is missing, new or not finite.
         """
         found = dict(_numbers(description))
         if tuple(found) != self.names:
@@ -83,19 +84,19 @@ class ObservationVector:
 
 
 def pelvis_velocity(description: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Velocity of the pelvis `[3]` in metres per second; x is ahead, y up."""
+    """Return the velocity of the pelvis `[3]` in metres per second; x is ahead, y up."""
     return np.asarray(description["body_vel"][_PELVIS], np.float64)
 
 
 def _numbers(description: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Names and scaled numbers, in an order that does not depend on the dictionaries'."""
+    """Return names and scaled numbers, in an order that does not depend on that of the dictionaries."""
     origin = np.asarray(description["body_pos"][_PELVIS], np.float64)
     for group, scale in _GROUPS.items():
         for name, parts in sorted(description[group].items()):
             values = np.asarray(parts, np.float64)
             skipped: tuple[int, ...] = ()
             if group == "body_pos" and name == _PELVIS:
-                skipped = (0, 2)  # all that is left is the height
+                skipped = (0, 2)  # only the height remains
             elif group == "body_pos":
                 values = values - origin
             elif group == "joint_pos" and name == "ground_pelvis":

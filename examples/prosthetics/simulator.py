@@ -1,9 +1,9 @@
-"""The content of an actor: a simulator, and a copy of the agent that plays whole episodes in it.
+"""The object in an actor: a simulator, and a copy of the agent that plays whole episodes in it.
 
     learner ── play(task, version, weights) ──> Simulator ── Played: one episode's transitions ──> learner
 
-An ordinary class: in this process, in another one or on another machine it plays the same episode for the same task and
-weights. After an error of the simulator it is made anew.
+It plays the same episode for the same task and weights in this process, in another one or on another machine. After an
+error, the simulator is made again.
 """
 
 import time
@@ -22,14 +22,14 @@ __all__ = ["Played", "Simulator", "Task"]
 
 
 class Task(NamedTuple):
-    """One episode that is to be played."""
+    """A request for one episode."""
 
     number: int
     seed: int
     head: int
     """The index of the head that acts."""
     noise: float
-    """Standard deviation of what is added to actions."""
+    """Standard deviation of the noise on actions."""
     speeds: Speeds
 
 
@@ -38,14 +38,14 @@ class Played:
     """One episode.
 
     Attributes:
-        task: which.
-        version: updates that the weights had seen.
-        obs: float32 `[steps + 1, obs_dim]`, the last one included.
+        task: Its task.
+        version: Number of updates of the weights.
+        obs: float32 `[steps + 1, obs_dim]`, including the last observation.
         action: float32 `[steps, act_dim]`, in [-1, 1].
         reward: float32 `[steps]`.
-        terminated: it ended for good; else it was cut by a time limit.
-        speed_error: mean of |speed - target|, in metres per second.
-        seconds: where the actor's time went.
+        terminated: True if it terminated, False if it was truncated by a time limit.
+        speed_error: Mean of |speed - target|, in metres per second.
+        seconds: The actor's time by activity.
     """
 
     task: Task
@@ -65,9 +65,9 @@ class Simulator:
     """One simulator.
 
     Args:
-        make_env: makes it; its `reset` takes `options={"speeds": (low, high)}`, `info` of a step has `speed` and
-            `target_speed`, and its episodes end.
-        make_agent: makes the agent; both are called with the first episode.
+        make_env: Function that makes the environment; its `reset` takes `options={"speeds": (low, high)}`, `info` of a
+            step has `speed` and `target_speed`, and its episodes end.
+        make_agent: Function that makes the agent; both are called for the first episode.
     """
 
     def __init__(self, make_env: Callable[[], Any], make_agent: Callable[[], Any]) -> None:
@@ -77,7 +77,7 @@ class Simulator:
         self._idle_since = time.perf_counter()
 
     def play(self, task: Task, version: int, weights: Mapping[str, NDArray[Any]]) -> Played:
-        """Play one episode with these weights, which have seen `version` updates."""
+        """Play one episode with these weights, which result from `version` updates."""
         began = time.perf_counter()
         if self._agent is None:
             self._agent = self._make_agent()

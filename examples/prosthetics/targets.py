@@ -1,7 +1,7 @@
-"""Target speeds that change in the middle of an episode, and the curriculum that they follow during training.
+"""Target speeds that change during an episode, and their curriculum.
 
 share of the training   0 ........ fast ................ fast + widen ........ 1
-speeds that are asked   the highest      widening down         all of them
+target speeds           the highest      widening down         all of them
 """
 
 from dataclasses import dataclass
@@ -16,26 +16,26 @@ __all__ = ["SPEEDS", "Curriculum", "Speeds", "TargetSpeed"]
 
 
 class Speeds(NamedTuple):
-    """Target speeds that may be asked for, from `low` to `high`, in metres per second."""
+    """Range of target speeds, in metres per second."""
 
     low: float
     high: float
 
 
 SPEEDS = Speeds(0.5, 2.0)
-"""The target of the walker."""
+"""Target speeds of the walker."""
 
 
 class TargetSpeed:
-    """A target that stays for a random number of steps, and is then drawn anew.
+    """A target that is drawn again after random numbers of steps.
 
     Args:
-        speeds: what is asked for.
-        mean_steps: how long a target stays, on average (exponentially distributed), above 0.
-        rng: draws both.
+        speeds: Range of target speeds.
+        mean_steps: Mean number of steps of a target (exponentially distributed), above 0.
+        rng: Generator of both.
 
     Raises:
-        HyperparameterError: the speeds are out of order, or a number is out of its range.
+        HyperparameterError: The speeds are out of order, or a number is out of its range.
     """
 
     def __init__(self, speeds: Speeds, mean_steps: float, rng: np.random.Generator) -> None:
@@ -46,7 +46,7 @@ class TargetSpeed:
         self._draw()
 
     def step(self) -> float:
-        """Let one step pass, and return the target that holds from now on."""
+        """Advance by one step, and return the present target."""
         self._left -= 1
         if self._left <= 0:
             self._draw()
@@ -59,12 +59,12 @@ class TargetSpeed:
 
 @dataclass(frozen=True)
 class Curriculum:
-    """First as fast as is ever asked for, then ever slower ones too, and at last all.
+    """A curriculum of target speeds: first the highest, then a growing range, and finally all.
 
     Attributes:
-        speeds: what is asked for at last.
-        fast: share of the training with the highest alone.
-        widen: share over which the lowest speed then sinks.
+        speeds: Final range of target speeds.
+        fast: Share of the training with the highest speed only.
+        widen: Share of the training over which the lowest speed then decreases.
     """
 
     speeds: Speeds = SPEEDS
@@ -76,7 +76,7 @@ class Curriculum:
             raise HyperparameterError(f"fast={self.fast} and widen={self.widen} are more than the whole training")
 
     def at(self, progress: float) -> Speeds:
-        """Return the speeds asked for when this share of the training has passed, in [0, 1]."""
+        """Return the range of target speeds after a share of the training, in [0, 1]."""
         low, high = self.speeds
         if progress <= self.fast:
             return Speeds(high, high)

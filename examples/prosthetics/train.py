@@ -66,7 +66,7 @@ def make_env(name: str, max_steps: int) -> Any:
 def make_agent(settings: Settings, act_dim: int) -> Any:
     if settings.backend:
         parl.set_backend(settings.backend)
-    from model import MultiHead  # its base is the backend's
+    from model import MultiHead  # its base class is the backend's
 
     model = MultiHead(settings.heads, act_dim, settings.size)
     algorithm = parl.algorithms.BootstrappedDDPG(
@@ -92,7 +92,7 @@ def loop_settings(settings: Settings) -> LearnerSettings:
 
 
 class SpeedErrors(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Writes down how far the speed of each step was from its target."""
+    """Records the difference between speed and target of each step."""
 
     def __init__(self, env: Any, errors: list[float]) -> None:
         super().__init__(env)
@@ -121,7 +121,7 @@ def main(settings: Settings) -> None:
         env = environment()
         agent_maker = partial(make_agent, settings, env.action_space.shape[0])
         agent = agent_maker()
-        agent.predict(env.observation_space.sample())  # layers take their shapes
+        agent.predict(env.observation_space.sample())  # layers get their shapes
         env.close()
         if settings.restore:
             agent.restore(settings.restore)

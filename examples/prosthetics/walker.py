@@ -1,4 +1,4 @@
-"""The analogue of the challenge that runs everywhere: MuJoCo's Walker2d, asked for a speed that changes."""
+"""A substitute for the challenge that runs everywhere: MuJoCo's Walker2d with a changing target speed."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ __all__ = ["TargetSpeedWalker"]
 
 
 class TargetSpeedWalker(gymnasium.Wrapper[NDArray[np.float32], Any, NDArray[np.float64], Any]):
-    """Walker2d-v5 that is paid for keeping a target speed, 1 a step at most.
+    """Walker2d-v5 with rewards for a target speed, at most 1 per step.
 
         reward = max(0, 1 - |speed - target| / target) - 0.001 * |action|**2
 
-    An action is repeated `frame_skip` times, and the speed is the mean over them. What is observed is Walker2d's vector
-    with the target and the last error, `target - speed`, behind it. An episode ends when the walker falls; there is no
-    time limit.
+    An action is repeated `frame_skip` times, and the speed is the mean over them. The observation is Walker2d's vector,
+    followed by the target and the last error, `target - speed`. An episode ends when the walker falls; there is no time
+    limit.
 
     Args:
-        speeds: default of `reset`.
-        frame_skip: steps of Walker2d (0.008 s each) with the same action.
-        mean_steps: how long a target stays, on average, in steps of this environment.
+        speeds: Default of `reset`.
+        frame_skip: Number of steps of Walker2d (0.008 s each) with the same action.
+        mean_steps: Mean duration of a target, in steps of this environment.
     """
 
     def __init__(self, speeds: Speeds = SPEEDS, frame_skip: int = 4, mean_steps: float = 75.0) -> None:
@@ -32,7 +32,7 @@ class TargetSpeedWalker(gymnasium.Wrapper[NDArray[np.float32], Any, NDArray[np.f
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (space.shape[0] + 2,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; `options={"speeds": (low, high)}` says which target speeds are asked for in it."""
+        """Begin an episode; `options={"speeds": (low, high)}` sets its range of target speeds."""
         obs, info = self.env.reset(seed=seed)
         speeds = Speeds(*(options or {}).get("speeds", self._speeds))
         self._target = TargetSpeed(speeds, self._mean_steps, self.np_random)

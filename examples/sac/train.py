@@ -10,7 +10,7 @@ from parl import training
 # Networks this small are slower on several threads; read by torch and paddle.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-GOALS = {"Pendulum-v1": -150.0}  # of an evaluation; two in a row end the run
+GOALS = {"Pendulum-v1": -150.0}  # return of an evaluation; two consecutive ones end the run
 RECIPE = training.find_recipe("SAC", "Pendulum-v1")
 
 
@@ -67,7 +67,7 @@ def make_agent(act_dim: int, settings: Settings) -> parl.Agent:
 
     rates: dict[str, Any] = {"actor_lr": settings.lr, "critic_lr": settings.lr}
     if settings.oac:
-        delta = 23.53 * act_dim / 17  # the paper's is of Humanoid, which has 17 joints
+        delta = 23.53 * act_dim / 17  # the paper's value is for Humanoid, which has 17 joints
         algorithm: parl.Algorithm = parl.algorithms.OAC(ActorCritic(), gamma=settings.gamma, delta=delta, **rates)
     else:
         algorithm = parl.algorithms.SAC(ActorCritic(), gamma=settings.gamma, **rates)

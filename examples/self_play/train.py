@@ -1,4 +1,4 @@
-"""Self-play with PPO: each generation learns against frozen ones before it, and then plays against all of them."""
+"""Self-play with PPO: each generation learns against frozen predecessors, and then plays against all of them."""
 
 import json
 import math
@@ -53,14 +53,14 @@ def make_agent(name: str, seed: int) -> parl.Agent:
 
 
 def train(agent: parl.Agent, settings: Settings, actors: Any, run: training.Run) -> parl.Agent:
-    """Train all generations that the run has not got yet, and return the last one's agent."""
+    """Train the remaining generations, and return the agent of the last one."""
     make_game, is_matrix = GAMES[settings.game], settings.game == "rps"
     generations = 2 if settings.smoke else settings.generations or (60 if is_matrix else 12)
     steps = 1_024 if settings.smoke else settings.steps or (4_096 if is_matrix else 40_960)
     games = 8 if settings.smoke else settings.games
     loop = training.OnPolicySettings(
         total_steps=steps,
-        n_steps=8 if is_matrix else 64,  # of rps many small updates, so that each generation is a best response
+        n_steps=8 if is_matrix else 64,  # many small updates in rps, so that each generation is a best response
         epochs=4,
         minibatch_size=64 if is_matrix else 256,
         lr=1e-2 if is_matrix else 1e-3,
@@ -70,7 +70,7 @@ def train(agent: parl.Agent, settings: Settings, actors: Any, run: training.Run)
     pool = training.OpponentPool(settings.matchmaking or ("uniform" if is_matrix else "hardest"))
     spaces = spaces_of(settings.game)
     untrained = frozen(agent, *spaces)
-    checkpoints = training.Checkpoints(run)  # one at the end of each generation
+    checkpoints = training.Checkpoints(run)  # one checkpoint at the end of each generation
     saved = checkpoints.keep(LoopParts(agent, others={"pool": pool}))
     table, averages = (list(saved["table"]), list(saved["averages"])) if saved else ([], [])
     if not saved:
@@ -78,7 +78,7 @@ def train(agent: parl.Agent, settings: Settings, actors: Any, run: training.Run)
     share = math.ceil(settings.env_num / max(settings.actors, 1))
     with training.Arena(make_game, actors=actors, workers=max(settings.actors, 1)) as arena:
         for generation in range(len(table) + 1, generations + 1):
-            if is_matrix:  # a best response from scratch: a policy that is sure of one action takes long to leave it
+            if is_matrix:  # a best response from scratch, because a deterministic policy changes slowly
                 agent = make_agent(settings.game, settings.seed)
                 checkpoints.set_agent(agent)
             make = partial(training.AgainstOpponents, make_game, *pool.opponents())

@@ -1,14 +1,14 @@
-"""An exported policy behind HTTP, with numpy and the standard library alone.
+"""An HTTP server for an exported policy, with only numpy and the standard library.
 
     parl export runs/cartpole --out agent.policy
     python serve.py agent.policy --port 8080
     curl -d '{"observation": [0.0, 0.1, 0.0, -0.1]}' localhost:8080/act
 
     POST /act      {"observation": ...}, one or a batch, and "action_mask" where actions are masked -> {"action": ...}
-    GET /health    200 while the server answers in time, else 503: what it serves, how many answers, how fast
+    GET /health    200 while the server answers in time, else 503: policy, number of answers, latency
 
-Requests are answered by threads, which share the one policy; more than `--concurrency` at once wait, and those that
-would wait longer than `--patience` seconds are told to come again (503).
+Threads answer requests with one shared policy; more than `--concurrency` at once wait, and those that would wait longer
+than `--patience` seconds get the status 503.
 """
 
 import argparse
@@ -24,17 +24,17 @@ import numpy as np
 
 from parl_core.policy import Policy, load
 
-MOST_BYTES = 16 * 2**20  # of one request
+MOST_BYTES = 16 * 2**20  # limit of one request
 
 
 class Service:
-    """Answers observations, some at a time, and counts how it goes.
+    """Answers observations, several at a time, and keeps statistics.
 
     Args:
-        policy: the policy, which threads share.
-        name: of its file.
-        concurrency: how many requests compute at once.
-        patience: seconds that a request waits for its turn.
+        policy: The policy, which threads share.
+        name: Name of its file.
+        concurrency: Maximum number of maximum number of requests that compute at once.
+        patience: Maximum maximum seconds that a request waits for its turn.
     """
 
     def __init__(self, policy: Policy, name: str, concurrency: int, patience: float) -> None:
@@ -50,7 +50,7 @@ class Service:
         if not isinstance(request, dict) or "observation" not in request:
             return self._told(400, 'send {"observation": ...}')
         if not self._slots.acquire(timeout=self._patience):
-            return self._told(503, "too many requests at once: come again")
+            return self._told(503, "too many requests at once: try again later")
         began = time.perf_counter()
         try:
             action = self._policy(request["observation"], action_mask=request.get("action_mask"))
@@ -64,7 +64,7 @@ class Service:
         return 200, {"action": _plain(action)}
 
     def health(self) -> tuple[int, dict[str, Any]]:
-        """Return the status and what the health page shows; 503 while no slot gets free in time."""
+        """Return the status and the data of the health page; 503 while no slot becomes free in time."""
         is_free = self._slots.acquire(timeout=self._patience)
         if is_free:
             self._slots.release()
@@ -93,7 +93,7 @@ class Service:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection; the service hangs on the server."""
+    """One connection; the service is an attribute of the server."""
 
     protocol_version = "HTTP/1.1"  # connections stay open from one request to the next
     disable_nagle_algorithm = True
@@ -101,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
     server: "Server"
 
     def do_GET(self) -> None:
-        """Show the health page."""
+        """Send the health page."""
         if self.path == "/health":
             self._answer(*self.server.service.health())
         else:
@@ -114,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
         except ValueError:
             length = -1
         if not 0 <= length <= MOST_BYTES:
-            self.close_connection = True  # what follows is not read
+            self.close_connection = True  # the rest of the connection is not read
             self._answer(413, {"error": f"a request has a Content-Length, of at most {MOST_BYTES} bytes"})
             return
         body = self.rfile.read(length)
@@ -123,13 +123,13 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             request = json.loads(body)
-        except (ValueError, RecursionError) as error:  # the latter: nested too deeply
+        except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
             self._answer(400, {"error": f"the body is not JSON: {error}"})
             return
         self._answer(*self.server.service.act(request))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep quiet: the health page counts."""
+        """Do nothing, because the health page has statistics."""
 
     def _answer(self, status: int, answer: dict[str, Any]) -> None:
         body = json.dumps(answer).encode()
@@ -141,11 +141,11 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Answers each connection in a thread of its own.
+    """Answers each connection in a separate thread.
 
     Args:
-        address: host and port; port 0 is any free one.
-        service: what answers.
+        address: Host and port; port 0 for any free one.
+        service: The service that answers.
     """
 
     daemon_threads = True
@@ -168,10 +168,10 @@ def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("policy", help="file of `parl export --to numpy`")
-    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0: every interface; put it behind a proxy then")
-    parser.add_argument("--port", type=int, default=8080, help="0: any free one, which is printed")
-    parser.add_argument("--concurrency", type=int, default=8, help="requests that compute at once")
-    parser.add_argument("--patience", type=float, default=1.0, help="seconds that a request waits for its turn")
+    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for every interface, behind a proxy")
+    parser.add_argument("--port", type=int, default=8080, help="0 for any free port, which is printed")
+    parser.add_argument("--concurrency", type=int, default=8, help="maximum number of requests that compute at once")
+    parser.add_argument("--patience", type=float, default=1.0, help="maximum seconds that a request waits for its turn")
     given = parser.parse_args()
     service = Service(load(given.policy), given.policy, given.concurrency, given.patience)
     with Server((given.host, given.port), service) as server:

@@ -10,7 +10,7 @@ from parl import training
 # Networks this small are slower on several threads; read by torch and paddle.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-GOALS = {"Pendulum-v1": -150.0}  # of an evaluation; two in a row end the run
+GOALS = {"Pendulum-v1": -150.0}  # return of an evaluation; two consecutive ones end the run
 RECIPE = training.find_recipe("TD3", "Pendulum-v1")
 
 

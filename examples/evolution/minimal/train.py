@@ -27,12 +27,12 @@ class Predictor(Protocol):
 
 
 def network() -> Any:
-    """The code that belongs to the weights in the model directory."""
+    """Return the network, whose code the model directory does not contain."""
     return mlp([4, 20, 2], activation="linear")
 
 
 def evaluate(env: gymnasium.Env, agent: Predictor, seed: int) -> float:
-    """The return of one episode."""
+    """Return the return of one episode."""
     obs, _ = env.reset(seed=seed)
     total, done = 0.0, False
     while not done:
@@ -60,10 +60,10 @@ def train(config: Config, model_dir: Path, epochs: int) -> list[float]:
         for epoch in range(epochs):
             for sampling_agent, info in zip(sampling_agents, sampling_infos, strict=True):
                 sampling_agent.add_noise(info)
-            # Both halves of a mirrored pair start their episodes alike, so that only the noise tells them apart.
+            # Both halves of a mirrored pair start their episodes in the same state, so that only the noise differs.
             seeds = [1000 * epoch + i // 2 for i in range(AGENTS)]
             rewards = list(pool.map(evaluate, envs, sampling_agents, seeds))
-            agent.update(sampling_infos, rewards)  # the sampling agents take the new parameters by themselves
+            agent.update(sampling_infos, rewards)  # the sampling agents load the new parameters themselves
             reward = evaluate(envs[0], agent, seed=10**6 + epoch)
             rewards_of_epochs.append(reward)
             print(f"Epoch:{epoch} Reward: {reward:.0f}")
@@ -73,8 +73,8 @@ def train(config: Config, model_dir: Path, epochs: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Evolution on CartPole, the minimal example of the PARL 1.x manual.")
     parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--keys", choices=["secrets", "counter"], default="secrets", help="counter: repeatable runs")
-    parser.add_argument("--seed", type=int, default=0, help="of the network's first weights")
+    parser.add_argument("--keys", choices=["secrets", "counter"], default="secrets", help="counter: reproducible runs")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the network's initial weights")
     arguments = parser.parse_args()
 
     settings = Config.load(HERE / "config.prototxt")

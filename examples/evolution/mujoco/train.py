@@ -3,7 +3,7 @@
     pip install "parl-evokit[remote]" "gymnasium[mujoco]" matplotlib tqdm
     python train.py                                    Swimmer-v5 on this machine's cores
     python train.py --env HalfCheetah-v5 --address 10.0.0.1:8010 --workers 64      on a cluster (see `xparl`)
-    python train.py --smoke                            a minute's check that everything works
+    python train.py --smoke                            a one-minute check that everything works
 
 Writes curve.csv, curve.png and the model with its observation statistics into --out.
 """
@@ -30,7 +30,7 @@ def settings(std: float, learning_rate: float) -> dict[str, Any]:
 
 
 class Episodes:
-    """Evaluates an agent by the return of one episode; each worker's copy makes an environment of its own."""
+    """Evaluates an agent by the return of one episode; each worker's copy makes its own environment."""
 
     def __init__(self, env_id: str, max_steps: int | None = None) -> None:
         self.env_id = env_id
@@ -52,7 +52,7 @@ class Episodes:
 
 
 def network(env_id: str, hidden: int, seed: int) -> tuple[Any, int]:
-    """A network from observations to actions, and the length of an observation."""
+    """Return a network from observations to actions, and the length of an observation."""
     env: Any = gymnasium.make(env_id)
     inputs, outputs = env.observation_space.shape[0], env.action_space.shape[0]
     env.close()
@@ -61,7 +61,7 @@ def network(env_id: str, hidden: int, seed: int) -> tuple[Any, int]:
 
 
 def train(arguments: argparse.Namespace, pool: Pool) -> tuple[ESAgent, ObservationStatistics, list[list[float]]]:
-    """The loop: sample, update, and now and then a look at the model without noise."""
+    """Run the loop: sample, update, and evaluate the model without noise from time to time."""
     model, inputs = network(arguments.env, arguments.hidden, arguments.seed)
     agent = ESAgent(settings(arguments.std, arguments.learning_rate), model)
     seen = ObservationStatistics(inputs)
@@ -79,7 +79,7 @@ def train(arguments: argparse.Namespace, pool: Pool) -> tuple[ESAgent, Observati
 
 
 def draw(curve: list[list[float]], title: str, path: Path) -> None:
-    """The returns over environment steps."""
+    """Draw the returns over environment steps."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -99,20 +99,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="OpenAI-ES on a MuJoCo task with remote actors.")
     parser.add_argument("--env", default="Swimmer-v5", help="a Gymnasium task with continuous actions")
     parser.add_argument("--pool", choices=["remote", "processes"], default="remote", help="where samples are evaluated")
-    parser.add_argument("--workers", type=int, help="how many; default: one a core, or what the cluster has")
-    parser.add_argument("--address", help="of a cluster; default: this machine")
+    parser.add_argument("--workers", type=int, help="workers; default: one per core, or all CPUs of the cluster")
+    parser.add_argument("--address", help="address of a cluster; default: this machine")
     parser.add_argument("--rounds", type=int, default=400)
-    parser.add_argument("--population", type=int, default=8, help="samples a round")
+    parser.add_argument("--population", type=int, default=8, help="samples per round")
     parser.add_argument("--hidden", type=int, default=0, help="units of a hidden layer; 0: a linear policy")
     parser.add_argument("--std", type=float, default=0.1, help="standard deviation of the noise")
     parser.add_argument("--learning-rate", type=float, default=0.05, help="of Adam")
-    parser.add_argument("--max-steps", type=int, help="of an episode; default: the task's own")
-    parser.add_argument("--every", type=int, default=10, help="rounds between two looks at the model without noise")
-    parser.add_argument("--seed", type=int, default=0, help="of the network's first weights")
+    parser.add_argument("--max-steps", type=int, help="maximum steps of an episode; default: the task's own")
+    parser.add_argument("--every", type=int, default=10, help="rounds between evaluations of the model without noise")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the network's initial weights")
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--smoke", action="store_true", help="two short rounds, to see that everything works")
     arguments = parser.parse_args()
-    if (arguments.out / "model").exists():  # it would be replaced, or after all the rounds refused
+    if (arguments.out / "model").exists():  # the model would be overwritten, or rejected after all rounds
         parser.error(f"{arguments.out} has a model already: give another folder with --out, or remove it")
     if arguments.smoke:
         arguments.rounds, arguments.population, arguments.max_steps, arguments.every = 2, 6, 30, 1

@@ -1,4 +1,4 @@
-"""Write the first model of the warehouse: the manual's network of 4 inputs, 20 hidden units and 2 probabilities.
+"""Write the initial model of the warehouse: the manual's network of 4 inputs, 20 hidden units and 2 probabilities.
 
 python make_model.py ./model_warehouse/model_dir_0
 """

@@ -1,8 +1,8 @@
-"""The model that ranks: a score for each item from what is known of the visitor and of the item.
+"""The ranking model: a score for each item from features of the visitor and of the item.
 
     score(item) = visitor · W · item + b · item
 
-The code is here, in one place for service and offline job; the weights are in the model directory.
+Service and offline job share this code; the weights are in the model directory.
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ VISITOR_FEATURES, ITEM_FEATURES = 4, 6
 
 
 def scores(arrays: Mapping[str, np.ndarray], request: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Scores `[n]` for a visitor `[4]` and items `[n, 6]`."""
+    """Return scores `[n]` for a visitor `[4]` and items `[n, 6]`."""
     visitor, items = request
     result: np.ndarray = items @ (visitor @ arrays["w"] + arrays["b"])
     return result
 
 
 def model() -> tuple[dict[str, np.ndarray], Any]:
-    """Return what `ESAgent` and the `evokit` command take: first weights, and the function of them."""
+    """Return the model for `ESAgent` and the `evokit` command: initial weights, and the function of them."""
     shapes = {"w": (VISITOR_FEATURES, ITEM_FEATURES), "b": (ITEM_FEATURES,)}
     return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, scores
 
 
 def catalogue(seed: int = 7, n: int = 40) -> np.ndarray:
-    """The items that can be ranked: features `[n, 6]`."""
+    """Return the features `[n, 6]` of the items."""
     return np.random.default_rng(seed).normal(size=(n, ITEM_FEATURES)).astype(np.float32)

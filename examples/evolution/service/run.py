@@ -5,7 +5,7 @@
     python run.py --smoke          a few hundred visits, to see that everything works
     python run.py --place shop     the same, and log, warehouse and configuration stay in a new folder
 
-The service and the offline job are processes of their own, as in a real place; they share a log and a warehouse.
+Service and offline job are separate processes, as in production; they share a log and a warehouse.
 """
 
 import argparse
@@ -26,15 +26,15 @@ HERE = Path(__file__).parent
 
 
 def start(program: str, folder: Path, *options: str) -> subprocess.Popen[str]:
-    """One of the programs beside this file, in a folder with the configuration."""
+    """Start one of the programs beside this file, in a folder with the configuration."""
     command = [sys.executable, "-u", str(HERE / program), "--log", "log", *options]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
 
 
 def run(visits: int, models: int, every: float, folder: Path, block: int) -> list[tuple[int, float, int]]:
-    """Let visitors come: so many, and more of them until they have seen so many models (for a minute at most).
+    """Simulate a number of visits, and more until the visitors have seen a number of models (for a minute at most).
 
-    Returns, for each block of visits, its last number, clicks a visit, and the newest model seen.
+    Returns, for each block of visits, the number of its last visit, the clicks per visit, and the newest model seen.
     """
     (folder / "config.prototxt").write_text((HERE / "config.prototxt").read_text())
     rows, clicks, newest = [], 0, 0
@@ -69,7 +69,7 @@ def run(visits: int, models: int, every: float, folder: Path, block: int) -> lis
 
 
 def draw(rows: list[tuple[int, float, int]], path: Path) -> None:
-    """Clicks a visit over visits."""
+    """Draw clicks per visit over visits."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -87,10 +87,10 @@ def draw(rows: list[tuple[int, float, int]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="A ranking service that learns from delayed clicks while it serves.")
     parser.add_argument("--visits", type=int, default=12000)
-    parser.add_argument("--models", type=int, default=0, help="go on until visitors have seen so many new models")
+    parser.add_argument("--models", type=int, default=0, help="continue until visitors have seen so many new models")
     parser.add_argument("--every", type=float, default=0.5, help="seconds between two updates")
     parser.add_argument("--out", type=Path, default=Path("out"))
-    parser.add_argument("--place", type=Path, help="a new folder that log and warehouse stay in")
+    parser.add_argument("--place", type=Path, help="a new folder in which log and warehouse are kept")
     parser.add_argument("--smoke", action="store_true", help="a few hundred visits only")
     arguments = parser.parse_args()
     if arguments.place is not None and arguments.place.exists():

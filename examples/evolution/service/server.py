@@ -1,4 +1,4 @@
-"""The service: ranks items with a perturbed model, logs which noise it had, and logs what visitors tell it later.
+"""The service: ranks items with a perturbed model, and logs the key of its noise and the visitors' later feedback.
 
     evokit secret new secret
     python server.py --config config.prototxt --log log --secret secret --port 8080
@@ -7,10 +7,10 @@
                     -> {"items": [the best first], "sample": "…", "model": 3}
     POST /feedback  {"sample": "…", "clicks": 2}     when the visitor leaves, maybe minutes later, maybe to another host
     GET  /status    -> {"model": 3, "parameters": 30}
-    GET  /refused   -> {"forged": 1}                 how many tokens were refused, by reason
+    GET  /refused   -> {"forged": 1} numbers of rejected tokens, by reason
 
-The answer to /rank carries the sample's token, 56 characters, so the service keeps nothing about its visitors; and
-because nobody else can make tokens, only the clicks of its own visitors count, once each.
+The answer to /rank contains the sample's token of 56 characters, so the service stores nothing about its visitors. Only
+the service can make tokens, so only the clicks of its own visitors count, once each.
 """
 
 import argparse
@@ -30,7 +30,7 @@ LARGEST_FEATURE = 1000.0
 
 
 class Desk(threading.local):
-    """A thread's own part of the server: a clone of the agent, and a segment of the log."""
+    """The state of one thread of the server: a clone of the agent, and a segment of the log."""
 
     def __init__(self, agent: AsyncESAgent, log: Path, tokens: Tokens) -> None:
         self.clone: SamplingAgent = agent.clone()
@@ -38,7 +38,7 @@ class Desk(threading.local):
 
 
 def application(agent: AsyncESAgent, log: Path, tokens: Tokens | None = None) -> flask.Flask:
-    """The service as a WSGI application; without tokens it has a secret that no other process knows."""
+    """Return the service as a WSGI application; without `tokens` it makes a secret that no other process knows."""
     tokens = tokens or Tokens([secrets.token_bytes(32)])
     app, desk, items = flask.Flask(__name__), Desk(agent, log, tokens), catalogue()
 
@@ -85,11 +85,11 @@ def application(agent: AsyncESAgent, log: Path, tokens: Tokens | None = None) ->
 
 
 def keep_up(agent: AsyncESAgent, stop: threading.Event) -> None:
-    """Take up new models as they appear in the warehouse; requests under way keep theirs."""
+    """Load new models as they appear in the warehouse; requests in progress keep theirs."""
     while not stop.wait(LOOK_FOR_NEW_MODELS_S):
         try:
             agent.refresh()
-        except EvolutionError as error:  # a damaged directory: continue with the model that is online
+        except EvolutionError as error:  # a damaged directory: continue with the present model
             print(f"no new model: {error}", flush=True)
 
 

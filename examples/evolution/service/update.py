@@ -1,9 +1,9 @@
-"""The offline job: every now and then, update the model from what is new in the log.
+"""The offline job: updates the model periodically from new records of the log.
 
     python update.py --config config.prototxt --log log --every 5        for ever
     python update.py --config config.prototxt --log log --once           from cron
 
-Killing it at any moment is safe: model, solver, and what has been read of the log change together or not at all.
+It may be killed at any moment: model, solver and the position in the log change together or not at all.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from parl_evokit import AsyncESAgent, LogError, NothingToUpdate
 
 
 def update(agent: AsyncESAgent, log: Path) -> bool:
-    """One update; whether there was enough for it."""
+    """Update once, and return whether there were enough samples."""
     try:
         report, _ = agent.update_from_log(log)
-    except (NothingToUpdate, LogError) as error:  # too few samples so far, or no log yet
+    except (NothingToUpdate, LogError) as error:  # too few samples, or no log yet
         print(f"not yet: {error}", flush=True)
         return False
     stale = sum(report.stale.values())
@@ -36,8 +36,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Updates the model of the service from its log.")
     parser.add_argument("--config", default="config.prototxt")
     parser.add_argument("--log", type=Path, default=Path("log"))
-    parser.add_argument("--every", type=float, default=5.0, help="seconds between two looks")
-    parser.add_argument("--once", action="store_true", help="one look, then end")
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between two attempts to update")
+    parser.add_argument("--once", action="store_true", help="try once, then exit")
     arguments = parser.parse_args()
 
     agent = AsyncESAgent(model(), arguments.config, logs=[arguments.log])

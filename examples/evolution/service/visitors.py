@@ -1,6 +1,6 @@
-"""A simulated population: visitors ask for a ranking, look at its head, and tell later what they clicked, or never do.
+"""A simulated population: visitors request a ranking, look at its head, and report their clicks later or never.
 
-What they like is a secret of this file: the service sees clicks only.
+Their preferences are known only in this file: the service sees clicks only.
 """
 
 import http.client
@@ -12,17 +12,17 @@ import numpy as np
 from ranking import ITEM_FEATURES, VISITOR_FEATURES, catalogue
 
 SHOWN, CANDIDATES = 5, 12
-ATTENTION = np.array([1.0, 0.8, 0.65, 0.5, 0.4])  # the part of visitors who look as far down as that
-LOST = 0.05  # of the visitors leave without a word
+ATTENTION = np.array([1.0, 0.8, 0.65, 0.5, 0.4])  # share of visitors who look at each position
+LOST = 0.05  # share of visitors without feedback
 
 
 class Population:
-    """Visitors of one service, one after the other; their feedback arrives up to `delay` visits later.
+    """Visitors of one service, one after another; their feedback arrives up to `delay` visits later.
 
     Args:
-        port: Of the service on this machine.
-        seed: Of who comes and what they click.
-        delay: Feedback comes back after 0 to this many further visits.
+        port: Port of the service on this machine.
+        seed: Seed of visitors and clicks.
+        delay: Maximum number of visits before feedback arrives.
     """
 
     def __init__(self, port: int, seed: int = 0, delay: int = 200) -> None:
@@ -37,7 +37,7 @@ class Population:
         self._visits = 0
 
     def visit(self) -> tuple[int, int]:
-        """One visitor comes; returns the clicks and the model that ranked."""
+        """Simulate one visit, and return the clicks and the model that ranked."""
         visitor = self._random.normal(size=VISITOR_FEATURES)
         candidates = self._random.choice(len(self.items), CANDIDATES, replace=False)
         answer = self.post("/rank", {"visitor": visitor.tolist(), "items": candidates.tolist()})
@@ -60,10 +60,10 @@ class Population:
                 self._on_their_way.append((due, sample, clicks))
 
     def post(self, path: str, body: object) -> Any:
-        """The answer of the service.
+        """Return the answer of the service.
 
         Raises:
-            RuntimeError: It is not content with the request.
+            RuntimeError: The service rejects the request.
         """
         self._connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = self._connection.getresponse()
@@ -73,5 +73,5 @@ class Population:
         return answer
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
