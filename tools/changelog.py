@@ -1,7 +1,7 @@
 """Changelog fragments, collected for the next release of each package.
 
-    python tools/changelog.py              print what each package's next release will say
-    python tools/changelog.py --check      print what is wrong with fragments; exit 1 if anything is
+    python tools/changelog.py              print the changelog of each package's next release
+    python tools/changelog.py --check      print invalid fragments; exit 1 if there are any
 
 A fragment is a file `packages/<package>/changes/<what>.<kind>.md`, whose text becomes one item of the list: `<what>` is
 any name, `<kind>` one of added, changed, deprecated, removed and fixed. `tools/release.py` moves the fragments into
@@ -26,7 +26,7 @@ def kinds() -> list[str]:
 
 
 def problems(package: str, root: Path = ROOT) -> list[str]:
-    """Return what is wrong with the fragments and the changelog of a package in a checkout, one line each."""
+    """Return the errors in the fragments and the changelog of a package in a checkout, one line each."""
     folder = root / "packages" / package
     found = []
     for path in sorted((folder / "changes").glob("*")):
@@ -49,12 +49,13 @@ def build(package: str, version: str, *, draft: bool, root: Path = ROOT) -> str:
 
     Args:
         package: Its folder below `packages`.
-        version: What the section is called.
-        draft: Return the section and change nothing; otherwise write it to `CHANGELOG.md` and remove the fragments.
+        version: Title of the section.
+        draft: True to return the section and change nothing; otherwise it is written to `CHANGELOG.md`, and the
+            fragments are removed.
         root: The checkout.
 
     Raises:
-        RuntimeError: towncrier fails; the message is what it says.
+        RuntimeError: towncrier fails; the message has its output.
     """
     config = root / CONFIG.relative_to(ROOT)
     command = [sys.executable, "-m", "towncrier", "build", "--config", str(config), "--name", package]

@@ -1,11 +1,11 @@
-"""Types of what is not a package: mypy --strict over tools and examples, plain mypy over tests and benchmarks.
+"""Check types outside of packages: mypy --strict for tools and examples, plain mypy for tests and benchmarks.
 
-    python tools/check_types.py [FOLDER ...]    these folders and what is below them; all without any
+    python tools/check_types.py [FOLDER ...]    these folders with their subfolders; default: all
 
-Each folder is a program of its own, whose modules import each other by their bare names (`import tasks`). In a run of
-mypy a name stands for one module: a run takes folders whose modules have different names, with those on its path whose
-modules import each other; the modules of the others are named from the root (`examples.dqn.train`). The packages
-themselves are checked by `hatch run check`.
+Each folder is a program whose modules import each other by their bare names (`import tasks`). In a run of mypy a name
+is one module: a run checks folders whose modules have different names, with those on its path whose modules import each
+other; modules of other folders are named from the root (`examples.dqn.train`). `hatch run check` checks the packages
+themselves.
 """
 
 import ast
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 STRICT = ("tools", "examples")
 PLAIN = ("benchmarks/*", "packages/*/tests", "tests")
 CHECKED_WITH_THE_PACKAGES = ("tests/conformance", "tests/faults")
-# Folders of other programs that a program puts on its path.
+# Folders of other programs that a program adds to its path.
 ALSO_ON_THE_PATH = {
     "benchmarks/impala": ("benchmarks/remote", "benchmarks/remote/peers", "benchmarks/learner"),
     "benchmarks/sample_efficiency": ("benchmarks/evolution", "benchmarks/learning"),
@@ -29,7 +29,7 @@ ALSO_ON_THE_PATH = {
 
 
 def folders(roots: tuple[str, ...]) -> Iterator[str]:
-    """Yield the uppermost folders that have modules, at or below these."""
+    """Yield the topmost folders with modules, at or below these."""
     for root in roots:
         tops: list[Path] = []
         modules = (path for top in sorted(ROOT.glob(root)) for path in (top.rglob("*.py") if top.is_dir() else [top]))
@@ -46,7 +46,7 @@ def modules_of(folder: str) -> dict[str, Path]:
 
 
 def path_of(folder: str) -> tuple[str, ...]:
-    """Return the folders that have to be on the path for a folder's modules to find each other; none if they do not."""
+    """Return the folders that must be on the path for the imports between a folder's modules, if there are any."""
     own = modules_of(folder)
     tops = {name.partition("/")[0] for name in own}
     imported: set[str] = set()
@@ -57,7 +57,7 @@ def path_of(folder: str) -> tuple[str, ...]:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 imported.add(node.module.partition(".")[0])
     others = ALSO_ON_THE_PATH.get(folder, ())
-    # mypy names what is below a folder such as `parl-core`, which no module may be called, from there in any case.
+    # mypy names modules below a folder such as `parl-core`, which is no valid name, from that folder in any case.
     bare = not tops.isdisjoint(imported) or not all(part.isidentifier() for part in Path(folder).with_suffix("").parts)
     return (folder, *others) if bare else others
 
@@ -67,9 +67,9 @@ class Run:
     """A run of mypy.
 
     Attributes:
-        folders: What it checks.
+        folders: The folders that it checks.
         path: The folders in which it finds modules by their bare names.
-        files: What these names stand for.
+        files: The files of these names.
     """
 
     folders: list[str] = field(default_factory=list)
@@ -77,10 +77,11 @@ class Run:
     files: dict[str, Path] = field(default_factory=dict)
 
     def passes(self, *, strict: bool) -> bool:
-        """Run mypy; return whether it found nothing."""
+        """Run mypy, and return whether it found no errors."""
         config = "mypy.ini" if strict else "mypy_plain.ini"
         sources = [str(source.relative_to(ROOT)) for source in sorted(ROOT.glob("packages/*/src"))]
-        # The options of a run are part of its cache: two configurations in one would begin anew each time.
+        # The options of a run are part of its cache: two configurations with one cache would start from scratch each
+        # time.
         command = [sys.executable, "-m", "mypy", "--config-file", f"tools/{config}", "--no-error-summary"]
         command += ["--cache-dir", f".mypy_cache/{Path(config).stem}", *self.folders]
         environment = {**os.environ, "MYPYPATH": os.pathsep.join([*self.path, "tests", *sources])}
@@ -88,7 +89,7 @@ class Run:
 
 
 def runs(chosen: list[str]) -> list[Run]:
-    """Return as few runs as check these folders, each of which has no name for two files."""
+    """Return the fewest runs that check these folders, without two files of the same name in a run."""
     found: list[Run] = []
     for folder in chosen:
         path = path_of(folder)

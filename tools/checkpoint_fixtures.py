@@ -1,9 +1,9 @@
-"""Write the checkpoints that the other backend's tests read.
+"""Write the checkpoints that the tests of the other backend read.
 
     PYTHONPATH=tests python tools/checkpoint_fixtures.py torch
 
-Each is a checkpoint of a short run as `parl_core.checkpoint` writes it, and beside it what its agent answers to some
-observations. They are made once for a version of the format, and stay when a newer one comes.
+Each is a checkpoint of a short run by `parl_core.checkpoint`, with the actions of its agent for some observations. They
+are made once per version of the format, and are kept when a newer version is added.
 """
 
 import shutil
@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parents[1] / "tests" / "data" / "checkpoints"
 
 
 def main(backend: str) -> None:
-    """Write those of one backend."""
+    """Write the checkpoints of one backend."""
     for kind in ("PPO", "DQN", "SAC"):
         algorithm, env, _ = KINDS[kind]
         name = f"version-{VERSION}-{backend}-{kind}"

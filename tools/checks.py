@@ -1,10 +1,10 @@
-"""The checks before a commit: what `hatch run check` calls.
+"""Run the checks of `hatch run check`.
 
     python tools/checks.py all     the checks of all environments, through hatch
-    python tools/checks.py lint    those of one environment (lint, torch, paddle), which this Python belongs to
+    python tools/checks.py lint    those of one environment (lint, torch, paddle), with this Python
 
-Every check runs, whatever the others found, as many at a time as there are cores. A line says how each of them ended; a
-failed one shows what it printed.
+All checks run, even after failures, as many at a time as there are cores. A line shows the result of each, followed by
+the output of failed ones.
 """
 
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 _STRICT = ("mypy", "--config-file", "tools/mypy.ini")
-# The order in which they begin: the longest first.
+# They start in this order, the longest first.
 CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
     "lint": {
         "types of tests and benchmarks": ("tools/check_types.py", "tests", "packages", "benchmarks"),
@@ -68,7 +68,7 @@ def _run(name: str, command: tuple[str, ...]) -> bool:
 
 
 def every() -> int:
-    """Run the checks of all environments, whatever becomes of each, and return 0 if all of them passed."""
+    """Run the checks of all environments, even after failures, and return 0 if all of them passed."""
     results = [subprocess.run(["hatch", "run", script], cwd=ROOT, check=False).returncode for script in _HATCH.values()]
     return int(any(results))
 

@@ -1,10 +1,10 @@
 """The diagrams of the documentation, as SVG files.
 
     python tools/diagrams.py          compare with docs/pictures; exit 1 if a file differs
-    python tools/diagrams.py --write  write them anew
+    python tools/diagrams.py --write  write the files
 
-A diagram is boxes on a grid and arrows between them. Each is drawn on a light card of its own, so that it reads in the
-light and in the dark form of the site, on GitHub and on the package index.
+A diagram consists of boxes and arrows on a light card, so that it is readable in the light and the dark theme of the
+site, on GitHub and on the package index.
 """
 
 import html
@@ -28,9 +28,9 @@ class Box:
     """A box; positions and sizes are in pixels.
 
     Attributes:
-        lines: The first is bold.
+        lines: Its text; the first line is bold.
         kind: Its colours: `program`, `actor`, `memory` or `plain`.
-        dashed: It is a frame around others, with its text at the top.
+        dashed: True for a frame around other boxes, with its text at the top.
     """
 
     x: int
@@ -42,7 +42,7 @@ class Box:
     dashed: bool = False
 
     def svg(self) -> Iterator[str]:
-        """Yield its elements."""
+        """Yield its SVG elements."""
         fill, stroke = _COLOURS[self.kind]
         dash = ' stroke-dasharray="5 4" fill-opacity="0.4"' if self.dashed else ""
         yield (
@@ -61,9 +61,9 @@ class Arrow:
     """An arrow through points, with a text at `at` or above its middle.
 
     Attributes:
-        both: It has a head at each end.
-        dashed: It is the control path, not the data's.
-        anchor: Of the text: `middle`, `start` or `end`.
+        both: True for a head at each end.
+        dashed: True for a control path rather than a data path.
+        anchor: Anchor of the text: `middle`, `start` or `end`.
     """
 
     points: Sequence[tuple[int, int]]
@@ -74,7 +74,7 @@ class Arrow:
     anchor: str = "middle"
 
     def svg(self) -> Iterator[str]:
-        """Yield its elements."""
+        """Yield its SVG elements."""
         path = " ".join(f"{x},{y}" for x, y in self.points)
         start = ' marker-start="url(#head)"' if self.both else ""
         dash = ' stroke-dasharray="5 4"' if self.dashed else ""
@@ -98,7 +98,7 @@ def _text(x: float, y: float, text: str, *, size: float, weight: str = "400", an
 
 @dataclass(frozen=True)
 class Diagram:
-    """A picture with what it shows, for those who cannot see it."""
+    """A picture with a description for screen readers."""
 
     width: int
     height: int
@@ -106,7 +106,7 @@ class Diagram:
     parts: Sequence[Box | Arrow]
 
     def svg(self) -> str:
-        """Return the file."""
+        """Return the text of the SVG file."""
         rows = [row for part in self.parts for row in part.svg()]
         return "\n".join(
             [
@@ -259,7 +259,7 @@ DIAGRAMS = {
 
 
 def main() -> int:
-    """Compare or write."""
+    """Compare or write the files."""
     different = []
     for name, diagram in DIAGRAMS.items():
         path = PICTURES / f"{name}.svg"

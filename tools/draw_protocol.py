@@ -1,9 +1,9 @@
-"""Draw the actor's protocol from the table that runs it, so that the page cannot differ from the program.
+"""Draw the actor's protocol from the table that the program uses, so that the page cannot differ from the program.
 
     hatch run base:python tools/draw_protocol.py          compare with page and picture; exit 1 if one differs
-    hatch run base:python tools/draw_protocol.py --write  write docs/reference/actor_protocol.md and its picture anew
+    hatch run base:python tools/draw_protocol.py --write  write docs/reference/actor_protocol.md and its picture
 
-The page has a state diagram and the same moves as a table.
+The page has a state diagram and the same transitions as a table.
 """
 
 import sys
@@ -33,7 +33,7 @@ Moves = dict[tuple[ActorState, ActorState], list[str]]
 
 
 def moves() -> Moves:
-    """Return the events that lead from one state to another, in the table's order."""
+    """Return the events of each transition, in the order of the table."""
     found = defaultdict(list)
     for state, by_event in TABLE.items():
         for event, (target, effect) in by_event.items():
@@ -63,7 +63,7 @@ def _arrows(found: Moves) -> Iterator[Arrow]:
         to_x, to_y, _ = _PLACES[target]
         if target is ActorState.CLOSED:
             special = [event for event in events if event not in always]
-            if abs(to_x - x) > 2 * _WIDTH:  # from far away, around the others
+            if abs(to_x - x) > 2 * _WIDTH:  # a long arrow around the other boxes
                 edge = to_x if x < to_x else to_x + _WIDTH
                 text = f"from any state: {', '.join(always)}" if x < to_x else ""
                 below = (to_x + _WIDTH // 2, to_y + 66)

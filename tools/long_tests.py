@@ -1,14 +1,14 @@
-"""Run what takes longer than a change can wait for: before a release, and where a closing note asks for it.
+"""Run tests that take too long for every change, before a release or for a closing note.
 
-    python tools/long_tests.py                      every part; fails if any of them did
+    python tools/long_tests.py                      all parts; fails if any of them fails
     python tools/long_tests.py release newcomer     some of them
 
 | part | what it does |
 | --- | --- |
 | `release` | the dry run of a release of every package: `hatch run release:check` |
-| `newcomer` | the commands of the READMEs, each as written, in bare environments (tools/newcomer.py) |
+| `newcomer` | the commands of the READMEs in bare environments (tools/newcomer.py) |
 | `pythons` | the base suite under each supported Python that is installed |
-| `futures` | a hundred rounds of ten thousand futures, by everything that waits for them |
+| `futures` | a hundred rounds of ten thousand futures, with every way to wait |
 | `soak` | an hour of random faults under load |
 | `soak_evolution` | an hour of random faults of an online product: kills, clocks, full disks, damage |
 """
@@ -37,16 +37,17 @@ def release(folder: Path) -> None:
 
 def newcomer(folder: Path) -> None:
     """Run the commands of the READMEs in bare environments."""
-    sources = (f"-e{ROOT / 'packages' / package}" for package in PACKAGES[:2])  # for the networks of its cluster
+    # for the network namespaces of its cluster
+    sources = (f"-e{ROOT / 'packages' / package}" for package in PACKAGES[:2])
     python = _environment(folder / "newcomer", *sources, "build", "hatchling")
     _do(ROOT, python, "tools/newcomer.py")
 
 
 def pythons(folder: Path) -> str:
-    """Run the base suite under every supported Python that there is, and return what became of each.
+    """Run the base suite with every supported Python that is installed, and return the results.
 
     Raises:
-        RuntimeError: It failed under one of them, or there is none; the message has the result of each.
+        RuntimeError: It failed with one of them, or none is installed; the message has all results.
     """
     settings = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]["base"]
     members = [part for member in settings["workspace"]["members"] for part in ("-e", ROOT / member)]
@@ -71,7 +72,7 @@ def pythons(folder: Path) -> str:
 
 
 def runs(python: str) -> bool:
-    """Return whether a Python is on the PATH and starts: a shim of pyenv may have its name and no Python behind it."""
+    """Return whether a Python is on the PATH and starts; a shim of pyenv may exist without its Python."""
     try:
         return not subprocess.run([python, "--version"], capture_output=True, check=False).returncode
     except OSError:
@@ -79,7 +80,7 @@ def runs(python: str) -> bool:
 
 
 def futures(folder: Path) -> None:
-    """Wait for ten thousand futures a hundred times in every way."""
+    """Wait for ten thousand futures a hundred times in each way."""
     sources = (f"-e{ROOT / 'packages' / package}" for package in PACKAGES[:2])
     python = _environment(folder / "futures", *sources, "pytest", "pytest-timeout")
     command = [python, "-m", "pytest", "-q", "-c", "tools/pytest.ini", "--rootdir", ".", "-m", "slow"]

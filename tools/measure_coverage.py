@@ -1,10 +1,11 @@
-"""Coverage of our packages by the suites, in every process that tests start: `hatch run cov`.
+"""Measure the coverage of our packages by the suites, in every process that tests start: `hatch run cov`.
 
-    python tools/measure_coverage.py run SUITE ARGUMENTS   one suite of tools/suites.py, adding to what was measured
-    python tools/measure_coverage.py report                what was measured since, by package; then it is forgotten
+    python tools/measure_coverage.py run SUITE ARGUMENTS   one suite of tools/suites.py, added to earlier data
+    python tools/measure_coverage.py report                the data since the last report, by package; then they are
+    removed
 
-Actors, nodes and workers are processes of their own; each writes a file below `.coverage`, also when it leaves by
-`os._exit`. Processes that are killed write nothing, so lines that only they run are counted as missed.
+Actors, nodes and workers are separate processes; each writes a file below `.coverage`, also if it exits by `os._exit`.
+Killed processes write nothing, so lines that only they run count as missed.
 """
 
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "tools" / "coverage.ini"
 FOLDER = ROOT / ".coverage"  # ignored by git
-LEAST_COVERED = 20  # modules that the report names
+LEAST_COVERED = 20  # number of modules in the report
 
 
 def run(suite: str, arguments: list[str]) -> int:

@@ -1,27 +1,26 @@
-"""Do what the READMEs tell a newcomer to do: read the commands out of the pages and run each as written.
+"""Run the commands of the READMEs exactly as they are on the pages.
 
-    python tools/newcomer.py                    every journey, and every other command of the READMEs
+    python tools/newcomer.py                    all journeys, and all other commands of the READMEs
     python tools/newcomer.py remote cluster     some journeys
     python tools/newcomer.py --list             the commands, and which journey runs each
 
 A journey begins in an environment with Python and pip, an empty folder and an empty home. pip finds the wheels of this
-checkout's packages as if they were on the index, and torch and paddle as `tools/constraints.txt` pins them. Commands
-that need a clone run in one.
+checkout as if they were on the index, and torch and paddle in the versions of `tools/constraints.txt`. Commands that
+need a clone run in one.
 
 | journey | from | to |
 | --- | --- | --- |
 | `remote` | `pip install parl-remote` | the first remote call |
 | `agent` | `pip install parl-torch ...` | the README's agent, trained |
-| `train` | the same | what `parl train` has trained |
+| `train` | the same | the result of `parl train` |
 | `quickstart` | `git clone` | `hatch run quickstart` |
 | `notebook` | `git clone` | the course's first notebook, run |
 | `cluster` | `pip install parl-remote` on two hosts (network namespaces) | actors on both |
-| `evolution` | `pip install parl-evokit` | its loop of commands, as far as its third update |
+| `evolution` | `pip install parl-evokit` | its loop of commands, up to the third update |
 | `docs` | `git clone` | `hatch run docs:build` |
-| `rest` | everything installed | the commands of the READMEs that nothing above has run |
+| `rest` | everything installed | the commands of the READMEs that no other journey runs |
 
-A command that stands in a page and is not run has its reason in `NOT_RUN`. A journey whose command is not in its page
-any more fails.
+`NOT_RUN` has the reasons for commands that are not run. A journey fails if its command is not on its page.
 """
 
 import argparse
@@ -42,12 +41,12 @@ ROOT = Path(__file__).parents[1]
 READMES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("packages/*/README.md")))
 COURSE, CLUSTER = "examples/course/README.md", "docs/how-to/cluster.md"
 NOT_RUN = {
-    r"hatch run (test|check|cov)\b": "the suites are run by themselves",
-    r"^parl (play|resume|export)\b|runs/…": "names a run of yours",
-    r"hosts\.toml|\bscp\b|\bssh\b": "needs hosts that ssh gets into",
+    r"hatch run (test|check|cov)\b": "the suites are run separately",
+    r"^parl (play|resume|export)\b|runs/…": "needs a run of the user",
+    r"hosts\.toml|\bscp\b|\bssh\b": "needs hosts with ssh",
     r"^xparl (start|connect|status|stop)|my_program\.py": "the journey `cluster` does it on two hosts",
     r"^evokit (init-solver|online-sampling)|^for \(\(epoch": "the journey `evolution` does it for three rounds",
-    r"^git clone": "the clone is one of this checkout",
+    r"^git clone": "journeys clone this checkout instead",
 }
 _COMMAND_S = 3600.0
 _SHELL = ("sh", "bash", "shell", "console")
@@ -56,11 +55,11 @@ _PROGRAMS = re.compile(r"(python -m )?(pip|hatch|parl|xparl|evokit|git|cd|export
 
 
 class JourneyError(RuntimeError):
-    """A command failed, or is not in its page."""
+    """A command failed, or is not on its page."""
 
 
 class Page:
-    """The commands and programs of a page, in its order."""
+    """The commands and programs of a page, in order."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -73,7 +72,7 @@ class Page:
             yield found[1], textwrap.dedent(found[2])
 
     def command(self, pattern: str) -> str:
-        """Return the first command, in a block or within a sentence, that the pattern is found in.
+        """Return the first command that contains the pattern, in a block or in a sentence.
 
         Raises:
             JourneyError: There is none.
@@ -108,14 +107,14 @@ class Page:
 
 
 def _commands(kind: str, text: str) -> Iterator[str]:
-    """Yield the commands of a block: what follows a prompt, or all of it; one that spans lines is one."""
+    """Yield the commands of a block: the texts after prompts, or all lines; commands may span several lines."""
     if kind not in _SHELL and not (kind == "" and _PROGRAMS.match(text)):
         return
     prompted = re.search(r"^\$ ", text, re.MULTILINE)
     command = ""
     for line in text.splitlines():
         if prompted and not command and not line.startswith("$ "):
-            continue  # what the command prints
+            continue  # output of the command
         command += line.removeprefix("$ ") + "\n"
         if line.endswith("\\") or subprocess.run(["bash", "-n", "-c", command], stderr=subprocess.DEVNULL).returncode:
             continue
@@ -148,7 +147,7 @@ class Traveller:
             made.mkdir()
         self.variables = {
             "HOME": str(home),
-            "PARL_RUN_DIR": str(home / ".parl"),  # parl-remote asks the system, not HOME, where the home is
+            "PARL_RUN_DIR": str(home / ".parl"),  # parl-remote gets the home folder from the system, not from HOME
             "PATH": f"{self._environment / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PIP_CONSTRAINT": str(ROOT / "tools" / "constraints.txt"),
             "PIP_FIND_LINKS": f"{wheels} {os.environ.get('PIP_FIND_LINKS', '')}".strip(),
@@ -162,20 +161,20 @@ class Traveller:
         self.run(f"{sys.executable} -m venv {self._environment}")
 
     def run(self, command: str, *before: str, folder: Path | None = None, within: float = _COMMAND_S) -> str:
-        """Run a command as bash reads it, and return what it prints.
+        """Run a command in bash, and return its output.
 
         Args:
-            command: The command, as it stands in a page.
-            before: The words of a program that runs it, such as one that enters a network namespace.
-            folder: Where; by default the traveller's own folder.
-            within: The seconds that it may take.
+            command: The command as on the page.
+            before: Words of a program that runs it, such as one that enters a network namespace.
+            folder: Working directory; default: the traveller's own folder.
+            within: Time limit in seconds.
 
         Raises:
             JourneyError: It fails, or takes longer.
         """
         print(f"{self._journey}$ {command}", flush=True)
         began = time.monotonic()
-        output = self.folder / ".output"  # a file: what a command leaves running may keep a pipe open
+        output = self.folder / ".output"  # a file, because processes that a command leaves behind may keep a pipe open
         with output.open("w+") as stream:
             running = subprocess.Popen(
                 [*before, "bash", "-c", command],
@@ -198,7 +197,7 @@ class Traveller:
         return said
 
     def program(self, text: str, export: str = "true", *before: str) -> str:
-        """Run a Python block of a page as a file of its own, after a command that sets variables."""
+        """Run a Python block of a page as a file, after a command that sets variables."""
         (self.folder / "program.py").write_text(text, encoding="utf-8")
         return self.run(f"{export}; python program.py", *before)
 
@@ -248,16 +247,16 @@ def notebook(traveller: Traveller) -> None:
     (name, *_) = re.findall(r"\(([\w/.]+\.ipynb)\)", page.text) or [""]
     _expect(name, f"{COURSE} links a notebook")
     traveller.run(page.command(r"^pip install .* notebook$"))
-    # What the page opens waits for a person in a browser.
+    # The command on the page opens a browser and waits.
     traveller.run(f"jupyter execute {name}", folder=traveller.cloned() / Path(COURSE).parent)
 
 
 def cluster(traveller: Traveller) -> None:
-    """Make a cluster of two hosts that know each other by name, and use both."""
+    """Start a cluster of two hosts that find each other by name, and use both."""
     page = Page(CLUSTER)
     traveller.run(Page("packages/parl-remote/README.md").command(r"^pip install parl-remote$"))
     sys.path[:0] = [str(ROOT / "tests"), *map(str, ROOT.glob("packages/*/src"))]
-    from faults.packet_network import PacketNetwork  # its imports exist in no other journey's environment
+    from faults.packet_network import PacketNetwork  # its imports are missing in the environments of other journeys
 
     names = (re.findall(r"--address (\w+):", page.text)[0], "second")
     traveller.variables["PARL_FORCE_TCP"] = "1"  # namespaces share a file system, hosts do not
@@ -265,7 +264,7 @@ def cluster(traveller: Traveller) -> None:
         hosts = network.hosts
         known = "".join(f"{host.address} {name}\n" for name, host in hosts.items())
         for host in hosts.values():
-            place = Path("/etc/netns") / host.namespace  # `ip netns exec` puts what is here over /etc
+            place = Path("/etc/netns") / host.namespace  # `ip netns exec` mounts the files of this folder over /etc
             place.mkdir(parents=True)
             undo.callback(shutil.rmtree, place)
             (place / "hosts").write_text(f"127.0.0.1 localhost\n{known}", encoding="utf-8")
@@ -304,7 +303,7 @@ if __name__ == "__main__":
 
 
 def evolution(traveller: Traveller) -> None:
-    """Run evokit's loop of commands, with fewer rounds than the page's; its model and settings are the page's too."""
+    """Run evokit's loop of commands, with the model and settings of the page but fewer rounds."""
     traveller.run(Page("packages/parl-evokit/README.md").command(r"^pip install .*parl-evokit\[loop\]"))
     page = Page("docs/reference/evokit/command_line.md")
     (made, *_) = re.findall(r"`(mlp\([^`]+\.save\(directory\))`", page.text) or [""]
@@ -328,7 +327,7 @@ def docs(traveller: Traveller) -> None:
 
 
 def rest(traveller: Traveller) -> None:
-    """Run every command of the READMEs that no journey has run."""
+    """Run all commands of the READMEs that no journey has run."""
     done = {row.command for row in traveller._rows}
     left = [command for path in READMES for command in Page(path).commands if command not in done]
     traveller.run("pip install parl-torch parl-remote parl-evokit hatch")
@@ -339,7 +338,7 @@ def rest(traveller: Traveller) -> None:
 
 
 def reason_not_to_run(command: str) -> str | None:
-    """Return why a command of a page is not run, if it is not."""
+    """Return the reason not to run a command; None for commands that are run."""
     return next((reason for pattern, reason in NOT_RUN.items() if re.search(pattern, command)), None)
 
 
@@ -357,7 +356,7 @@ JOURNEYS: dict[str, Callable[[Traveller], None]] = {
 
 
 def _clone_with_hatch(traveller: Traveller) -> Path:
-    """Return a clone, after hatch is installed as the README says."""
+    """Return a clone, after installing hatch as in the README."""
     traveller.run(Page("README.md").command(r"pip install hatch$"))
     return traveller.cloned()
 
@@ -373,7 +372,7 @@ def _pip_cache() -> str:
 
 
 def _wheels(folder: Path) -> Path:
-    """Return a folder with the wheels of what is committed, built from the sdists."""
+    """Return a folder with the wheels of the committed packages, built from the sdists."""
     clone = folder / "clone"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     for package in sorted(clone.glob("packages/*")):
@@ -383,7 +382,7 @@ def _wheels(folder: Path) -> Path:
 
 
 def main(chosen: list[str]) -> int:
-    """Make the journeys, and print how long each command took."""
+    """Run the journeys, and print the seconds of each command."""
     rows: list[Row] = []
     failed = []
     with tempfile.TemporaryDirectory(prefix="parl-newcomer-") as place:
@@ -406,7 +405,7 @@ def main(chosen: list[str]) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("journey", nargs="*", choices=[[], *JOURNEYS], help="which; all without any")
+    parser.add_argument("journey", nargs="*", choices=[[], *JOURNEYS], help="journeys to run; default: all")
     parser.add_argument("--list", action="store_true", help="print the commands of the READMEs")
     arguments = parser.parse_args()
     if arguments.list:

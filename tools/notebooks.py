@@ -1,11 +1,11 @@
-"""The course's notebooks, made from its scripts: a cell of each is a `# %%` of the other.
+"""Make the course's notebooks from its scripts; each `# %%` of a script is a cell.
 
     python tools/notebooks.py               compare the notebooks with the scripts; exit 1 on a difference
     python tools/notebooks.py --write NAME  make and run the notebooks whose names contain NAME, with their pictures
-    python tools/notebooks.py --text NAME   take over changed text and types, and keep the results
+    python tools/notebooks.py --text NAME   copy changed text and types, and keep the results
 
 `--write` needs nbclient, ipykernel and a backend: `hatch run torch:python tools/notebooks.py --write`. The others need
-nothing but Python.
+only Python.
 """
 
 import ast
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 COURSE = ROOT / "examples" / "course"
-LARGEST = 250_000  # bytes: what one still likes to open in a browser
-LONGEST_S = 600.0  # for one cell, also on a busy machine
+LARGEST = 250_000  # bytes, a size that browsers open quickly
+LONGEST_S = 600.0  # limit of a cell, also on a busy machine
 
 
 class Cell(NamedTuple):
@@ -30,10 +30,10 @@ class Cell(NamedTuple):
 
 
 def cells_of(script: str) -> list[Cell]:
-    """The cells of a script in the percent format.
+    """Return the cells of a script in the percent format.
 
     Raises:
-        ValueError: there is text before the first `# %%`, or a line of markdown is not a comment.
+        ValueError: There is text before the first `# %%`, or a line of markdown is not a comment.
     """
     cells: list[tuple[str, list[str]]] = []
     for number, line in enumerate(script.splitlines(), start=1):
@@ -53,7 +53,7 @@ def cells_in(notebook: dict[str, Any]) -> list[Cell]:
 
 
 def pictures_in(notebook: dict[str, Any]) -> dict[str, bytes]:
-    """The PNG of each `show(figure, "name", ...)`, by name."""
+    """Return the PNG of each `show(figure, "name", ...)`, by name."""
     found: dict[str, bytes] = {}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
@@ -64,12 +64,12 @@ def pictures_in(notebook: dict[str, Any]) -> dict[str, bytes]:
 
 
 def picture_file(name: str) -> Path:
-    """Return where the READMEs find a picture."""
+    """Return the path of a picture in the READMEs."""
     return COURSE / "pictures" / f"{name}.png"
 
 
 def problems(script: Path) -> list[str]:
-    """Return what is wrong with the notebook of a script, one line each."""
+    """Return the errors in the notebook of a script, one line each."""
     path = script.with_suffix(".ipynb")
     write = f"python tools/notebooks.py --write {script.stem}"
     if not path.exists():
@@ -96,7 +96,7 @@ def problems(script: Path) -> list[str]:
 
 
 def write(script: Path) -> None:
-    """Run the cells of a script and keep them with what they print and draw."""
+    """Run the cells of a script, and write them with their output and pictures."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -121,7 +121,7 @@ def write(script: Path) -> None:
 
 
 class _WithoutTypes(ast.NodeTransformer):
-    """Removes annotations and what is imported for them."""
+    """Removes annotations and their imports."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         return ast.Assign([node.target], node.value) if node.value else None
@@ -138,15 +138,15 @@ class _WithoutTypes(ast.NodeTransformer):
 
 
 def program_of(cell: Cell) -> str:
-    """Return what a cell of code does, without comments, layout and types."""
+    """Return the code of a cell without comments, layout and types."""
     return ast.dump(_WithoutTypes().visit(ast.parse(cell.source)))
 
 
 def take_text(script: Path) -> None:
-    """Put changed text and types into a notebook whose program is the script's.
+    """Copy changed text and types into a notebook that has the same program as its script.
 
     Raises:
-        ValueError: the programs differ, so that the results would not be those of the script.
+        ValueError: The programs differ, so that the results would not be those of the script.
     """
     path = script.with_suffix(".ipynb")
     notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -173,7 +173,7 @@ def take_text(script: Path) -> None:
 
 
 def keep_pictures(path: Path) -> None:
-    """Put the pictures of a notebook where the READMEs show them."""
+    """Copy the pictures of a notebook to the folder of the READMEs."""
     for name, png in pictures_in(json.loads(path.read_text(encoding="utf-8"))).items():
         picture_file(name).parent.mkdir(exist_ok=True)
         picture_file(name).write_bytes(png)
@@ -184,7 +184,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] in (["--write"], ["--text"]):
         chosen = [script for script in scripts if all(part in script.stem for part in arguments[1:])]
         if not chosen:
-            print(f"no lesson is called so; there are {', '.join(script.stem for script in scripts)}")
+            print(f"there is no such lesson; there are {', '.join(script.stem for script in scripts)}")
             return 1
         for script in chosen:
             print(script.name, flush=True)

@@ -1,9 +1,9 @@
-"""A matrix of algorithms, layers, distributions, losses, networks and optimizers by backend, with reasons for gaps.
+"""Compare algorithms, layers, distributions, losses, networks and optimizers of the backends, with reasons for gaps.
 
-Compared is what programs import; tensors and static programs are each backend's own affair.
+The comparison covers the names that programs import; tensors and static programs belong to each backend.
 
-    python tools/parity.py            print the matrix; exit 1 when a gap has no reason in GAPS
-    python tools/parity.py --lines    print how many lines of code the backends have in common
+    python tools/parity.py            print the matrix; exit 1 if a gap has no reason in GAPS
+    python tools/parity.py --lines    print the number of lines of code that the backends have in common
 
 Names are read from each module's `__all__`, without importing a framework.
 """
@@ -18,7 +18,7 @@ from public_names import ROOT, is_public, names_in
 
 BACKENDS = ("torch", "paddle")
 COMPARED = ("agent", "algorithm", "algorithms", "distributions", "layers", "losses", "model", "networks", "optim")
-# (module, name) -> why one backend has it alone.
+# The reasons for names that only one backend has, by (module, name).
 GAPS: dict[tuple[str, str], str] = {
     ("distributions", "log_softmax"): "paddle's own ends at -64 on the CPU; torch.log_softmax is enough there",
     ("distributions", "standard_normal_like"): "draws inside a static graph, too; torch.randn_like is enough there",
@@ -42,7 +42,7 @@ def modules(backend: str) -> dict[str, set[str]]:
 
 
 def code(path: Path) -> list[str]:
-    """Lines of code without indentation, comment lines and docstrings; either framework's name is `framework`."""
+    """Return lines of code without indentation, comments and docstrings; frameworks are named `framework`."""
     text = path.read_text()
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     left_out: set[int] = set()
@@ -54,7 +54,7 @@ def code(path: Path) -> list[str]:
 
 
 def print_lines() -> None:
-    """Print lines of code, and how many stand in both backends in the same order, in files of the same name."""
+    """Print the lines of code, and the number that both backends have in the same order in files of the same name."""
     trees = {backend: {name: code(path) for name, path in files(backend).items()} for backend in BACKENDS}
     torch, paddle = (trees[backend] for backend in BACKENDS)
     sizes = {backend: sum(map(len, tree.values())) for backend, tree in trees.items()}

@@ -1,14 +1,14 @@
-"""The public names of PARL 2.x and what each of them is here: docs/reference/parl-2-names.md.
+"""Make docs/reference/parl-2-names.md: the public names of PARL 2.x and their state in this project.
 
     python tools/parl2_names.py PARL torch=PYTHON paddle=PYTHON          compare with the page; exit 1 on a difference
-    python tools/parl2_names.py PARL torch=PYTHON paddle=PYTHON --write  write the page anew
+    python tools/parl2_names.py PARL torch=PYTHON paddle=PYTHON --write write the page
 
-PARL is the folder `parl` of an unpacked `parl==2.2.1` (`pip download --no-deps parl==2.2.1`): its source is read, not
-run. Each PYTHON has this project with one backend, and is asked what becomes of each name.
+PARL is the folder `parl` of an unpacked `parl==2.2.1` (`pip download --no-deps parl==2.2.1`); its source is read, not
+run. Each PYTHON has this project with one backend, and reports the state of each name.
 
-A name is public when no part of its path begins with an underscore and it is not a part of the cluster's own processes
-or of tests; a package has the names of the modules that it imports with a star, too. A function or class counts as
-working when it takes every argument of PARL 2.x by its name.
+A name is public if no part of its path begins with an underscore and it does not belong to the cluster's own processes
+or to tests; a package also has the names of modules that it imports with a star. A function or class works if it
+accepts every argument of PARL 2.x by name.
 """
 
 import argparse
@@ -62,7 +62,7 @@ CHANGED = {
     r"(fluid.*(sync_target|Agent\.(save|restore))|from_importance_weights)$": "arguments of static graphs are gone",
     r"fluid\.(sac\.SAC|td3\.TD3)$": "one model with `policy` and `value`; actions lie in [-1, 1]",
 }
-"""Names that are otherwise here on purpose, with the reason."""
+"""Names that differ on purpose, with the reason."""
 
 
 class Source:
@@ -80,9 +80,9 @@ class Source:
                 yield name
 
     def names(self, module: str) -> dict[str, list[str] | None]:
-        """Return the public names that a module defines or a package has of its modules, and the arguments of calls."""
+        """Return the public names of a module (or of a package with its modules), with the arguments of callables."""
         path = self._folder.joinpath(*module.split(".")[1:])
-        has_all = path.is_dir() and ".fluid" not in module  # whose packages have layers and helpers of fluid, too
+        has_all = path.is_dir() and ".fluid" not in module  # these packages also have layers and helpers of fluid
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         found: dict[str, list[str] | None] = {}
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -106,7 +106,7 @@ def _arguments(function: ast.FunctionDef) -> list[str]:
 
 
 def ask(names: dict[str, dict[str, list[str] | None]]) -> dict[str, str]:
-    """Return what each name is in this process: `works`, `changed: ...`, `message: ...` or `missing: ...`."""
+    """Return the state of each name in this process: `works`, `changed: ...`, `message: ...` or `missing: ...`."""
     from importlib import import_module
 
     verdicts = {}
@@ -147,7 +147,7 @@ def _member(module: Any, name: str, arguments: list[str] | None) -> str:
 
 
 def page(rows: dict[str, dict[str, str]]) -> str:
-    """Return the text of the page from what each name is on each backend."""
+    """Return the text of the page from the states of the names on each backend."""
     kinds = Counter(verdict.partition(":")[0] for verdicts in rows.values() for verdict in {*verdicts.values()})
     lines = [_HEAD, ", ".join(f"{kinds[kind]} {kind}" for kind in ("works", "message", "changed", "missing")) + ".\n"]
     lines.append("\n| name | torch | paddle | |\n| --- | --- | --- | --- |\n")

@@ -1,15 +1,15 @@
-"""The public names of all packages, one line each, so that a new or lost name is visible in a diff.
+"""List the public names of all packages, one per line, so that a diff shows new and lost names.
 
     python tools/public_names.py          compare with docs/reference/public_names.txt; exit 1 on a difference
-    python tools/public_names.py --write  write that file anew
-    python tools/public_names.py --count  print how many names each package has
+    python tools/public_names.py --write  write that file
+    python tools/public_names.py --count  print the number of names of each package
 
-A public name is an entry of the `__all__` of a public module, and a module is public when no part of its dotted path
-begins with an underscore. It is read from the source (of an old module path, from its `.pyi` file) without importing
-anything, so `__all__` has to be a list.
+A public name is an entry of the `__all__` of a public module, and a module is public if no part of its dotted path
+begins with an underscore. Names are read from the source (for old module paths, from the `.pyi` file) without importing
+anything, so `__all__` must be a list.
 
-A class or function that a public module defines looks public by its name: it is reported where it is neither in
-`__all__` nor begins with an underscore. Constants and type aliases outside `__all__` are internal.
+A class or function in a public module is reported if it is not in `__all__` and its name does not begin with an
+underscore. Constants and type aliases outside of `__all__` are internal.
 """
 
 import ast
@@ -24,12 +24,12 @@ RECORD = ROOT / "docs" / "reference" / "public_names.txt"
 
 
 def is_public(parts: tuple[str, ...]) -> bool:
-    """Return whether users import the module of this path, given without its suffix."""
+    """Return whether a module path (without suffix) is public."""
     return not any(part.startswith("_") and part != "__init__" for part in parts)
 
 
 def names_in(path: Path) -> list[str]:
-    """Return the entries of a module's `__all__`, sorted; none where it has no `__all__`.
+    """Return the sorted entries of a module's `__all__`; none if it has no `__all__`.
 
     Raises:
         ValueError: `__all__` is not a list of strings.
@@ -56,7 +56,7 @@ def left_out(path: Path) -> list[str]:
         f"{node.name} (line {node.lineno})"
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        # pytest finds its hooks by these names.
+        # Names of pytest hooks.
         and not (node.name.startswith(("_", "pytest_")) or node.name in listed)
     ]
 
@@ -90,9 +90,7 @@ def main() -> int:
     difference = list(difflib.unified_diff(recorded, found, "recorded", "found", lineterm="", n=0))
     if difference:
         print("\n".join(difference))
-        print(
-            f"public names changed; if that is meant: python tools/public_names.py --write ({RECORD.relative_to(ROOT)})"
-        )
+        print(f"public names changed; if intended: python tools/public_names.py --write ({RECORD.relative_to(ROOT)})")
     strays = [f"{module}.{name}" for module, path in modules() for name in left_out(path)]
     for stray in strays:
         print(f"{stray}: name it in `__all__`, or begin its name with an underscore")

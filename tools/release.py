@@ -1,24 +1,25 @@
-"""Release a package: its version, changelog, files, the tests of what those install, an SBOM, digests, commit and tag.
+"""Release a package: version, changelog, files, tests of the installed files, an SBOM, digests, commit and tag.
 
     hatch run release:package parl-core minor              major, minor, patch, or a version such as 0.3.0rc1
-    hatch run release:package parl-core minor --dry-run    everything but the commit and tag in this checkout
+    hatch run release:package parl-core minor --dry-run    everything except the commit and tag in this checkout
     hatch run release:check                                the dry run of all packages, one after the other
 
-The work is done in a clone of what is committed. Your checkout gets the commit and the tag when everything has passed.
-Nothing is pushed and nothing is uploaded. Arguments behind `--` go to pytest.
+All steps run in a clone of the last commit. Your checkout gets the commit and the tag after all steps have passed.
+Nothing is pushed or uploaded. Arguments after `--` go to pytest.
 
 | step | fails when |
 | --- | --- |
 | version | the tag exists, or a fragment in `changes/` is wrong |
-| build | two builds from two folders differ by a byte; the wheel is built from the sdist |
-| install | the wheel, with what it requires and nothing else, cannot be imported |
+| build | two builds in two folders differ by a byte; the wheel is built from the sdist |
+| install | the wheel cannot be imported with only its requirements |
 | newest | the package's own tests fail with the newest dependencies and the siblings of the commit |
 | oldest | they fail with the oldest dependencies that `pyproject.toml` allows |
-| previous | they fail with the siblings' last releases; those that exclude the new version must refuse it in one line |
+| previous | they fail with the siblings' last releases; those that exclude the new version must reject it with a
+one-line error |
 
-torch and paddle are installed as `tools/constraints.txt` pins them. Into `--out` go the wheel, the sdist, an SBOM of
-the install step (CycloneDX, by cyclonedx-bom) and `PACKAGE-VERSION.sha256`: the subjects of an attestation, in the form
-that `sha256sum --check` and the `subject-checksums` of GitHub's `actions/attest` read.
+torch and paddle have the versions of `tools/constraints.txt`. `--out` receives the wheel, the sdist, an SBOM of the
+install step (CycloneDX, by cyclonedx-bom) and `PACKAGE-VERSION.sha256`: the subjects of an attestation, in the format
+of `sha256sum --check` and the `subject-checksums` of GitHub's `actions/attest`.
 """
 
 import argparse
@@ -45,18 +46,19 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 
-PACKAGES = ("parl-core", "parl-remote", "parl-torch", "parl-paddle", "parl-evokit")  # in the order of a release of all
+# in the order of a release of all packages
+PACKAGES = ("parl-core", "parl-remote", "parl-torch", "parl-paddle", "parl-evokit")
 _LEVELS = ("major", "minor", "patch")
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)((a|b|rc)\d+)?")
-_TESTED_IN = {"parl-torch": "torch", "parl-paddle": "paddle"}  # environments of hatch.toml; that of the others is base
+_TESTED_IN = {"parl-torch": "torch", "parl-paddle": "paddle"}  # environments of hatch.toml; the other packages use base
 
 
 class ReleaseError(RuntimeError):
-    """A step of a release failed; the message says which and why."""
+    """A step of a release failed; the message has the step and the reason."""
 
 
 class Row(NamedTuple):
-    """A step that was done, for the table."""
+    """A finished step, for the table."""
 
     package: str
     step: str
@@ -88,10 +90,10 @@ class Release:
         return f"{self.package}-v{self.version}"
 
     def run(self, wanted: str) -> None:
-        """Do every step.
+        """Run all steps.
 
         Raises:
-            ReleaseError: One failed.
+            ReleaseError: A step failed.
         """
         previous = {name: tag for name in PACKAGES if name != self.package and (tag := last_tag(self.clone, name))}
         steps: dict[str, Callable[[], str]] = {
@@ -135,7 +137,7 @@ class Release:
         return ", ".join(f"{name} {digest[:12]}" for name, digest in first)
 
     def _install(self) -> str:
-        """Install the wheel and what it requires, import it, list what is there, and write all digests."""
+        """Install the wheel with its requirements, import it, list the installed components, and write all digests."""
         required = requirements(self._pyproject(), extras=False)
         python = self._environment("install", self._of_commit(name for name in PACKAGES if name in required))
         _do(self._scratch, python, "-c", f"import {self.package.replace('-', '_')}")
@@ -144,7 +146,7 @@ class Release:
         _do(self._scratch, Path(sys.executable).parent / "cyclonedx-py", *words)
         contents = json.loads(bill.read_text(encoding="utf-8"))
         for component in contents["components"]:
-            if component["name"] in PACKAGES:  # whose wheels were in this run's temporary folder
+            if component["name"] in PACKAGES:  # their wheels were in this run's temporary folder
                 component.pop("externalReferences", None)
         bill.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
         self._files.append(bill)
@@ -153,7 +155,7 @@ class Release:
         return f"{len(contents['components'])} components in {bill.name}"
 
     def _test_previous(self, tags: dict[str, str]) -> str:
-        """Run the tests with the siblings' last releases; those that exclude this version have to say so."""
+        """Run the tests with the siblings' last releases; those that exclude this version must raise an error."""
         said = []
         fitting = []
         released = {name: tag.rpartition("-v")[2] for name, tag in tags.items()}
@@ -162,10 +164,10 @@ class Release:
             known = requirements(project)
             fits = all(known[one].contains(released[one], prereleases=True) for one in released.keys() & known.keys())
             if self.package in known and not known[self.package].contains(self.version, prereleases=True):
-                if self.package in requirements(project, extras=False):  # what only an extra needs is not imported
+                if self.package in requirements(project, extras=False):  # requirements of extras are not imported
                     self._see_refusal(name, tag)
                     said.append(f"{tag} refuses it in one line")
-            elif name in self._siblings and fits:  # beside the others' last releases, too
+            elif name in self._siblings and fits:  # together with the others' last releases
                 fitting.append(name)
         if fitting:
             wheels = self._of_commit(name for name in self._siblings if name not in fitting)
@@ -189,7 +191,7 @@ class Release:
         python = self._environment(name, [*siblings, *self._test_requirements], oldest=oldest)
         command = [python, "-m", "pytest", "-c", "tools/pytest.ini", "--rootdir", ".", "-p", "no:cacheprovider"]
         command += ["-q", "-m", "not slow", "-n", min((os.cpu_count() or 1) + 1, suites.MOST_WORKERS)]
-        if oldest:  # what old libraries warn about is not ours
+        if oldest:  # warnings of old libraries do not count
             command += ["-W", "ignore::DeprecationWarning"]
         command += ["--dist", "loadfile", *self._pytest_arguments, f"packages/{self.package}/tests"]
         last = ""
@@ -210,7 +212,7 @@ class Release:
         return last
 
     def _checkout(self) -> Path:
-        """Return a checkout of the release without the sources of any package: tests see what is installed."""
+        """Return a checkout of the release without the sources of packages, so that tests use the installed ones."""
         folder = self._scratch / "checkout"
         if not folder.exists():
             _git(self.clone, "worktree", "add", "--quiet", "--detach", folder, self.tag)
@@ -219,7 +221,7 @@ class Release:
         return folder
 
     def _environment(self, name: str, wanted: Iterable[object], *, oldest: bool = False) -> Path:
-        """Return the Python of a new environment that holds the package and what is wanted beside it."""
+        """Return the Python of a new environment with the package and other requirements."""
         python = self._scratch / "environments" / name / "bin" / "python"
         _uv("venv", "--python", sys.executable, python.parents[1])
         pinned = self.clone / "tools" / "constraints.txt"
@@ -247,19 +249,19 @@ class Release:
 
 
 def api_bound(version: str) -> str:
-    """Return the first version beyond the API version of `version`: 0.2 for 0.1.5, and 2 for 1.4.0."""
+    """Return the first version after the API version of `version`: 0.2 for 0.1.5, and 2 for 1.4.0."""
     major, minor = (int(number) for number in version.split(".")[:2])
     return f"0.{minor + 1}" if major == 0 else str(major + 1)
 
 
 def version_in(root: Path, package: str) -> tuple[Path, str]:
-    """Return the file that states a package's version in a checkout, and the version."""
+    """Return the file with a package's version in a checkout, and the version."""
     (file,) = (root / "packages" / package).glob("src/*/_version.py")
     return file, file.read_text(encoding="utf-8").partition('__version__ = "')[2].partition('"')[0]
 
 
 def next_version(current: str, wanted: str) -> str:
-    """Return the version that `wanted` (a level or a version) makes of the current one.
+    """Return the next version, given the current one and `wanted` (a level or a version).
 
     Raises:
         ReleaseError: It is neither.
@@ -271,13 +273,13 @@ def next_version(current: str, wanted: str) -> str:
         raise ReleaseError(f"{wanted!r} is neither {', '.join(_LEVELS)} nor a version such as 0.3.0 or 0.3.0rc1")
     numbers = [int(number) for number in found.groups()[:3]]
     place = _LEVELS.index(wanted)
-    if found[4] is None or any(numbers[place + 1 :]):  # otherwise 0.2.0 follows 0.2.0rc1 as a minor version
+    if found[4] is None or any(numbers[place + 1 :]):  # a minor version after 0.2.0rc1 is 0.2.0
         numbers[place] += 1
     return ".".join(str(number) for number in [*numbers[: place + 1], 0, 0][:3])
 
 
 def requirements(project: dict[str, Any], *, extras: bool = True) -> dict[str, SpecifierSet]:
-    """Return the bounds of each distribution that a `pyproject.toml` requires, with or without its extras."""
+    """Return the bounds of each requirement of a `pyproject.toml`, with or without its extras."""
     lines = list(project["project"]["dependencies"])
     if extras:
         lines += [line for extra in project["project"].get("optional-dependencies", {}).values() for line in extra]
@@ -286,7 +288,7 @@ def requirements(project: dict[str, Any], *, extras: bool = True) -> dict[str, S
 
 
 def widen(root: Path, package: str, bound: str) -> list[Path]:
-    """Let the siblings in a checkout work with a new API version of `package`; their tests run against it.
+    """Widen the siblings' bounds in a checkout to a new API version of `package`.
 
     Returns:
         The files that were changed.
@@ -308,7 +310,7 @@ def widen(root: Path, package: str, bound: str) -> list[Path]:
 
 
 def build(clone: Path, revision: str, package: str, folder: Path) -> tuple[Path, Path]:
-    """Build the sdist, and from it the wheel, of a package as it is at a revision; its time is the commit's.
+    """Build the sdist of a package at a revision, and from it the wheel, with the time of the commit.
 
     Returns:
         The paths of the sdist and of the wheel in `folder`.
@@ -326,19 +328,19 @@ def build(clone: Path, revision: str, package: str, folder: Path) -> tuple[Path,
 
 
 def wheel(clone: Path, revision: str, package: str, folder: Path) -> Path:
-    """Return the wheel of a package as it is at a revision, built once for each commit."""
+    """Return the wheel of a package at a revision, which is built once per commit."""
     place = folder / f"{package}-{_git(clone, 'rev-parse', f'{revision}^{{commit}}')}"
     return next(iter(place.glob("*.whl")), None) or build(clone, revision, package, place)[1]
 
 
 def last_tag(clone: Path, package: str) -> str | None:
-    """Return the tag of the package's last release before the commit that is checked out, if it has one."""
+    """Return the tag of the package's last release before the present commit, or None."""
     tags = _git(clone, "tag", "--merged", "HEAD", "--list", f"{package}-v*").splitlines()
     return max(tags, key=lambda tag: Version(tag.removeprefix(f"{package}-v")), default=None)
 
 
 def clone_of(root: Path, folder: Path) -> Path:
-    """Return a clone of what is committed in a checkout, with its author as the one who commits."""
+    """Return a clone of a checkout's last commit, with the same committer."""
     clone = folder / "clone"
     _git(folder, "clone", "--quiet", root, clone)
     for key, unknown in (("user.name", "release"), ("user.email", "release@localhost")):
@@ -347,20 +349,20 @@ def clone_of(root: Path, folder: Path) -> Path:
 
 
 def release(package: str, wanted: str, out: Path, pytest_arguments: Sequence[str], *, dry_run: bool) -> list[Row]:
-    """Release one package, and bring the commit and the tag into this checkout unless it is a dry run.
+    """Release one package, and copy commit and tag into this checkout unless it is a dry run.
 
     Raises:
-        ReleaseError: The checkout has changes that are not committed, or a step failed.
+        ReleaseError: The checkout has uncommitted changes, or a step failed.
     """
     if not dry_run and _git(ROOT, "status", "--porcelain", "--untracked-files=no"):
-        raise ReleaseError("commit or stash your changes first: what is released is a commit")
+        raise ReleaseError("commit or stash your changes first, because a release is made from a commit")
     with tempfile.TemporaryDirectory(prefix="parl-release-") as scratch:
         clone = clone_of(ROOT, Path(scratch))
         done = Release(package, clone, Path(scratch), out, pytest_arguments)
         done.run(wanted)
         if not dry_run:
             _git(ROOT, "fetch", "--quiet", "--no-tags", clone, f"refs/tags/{done.tag}")
-            _git(ROOT, "merge", "--quiet", "--ff-only", "FETCH_HEAD")  # which fails where the checkout has moved
+            _git(ROOT, "merge", "--quiet", "--ff-only", "FETCH_HEAD")  # this fails if the checkout has other commits
             _git(ROOT, "tag", done.tag, "FETCH_HEAD")
     return done.rows
 
@@ -368,10 +370,10 @@ def release(package: str, wanted: str, out: Path, pytest_arguments: Sequence[str
 def rehearse(packages: Sequence[str], out: Path, pytest_arguments: Sequence[str]) -> tuple[list[Row], list[str]]:
     """Release packages one after the other in a clone, each as a minor version.
 
-    Where a package has no release yet, a tag on the commit that is checked out stands for it.
+    For a package without a release, a tag on the present commit is used.
 
     Returns:
-        The steps that were done, and what failed.
+        The finished steps, and the failures.
     """
     rows: list[Row] = []
     failed = []
@@ -400,9 +402,9 @@ def _digest(file: Path) -> str:
 
 
 def _clean(python: Path) -> dict[str, str]:
-    """Return the variables of a process in a new environment, which must not find anything of this one."""
+    """Return the variables of a process in a new environment, without those of this environment."""
     dropped = {"PYTHONPATH", "PARL_BACKEND", "PARL_DEVICE", "PIP_CONSTRAINT"}
-    dropped.add("PYTHONDONTWRITEBYTECODE")  # thousands of processes of the tests would compile the package anew
+    dropped.add("PYTHONDONTWRITEBYTECODE")  # otherwise thousands of test processes would compile the package again
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return kept | {"VIRTUAL_ENV": str(python.parents[1]), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
 
@@ -420,7 +422,7 @@ def _uv(*words: object) -> None:
 
 
 def _do(folder: Path, *words: object, environment: dict[str, str] | None = None) -> None:
-    """Run a program that is silent unless it fails."""
+    """Run a program, and print its output only if it fails."""
     command = [str(word) for word in words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -428,14 +430,15 @@ def _do(folder: Path, *words: object, environment: dict[str, str] | None = None)
 
 
 def main() -> int:
-    """Run what the command line names, and print a line for each step."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would tests
+    """Run the command line, and print a line for each step."""
+    # background jobs of a shell ignore SIGINT, and so would tests
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "package", nargs="*", help=f"the package and its version; with --check packages, else all of {PACKAGES}"
+        "package", nargs="*", help=f"package and version; with --check, packages (default: all of {PACKAGES}"
     )
-    parser.add_argument("--check", action="store_true", help="dry run of packages one after the other, each as a minor")
-    parser.add_argument("--dry-run", action="store_true", help="leave this checkout as it is")
+    parser.add_argument("--check", action="store_true", help="dry run of packages, each as a minor version")
+    parser.add_argument("--dry-run", action="store_true", help="leave this checkout unchanged")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the files (default: dist)")
     words = [*sys.argv[1:], "--"]
     behind = words.index("--")

@@ -33,16 +33,16 @@ START = "the start of programs and commands"
 NODE = "the start of a node and its actors"
 OPTIONAL = "an optional package"
 SYSTEM = "a module that not every system or version has"
-# Packages that functions of every module may import, and what for.
+# Packages that functions of every module may import, with the reasons.
 LATE_ANYWHERE = {
     **dict.fromkeys(("cryptography", "gymnasium", "matplotlib", "mlflow", "optuna", "plotly"), OPTIONAL),
     **dict.fromkeys(("prometheus_client", "safetensors", "tensorboardX", "tqdm", "wandb"), OPTIONAL),
     **dict.fromkeys(("ale_py", "envpool", "minari", "pettingzoo", "ray", "smac"), OPTIONAL),
     **dict.fromkeys(("fcntl", "pwd", "resource", "termios"), SYSTEM),
 }
-# Other imports in functions, each as (the module, what it imports), and what for; docs/decisions/0032 has the figures.
+# Other imports in functions, as (module, imported module), with the reasons; docs/decisions/0032 has the figures.
 LATE = {
-    ("parl._names", "parl_core._migration"): START,  # `import parl` imports no part before a program names it
+    ("parl._names", "parl_core._migration"): START,  # `import parl` imports each part at its first use
     ("parl._names", "parl_core.backends"): START,
     ("parl._names", "parl_remote.joblib"): START,
     ("parl_core.cli", "parl_core.cli._commands"): OPTIONAL,  # click and gymnasium
@@ -56,7 +56,7 @@ LATE = {
     ("parl_remote._actor.process", "parl_remote._actor.loop_runner"): NODE,
     ("parl_remote._connect", "parl_remote._debug_client"): START,
     ("parl_remote._connect", "parl_remote._doctor.reach"): START,
-    ("parl_remote._connect", "parl_remote._files.upload"): START,  # a quarter of what the client imports
+    ("parl_remote._connect", "parl_remote._files.upload"): START,  # a quarter of the client's imports
     ("parl_remote._connect", "parl_remote._program.client"): START,
     ("parl_remote._connect", "parl_remote._program.private_cluster"): START,
     ("parl_remote._connect", "parl_remote._program.rendezvous"): START,
@@ -112,7 +112,7 @@ class Source(NamedTuple):
         return self.path.name == "__init__.py"
 
     def code_lines(self) -> int:
-        """Return the number of lines that have code: no blank lines, comments and docstrings."""
+        """Return the number of lines of code without blank lines, comments and docstrings."""
         text = self.path.read_text(encoding="utf-8")
         docstrings: set[int] = set()
         for node in ast.walk(ast.parse(text)):
@@ -138,7 +138,7 @@ _NO_CODE = {
 
 
 class Structure:
-    """The modules below `packages/*/src` of a checkout and their imports of each other."""
+    """The modules below `packages/*/src` of a checkout, and their imports of each other."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self.modules: dict[str, Source] = {}
@@ -181,7 +181,7 @@ class Structure:
         return found
 
     def imported_by_one(self, package: str) -> list[tuple[str, str]]:
-        """Return each module of a package that only one other imports, and that other one."""
+        """Return the modules of a package that only one other module imports, with that module."""
         importers = self.importers()
         names = [module.name for module in self.of(package) if not module.is_package]
         return [(name, next(iter(importers[name]))) for name in names if len(importers[name]) == 1]
@@ -194,7 +194,7 @@ class Structure:
         """Return the longest chain of imports of modules within a package; the members of a cycle are one link."""
         graph = self.graph(package, Kind.MODULE)
         chain_from: dict[str, list[str]] = {}
-        for group in components(graph):  # what a module imports comes before it
+        for group in components(graph):  # imported modules come before their importers
             behind = [chain_from[target] for name in group for target in graph[name] if target not in group]
             chain = [*group, *max(behind, key=len, default=[])]
             chain_from |= dict.fromkeys(group, chain)
@@ -210,7 +210,7 @@ class Structure:
         )
 
     def graph(self, package: str, *kinds: Kind) -> dict[str, set[str]]:
-        """Return what each module of a package imports from it, by imports of these kinds; all without any."""
+        """Return the imports of each module of a package within the package, of these kinds (default: all)."""
         graph: dict[str, set[str]] = {module.name: set() for module in self.of(package)}
         for one in self.imports:
             if one.source in graph and one.target in graph and (not kinds or one.kind in kinds):
@@ -219,7 +219,7 @@ class Structure:
 
 
 def _imported(node: ast.AST, kind: Kind) -> Iterator[tuple[str, Kind]]:
-    """Yield the dotted names that a syntax tree imports; `from a import b` yields `a.b`, which may be no module."""
+    """Yield the dotted names that a syntax tree imports; `from a import b` yields `a.b`, which need not be a module."""
     match node:
         case ast.Import():
             yield from ((alias.name, kind) for alias in node.names)
@@ -278,7 +278,7 @@ class Entered(NamedTuple):
 
 
 def entered(action: Callable[[], object]) -> Entered:
-    """Run an action and return the functions of our packages that it enters, in every thread of this process."""
+    """Run an action, and return the functions of our packages that it enters in all threads of this process."""
     functions: set[tuple[str, str]] = set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -300,12 +300,12 @@ _TRIALS = 5
 
 
 def fewest(trials: Iterable[Entered]) -> Entered:
-    """Return the trial with the fewest functions: on a busy machine, others wait and enter more."""
+    """Return the trial with the fewest functions, because waiting on a busy machine enters additional ones."""
     return min(trials, key=lambda trial: len(trial.functions))
 
 
 def entered_by_actors() -> dict[str, Entered]:
-    """Make an actor and call it, when another one has done both before."""
+    """Make and call an actor, after another one was made and called."""
     import parl
 
     @parl.remote_class
@@ -331,7 +331,7 @@ def entered_by_actors() -> dict[str, Entered]:
 
 
 def entered_by_learning() -> dict[str, Entered]:
-    """Learn from one batch with DQN, when others have been learned from before."""
+    """Learn from one batch with DQN, after learning from other batches."""
     import numpy as np
 
     import parl
@@ -375,7 +375,7 @@ def table(structure: Structure) -> str:
 
 
 def details(structure: Structure) -> Iterator[str]:
-    """Yield what is behind the numbers of the table."""
+    """Yield the details of the table."""
     for package in PACKAGES:
         yield f"\n{package}"
         yield f"  chain: {' > '.join(structure.longest_chain(package))}"
@@ -394,7 +394,7 @@ def on_cycles(structure: Structure) -> list[str]:
 
 
 def _reason(late: Import) -> str:
-    """Return what an import in a function is for; empty if it is not allowed."""
+    """Return the reason of an import in a function; empty if it is not allowed."""
     return LATE_ANYWHERE.get(late.target) or LATE.get((late.source, late.target), "")
 
 
@@ -412,9 +412,9 @@ def without_reason(structure: Structure) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-v", "--verbose", action="store_true", help="name chains, cycles and functions")
-    parser.add_argument("--check", action="store_true", help="refuse cycles, and imports in functions")
-    parser.add_argument("--entered", choices=ACTIONS, help="run this and count the functions entered")
+    parser.add_argument("-v", "--verbose", action="store_true", help="list chains, cycles and functions")
+    parser.add_argument("--check", action="store_true", help="fail on cycles and imports in functions")
+    parser.add_argument("--entered", choices=ACTIONS, help="run this action and count the functions that it enters")
     options = parser.parse_args()
     if options.entered:
         for action, found in ACTIONS[options.entered]().items():

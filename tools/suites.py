@@ -1,11 +1,11 @@
-"""Run the suites: what `hatch run test`, `hatch run test:all` and `hatch run base:test` call.
+"""Run the suites of `hatch run test`, `hatch run test:all` and `hatch run base:test`.
 
-    python tools/suites.py all ARGUMENTS     every suite through hatch, then a line for each; fails if any of them did
-    python tools/suites.py base ARGUMENTS    one suite, in the environment that this Python belongs to
+    python tools/suites.py all ARGUMENTS     all suites through hatch, then a line for each; fails if any of them fails
+    python tools/suites.py base ARGUMENTS    one suite, with this Python
 
-Arguments go to pytest. Paths among them replace the suite's own, and then run in one process; `--lf` does the same with
-the files of the tests that failed. Tests marked `slow` are left out, unless `--slow` asks for them alone, a test is
-named by `file::test`, or it failed and `--lf` repeats it.
+Arguments go to pytest. Paths among them replace the suite's paths and run in one process; `--lf` does the same with the
+files of failed tests. Tests marked `slow` are skipped, unless `--slow` selects them, a test is named as `file::test`,
+or `--lf` repeats a failed one.
 """
 
 import json
@@ -25,11 +25,11 @@ SUITES = {
     "paddle": ("packages/parl-paddle/tests", *_ON_BOTH, "tests/on_paddle"),
     "install": ("tests/install",),
 }
-# Its tests share wheels and environments that take longer to make than to use, so they run in one process.
+# Its tests share wheels and environments, which take longer to make than to use, so they run in one process.
 OPTIONS = {"install": ("-n", "0", "-o", "timeout=900", "-o", "pythonpath=../tests ../tests/install")}
 MOST_WORKERS = 8
 _PASSED, _NOTHING_CHOSEN = 0, 5  # exit codes of pytest
-# A word behind one of these is not a path to run, though it may name one.
+# A word after one of these options is not a path to run.
 _WITH_VALUE = {
     *("-c", "-k", "-m", "-n", "-o", "-p", "-W"),
     *("--config-file", "--override-ini", "--rootdir", "--confcutdir", "--basetemp", "--import-mode"),
@@ -42,7 +42,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def one(suite: str, arguments: list[str]) -> int:
-    """Run one suite with the Python that runs this, and return pytest's exit code."""
+    """Run one suite with this Python, and return pytest's exit code."""
     slow = "--slow" in arguments
     arguments = [argument for argument in arguments if argument != "--slow"]
     behind = zip(arguments, ["", *arguments], strict=False)
@@ -68,14 +68,15 @@ def one(suite: str, arguments: list[str]) -> int:
         command += ["--durations", "20", *SUITES[suite]]
     in_workers = any(argument.startswith(("-n", "--numprocesses")) for argument in arguments)
     if not (paths or in_workers or "-n" in command):
-        # Tests wait now and then: two workers more than there are cores.
+        # Tests sometimes wait, so there are two workers more than cores.
         command += ["-n", str(min((os.cpu_count() or 1) + 2, MOST_WORKERS))]
         in_workers = True
     if in_workers:
-        command += ["--dist", "loadfile"]  # a file stays in one worker, which shares its clusters and models
-        # The workers' processes compute with one thread each: those of several would wait for each other's.
+        command += ["--dist", "loadfile"]  # all tests of a file run in one worker, which shares its clusters and models
+        # Workers compute with one thread each, because several threads per worker would wait for each other.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Tests start thousands of processes; each would compile our sources anew where an image forbids to keep bytecode.
+    # Tests start thousands of processes, each of which would compile our sources again if the system forbids bytecode
+    # files.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     return subprocess.run([*command, *arguments], cwd=ROOT, check=False).returncode
 
@@ -85,7 +86,7 @@ def _cache(suite: str) -> Path:
 
 
 def _failed_files(suite: str) -> list[str]:
-    """Return the files, sorted, with tests that failed when they were last run."""
+    """Return the sorted files with tests that failed in their last run."""
     try:
         failed = json.loads((_cache(suite) / "v" / "cache" / "lastfailed").read_text())
     except FileNotFoundError:
@@ -98,12 +99,12 @@ def _is_path(word: str) -> bool:
 
 
 def every(arguments: list[str]) -> int:
-    """Run every suite, whatever becomes of the others, and return 0 if all of them passed.
+    """Run all suites, even after failures, and return 0 if all of them passed.
 
-    With arguments, a suite may have none of the chosen tests, but not all of them.
+    With arguments, some suites may select no tests, but not all of them.
     """
     if shutil.which("hatch") is None:
-        sys.exit("each suite runs in an environment of hatch, which is not on the PATH: pip install hatch")
+        sys.exit("each suite runs in an environment of hatch, but hatch is not on the PATH: pip install hatch")
     fine = {_PASSED, _NOTHING_CHOSEN} if arguments else {_PASSED}
     results = {suite: _through_hatch(suite, arguments) for suite in SUITES}
     print()
@@ -111,12 +112,12 @@ def every(arguments: list[str]) -> int:
         print(f"{suite:8} {'passed' if code in fine else 'FAILED':7} {last}")
     codes = {code for code, _ in results.values()}
     if codes == {_NOTHING_CHOSEN}:
-        print(f"no suite has a test that these arguments choose: {' '.join(arguments)}")
+        print(f"no suite has a test that these arguments select: {' '.join(arguments)}")
     return int(codes == {_NOTHING_CHOSEN} or not codes <= fine)
 
 
 def _through_hatch(suite: str, arguments: list[str]) -> tuple[int, str]:
-    """Run a suite in its environment and show what it prints; return its exit code and last line."""
+    """Run a suite in its environment and show its output; return its exit code and last line."""
     last = ""
     command = ["hatch", "run", f"{suite}:test", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace") as running:
@@ -128,8 +129,10 @@ def _through_hatch(suite: str, arguments: list[str]) -> tuple[int, str]:
 
 
 def main(suite: str, *arguments: str) -> int:
-    """Run what the command line names."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would tests'
+    """Run the command line."""
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # background jobs of a shell ignore SIGINT, and so would tests
     return every(list(arguments)) if suite == "all" else one(suite, list(arguments))
 
 

@@ -306,7 +306,7 @@ def test_all_suites_together_refuse_to_run_no_test(
     codes = dict.fromkeys(suites.SUITES, suites._NOTHING_CHOSEN)
     monkeypatch.setattr(suites, "_through_hatch", lambda suite, _: (codes[suite], "no tests ran"))
     assert suites.every(["-k", "tpyo"]) == 1
-    assert "no suite has a test that these arguments choose: -k tpyo" in capsys.readouterr().out
+    assert "no suite has a test that these arguments select: -k tpyo" in capsys.readouterr().out
     codes["base"] = 0
     assert suites.every(["-k", "typo"]) == 0
 
