@@ -2,7 +2,7 @@
 
     caller   <name>.calls   counters in mapped memory: sent, answered, lost, hung, wrong, closed, withdrawn
     actor    <name>.done.N  eight bytes per call, appended before the work; N is the actor's process, of which a
-    restarted actor has several
+                            restarted actor has several
 
 Together they show for every call whether it was lost silently, executed twice, or out of order.
 """

@@ -341,7 +341,7 @@ def test_agents_of_dictionaries_are_saved_and_restored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("observation", "action", "kind", "words"),
     [
-        (spaces.Text(5), ACTIONS["choice"], "q", r"the observation is Text.*tokens of a fixed number"),
+        (spaces.Text(5), ACTIONS["choice"], "q", r"the observation is Text.*a fixed number of tokens"),
         (spaces.Dict(a=VECTOR, b=spaces.Tuple([spaces.Text(5)])), ACTIONS["choice"], "q", r"observation\['b'\]\['0'\]"),
         (spaces.Sequence(VECTOR), ACTIONS["choice"], "q", r"arrays of a fixed shape"),
         (VECTOR, spaces.Text(5), "actor-critic", r"no policy chooses in Text"),

@@ -7,7 +7,7 @@
                     -> {"items": [the best first], "sample": "…", "model": 3}
     POST /feedback  {"sample": "…", "clicks": 2}     when the visitor leaves, maybe minutes later, maybe to another host
     GET  /status    -> {"model": 3, "parameters": 30}
-    GET  /refused   -> {"forged": 1} numbers of rejected tokens, by reason
+    GET  /refused   -> {"forged": 1}                 numbers of rejected tokens, by reason
 
 The answer to /rank contains the sample's token of 56 characters, so the service stores nothing about its visitors. Only
 the service can make tokens, so only the clicks of its own visitors count, once each.

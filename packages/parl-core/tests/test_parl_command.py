@@ -194,7 +194,7 @@ def test_images_and_masks_of_the_command_stay_what_they_are() -> None:
 def test_texts_are_refused_in_words() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trained, "make_env", lambda *_: SimpleNamespace(observation_space=gymnasium.spaces.Text(3)))
-        with pytest.raises(HyperparameterError, match=r"the observation is Text\(.*tokens of a fixed number"):
+        with pytest.raises(HyperparameterError, match=r"the observation is Text\(.*a fixed number of tokens"):
             make_flat_env("any")
 
 

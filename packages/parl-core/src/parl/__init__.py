@@ -153,7 +153,7 @@ def __getattr__(name: str) -> Any:
         return getattr(_names.backends().current(), name)
     if name == "set_backend":
         return _names.backends().set_backend
-    if name in __all__:  # all that is left
+    if name in __all__:  # the only remaining name
         return _names.from_remote(name)
     raise _names.unknown(name)
 

@@ -71,7 +71,7 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "parl.utils.visualdl": ("parl_core.summary",),
     "parl.utils.window_stat": ("parl_core.stats",),
 }
-"""The modules that an old path stands for; one with several has the public names of all of them."""
+"""The modules of each old path; a path with several modules has the public names of all of them."""
 
 OLD_PACKAGES = ("parl.core", "parl.remote")
 
@@ -97,7 +97,7 @@ _OF_CLASSES = {
     "sac": "SAC",
     "td3": "TD3",
 }
-"""The modules of algorithms that PARL 1.x and 2.x had, and the class whose module each stands for."""
+"""Modules of algorithms in PARL 1.x and 2.x, with the class whose module replaces each."""
 _CORE = {"agent": "agent", "algorithm": "algorithm", "model": "model", "policy_distribution": "distributions"}
 
 _OLD_DISTRIBUTION = re.compile(r"parl-\d.*\.(dist-info|egg-info)", re.IGNORECASE)
@@ -116,7 +116,7 @@ def offered(kind: str, name: str) -> Any:
     """
     if name == "__all__":  # `from parl.algorithms import *`
         return list(getattr(backends().current(), kind).__all__)
-    if name.startswith("__"):  # the import system asks for its own attributes; no backend is needed to answer
+    if name.startswith("__"):  # attributes of the import system, for which no backend is needed
         raise AttributeError(f"module 'parl.{kind}' has no attribute {name!r}")
     backend = backends().current()
     module = getattr(backend, kind)
@@ -159,11 +159,11 @@ def unknown(name: str) -> AttributeError:
 
 
 def of_old_package(package: str, name: str) -> Any:
-    """Return a module that importing a package loads in PARL 2.x: `parl.utils.rl_utils` after `import parl.utils`.
+    """Return a module that PARL 2.x loads with its package, such as `parl.utils.rl_utils` after `import parl.utils`.
 
     Raises:
-        AttributeError: Nothing has this name; if PARL 2.x had something of this name there, the message has the
-            replacement, and `from package import name` raises it as `ImportError`.
+        AttributeError: The name is unknown; for a name of PARL 2.x, the message has the replacement, and `from package
+            import name` raises it as `ImportError`.
     """
     path, missing = f"{package}.{name}", f"module {package!r} has no attribute {name!r}"
     if name.startswith("__"):
@@ -181,10 +181,10 @@ def _removed_name_error(name: str, path: str, instead: str) -> ImportError:
 
 
 def refuse_old_distribution() -> None:
-    """Stop when PARL 1.x or 2.x is installed beside this one: both own the import name `parl`.
+    """Raise an error if PARL 1.x or 2.x is also installed, because both own the import name `parl`.
 
     Raises:
-        ImportError: With the two commands that repair the installation.
+        ImportError: It is; the message has the two commands that repair the installation.
     """
     for folder in sys.path:
         try:
@@ -202,13 +202,13 @@ def refuse_old_distribution() -> None:
 
 
 def answer_old_paths() -> None:
-    """Make `import` find the old paths, after everything else; once a process."""
+    """Make `import` find the old paths after all other modules; repeated calls do nothing."""
     if not any(isinstance(finder, _OldPaths) for finder in sys.meta_path):
         sys.meta_path.append(_OldPaths())
 
 
 class _OldPaths(MetaPathFinder, Loader):
-    """Finds the modules of old paths, and replaces them by the modules that they stand for."""
+    """Import hook that finds the modules of old paths, and replaces them by their present modules."""
 
     def find_spec(
         self,
@@ -242,7 +242,7 @@ class _OldPaths(MetaPathFinder, Loader):
 
 
 def _removed_names(path: str) -> dict[str, str]:
-    """Return the names that PARL 2.x had in a module and this project has not, with their replacements."""
+    """Return the names in a module of PARL 2.x that this project lacks, with their replacements."""
     removed = import_module("parl_core._migration").REMOVED_NAMES
     return {
         name.rpartition(".")[2]: replacement for name, replacement in removed.items() if name.rpartition(".")[0] == path
@@ -256,9 +256,9 @@ def _refuse_removed(path: str, removed: dict[str, str], name: str) -> Any:
 
 
 def _refuse_removed_path(path: str) -> None:
-    """Raise `ImportError` for a module, or a name of a package, that PARL 2.x had and this project does not.
+    """Raise `ImportError` for a module, or a name in a package, of PARL 2.x that this project lacks.
 
-    It is not `ModuleNotFoundError`, whose message `from package import module` replaces by one of its own.
+    It is not `ModuleNotFoundError`, because `from package import module` would replace its message.
     """
     migration = import_module("parl_core._migration")
     for removed, instead in migration.REMOVED_MODULES.items():
@@ -279,13 +279,13 @@ def offer_to_joblib() -> None:
 
 
 def _offer_to(joblib_parallel: ModuleType) -> None:
-    backends = getattr(joblib_parallel, "BACKENDS", None)  # all that `Parallel(backend=...)` looks at
+    backends = getattr(joblib_parallel, "BACKENDS", None)  # the only part that `Parallel(backend=...)` uses
     if isinstance(backends, dict):
         backends.setdefault("parl", lambda **options: import_module("parl_remote.joblib").ParlBackend(**options))
 
 
 class _Joblib(MetaPathFinder):
-    """Waits for the import of joblib."""
+    """Import hook that waits for joblib."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -309,7 +309,7 @@ class _Joblib(MetaPathFinder):
 
 
 def _alias_backend(module: ModuleType, part: str, framework: str) -> None:
-    """Give an old path the algorithms, or the base classes, of a framework's backend, and modules to paths below it."""
+    """Alias an old path to a backend's algorithms or base classes, and the paths below it to its modules."""
     path = module.__name__
     backend = backends().current() if framework == "fluid" else backends().load(framework)
     if part == "algorithms":

@@ -3,8 +3,8 @@
     first frame: (class, args, kwargs) ─> ("answer", None) or ("error", exception)
     every other: (method, args, kwargs) ─> ("answer", value) or ("error", exception)
 
-It ends when its parent closes the connection, and, within a call too, when its parent dies: then the lifeline,
-a pipe that only the parent could write to, reports its end.
+It ends when its parent closes the connection, and also during a call when its parent dies: then the lifeline, a pipe
+that only the parent could write to, is closed.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def main(connection: int, lifeline: int, program: Mapping[str, Any] | None = Non
         lifeline: Descriptor of a pipe's reading end.
         program: The entries of `multiprocessing.spawn.get_preparation_data` that apply here; None if none do.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the connection
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the connection
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
     if program:
         _importing.set()
@@ -58,7 +58,7 @@ def main(connection: int, lifeline: int, program: Mapping[str, Any] | None = Non
                 else:
                     answer = getattr(instance, target)(*args, **kwargs)
                 reply = pickle.dumps(("answer", answer), 5)
-            except Exception as error:  # any: an exception of the user's method is the answer
+            except Exception as error:  # any exception of the user's method is the answer
                 reply = _packed_error(error)
             try:
                 header = HEADER.pack(len(reply), number)
@@ -68,11 +68,11 @@ def main(connection: int, lifeline: int, program: Mapping[str, Any] | None = Non
                     link.sendall(header)
                     link.sendall(reply)
             except OSError:
-                return  # the parent does not want to know
+                return  # the parent has closed the connection
 
 
 def program_is_being_imported() -> bool:
-    """Return whether this is an actor's process that imports its parent's program at this moment."""
+    """Return whether this is an actor's process that is importing its parent's program."""
     return _importing.is_set()
 
 
@@ -105,9 +105,9 @@ def _packed_error(error: Exception) -> bytes:
     error.add_note(note)
     error = error.with_traceback(None)
     for made in (lambda: error, lambda: by_value(error)):
-        with contextlib.suppress(Exception):  # any: whatever the exception's own methods raise
+        with contextlib.suppress(Exception):  # any exception of the exception's own methods
             packed = pickle.dumps(("error", made()), 5)
-            pickle.loads(packed)  # some exceptions can be pickled, but not made again
+            pickle.loads(packed)  # some exceptions can be pickled, but not unpickled
             return packed
     stand_in = ParlError(f"{type(error).__name__} in an actor's process: {error}")
     stand_in.add_note(note)
@@ -115,10 +115,10 @@ def _packed_error(error: Exception) -> bytes:
 
 
 def by_value(value: object) -> Any:
-    """Return an object that is pickled with the classes and functions of the main program in it.
+    """Return an object that is pickled together with its classes and functions of the main program.
 
-    A class that came in this way goes back as the one that it was made of. cloudpickle, of Gymnasium, does it, which
-    takes longer to import than Python to start.
+    A class that was received so is sent back as the original class. This uses Gymnasium's dependency cloudpickle, whose
+    import takes longer than the start of Python.
 
     Raises:
         ImportError: It is not installed.
@@ -130,10 +130,10 @@ def by_value(value: object) -> Any:
 
 
 def unwrapped(value: Any) -> Any:
-    """Return the argument of `by_value`; any other object as it is."""
+    """Return the argument of `by_value`; any other object unchanged."""
     return value.fn if type(value).__name__ == "CloudpickleWrapper" else value
 
 
 def _end_with_parent(lifeline: int) -> None:
-    os.read(lifeline, 1)  # nothing is ever written: this returns when the other end is closed
+    os.read(lifeline, 1)  # nothing is ever written, so this returns when the other end is closed
     os._exit(1)

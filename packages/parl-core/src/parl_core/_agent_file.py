@@ -5,11 +5,11 @@
 
 Arrays are named `<attribute of the algorithm>/<name>` (see `AlgorithmState`), in PyTorch's names and layouts: a linear
 layer's weight is `[out, in]`. Running statistics of observations, where they were saved with the agent, are float64
-arrays named `environment.normalization/<name>`. What a program hung on the algorithm itself is described by `others`
-(see `AlgorithmState`), where there is some. The metadata entry `parl` is a JSON object: `format` ("parl-agent"),
-`version` (1), `algorithm`, `backend`, `counters`, and `crc32` of the arrays' bytes in the order of their names, which
-finds numbers that a disk or a transfer changed; a file put together by other programs may leave it out. Nothing is ever
-unpickled. A file is written under a temporary name and renamed, so a reader sees the old one or the new one, whole.
+arrays named `environment.normalization/<name>`. Other objects that a program attached to the algorithm are described by
+`others` (see `AlgorithmState`). The metadata entry `parl` is a JSON object: `format` ("parl-agent"), `version` (1),
+`algorithm`, `backend`, `counters`, and `crc32` of the arrays' bytes in the order of their names, which detects
+corrupted numbers; files of other programs may omit it. Nothing is ever unpickled. A file is written under a temporary
+name and renamed, so a reader sees the old one or the new one, whole.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = ["SavedAgent", "locate", "read", "write"]
 
 _FORMAT, _VERSION = "parl-agent", 1
 _NAME_IN_DIRECTORY = "agent.safetensors"
-_STATISTICS = "environment.normalization/"  # with a dot, which no attribute of an algorithm has
-_OF_PARL_2 = (b"PK", b"\x80")  # how files of torch.save and of paddle.save begin
+_STATISTICS = "environment.normalization/"  # no attribute of an algorithm contains a dot
+_OF_PARL_2 = (b"PK", b"\x80")  # the first bytes of files of torch.save and paddle.save
 _LENGTH = struct.Struct("<Q")  # safetensors begins with the length of its JSON header
 
 
@@ -46,7 +46,7 @@ class SavedAgent:
         state: Arrays and counters.
         algorithm: Class name of the algorithm that wrote it, for messages.
         backend: `torch` or `paddle`, for messages.
-        normalization: Statistics by which observations were normalised; empty where none were saved.
+        normalization: Statistics of the normalisation of observations; empty if none were saved.
     """
 
     state: AlgorithmState
@@ -63,7 +63,7 @@ def locate(path: str | os.PathLike[str]) -> Path:
 
 
 def write(path: str | os.PathLike[str], saved: SavedAgent) -> Path:
-    """Write the file in one step and return where it is; missing directories are made."""
+    """Write the file atomically and return its path; missing directories are created."""
     from safetensors.numpy import save
 
     target = locate(path)
@@ -90,8 +90,8 @@ def read(path: str | os.PathLike[str]) -> SavedAgent:
     """Read and check a file.
 
     Raises:
-        CheckpointError: There is none, it is damaged, or it is not a saved agent of a version known here; the message
-            names the file and says what is wrong.
+        CheckpointError: The file is missing or damaged, or is not a saved agent of a known version; the message names
+            the file and the fault.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -107,11 +107,11 @@ def read(path: str | os.PathLike[str]) -> SavedAgent:
     except (SafetensorError, ValueError, struct.error) as error:
         if content.startswith(_OF_PARL_2):
             advice = f"if PARL 2.x saved it, call parl_core.importing.restore(agent, {str(path)!r})"
-            raise CheckpointError(f"{file} is a pickle or a zip file, no safetensors file: {advice}") from error
-        raise CheckpointError(f"{file} is damaged or no safetensors file: {error}") from error
+            raise CheckpointError(f"{file} is a pickle or a zip file, not a safetensors file: {advice}") from error
+        raise CheckpointError(f"{file} is damaged or not a safetensors file: {error}") from error
     metadata = _metadata(file, header.get("__metadata__", {}))
     if metadata.get("crc32", found := _checksum(arrays)) != found:
-        raise CheckpointError(f"{file} is damaged: its arrays are not the ones that were written (another checksum)")
+        raise CheckpointError(f"{file} is damaged: the checksum of its arrays is wrong")
     statistics = {name.removeprefix(_STATISTICS): arrays[name] for name in arrays if name.startswith(_STATISTICS)}
     own = {name: array for name, array in arrays.items() if not name.startswith(_STATISTICS)}
     state = AlgorithmState(own, dict(metadata["counters"]), dict(metadata.get("others", {})))
@@ -143,6 +143,6 @@ def _metadata(file: Path, entries: dict[str, str]) -> dict[str, Any]:
     if metadata["version"] != _VERSION:
         raise CheckpointError(
             f"{file} has version {metadata['version']}; this PARL reads version {_VERSION}: upgrade parl-core, "
-            "or whatever wrote the file"
+            "or the program that wrote the file"
         )
     return metadata

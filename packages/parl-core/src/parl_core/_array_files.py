@@ -1,7 +1,7 @@
 """Arrays on disk: snapshots in one `.npz` file, and arrays that live in a folder instead of in memory.
 
-Replay memories, datasets, checkpoints and statistics are written so. Nothing is ever unpickled. A snapshot appears
-under its name only when it is complete.
+Replay memories, datasets, checkpoints and statistics use this format. Nothing is ever unpickled. A snapshot gets its
+name when it is complete.
 """
 
 import json
@@ -24,7 +24,7 @@ STATE = "state.json"
 
 
 def write_snapshot(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]]) -> Path:
-    """Write arrays to an `.npz` file (the suffix is added where it is missing), replacing it in one step.
+    """Write arrays to an `.npz` file (a missing suffix is added), replacing it atomically.
 
     Returns:
         The path of the file.
@@ -54,9 +54,9 @@ def read_snapshot(path: str | os.PathLike[str], needed: set[str]) -> dict[str, N
             arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError as error:
         raise CheckpointError(f"{source} does not exist: check the path") from error
-    except ValueError as error:  # NumPy's words advise to unpickle it
-        raise CheckpointError(f"{source} is not a readable .npz file: it does not hold plain arrays alone") from error
-    except (OSError, TypeError, EOFError, BadZipFile, zlib.error) as error:  # TypeError: a lone .npy array
+    except ValueError as error:  # NumPy's message advises unpickling
+        raise CheckpointError(f"{source} is not a readable .npz file: not only plain arrays") from error
+    except (OSError, TypeError, EOFError, BadZipFile, zlib.error) as error:  # TypeError: a single .npy array
         raise CheckpointError(f"{source} is not a readable .npz file: {error}") from error
     if missing := sorted(needed - arrays.keys()):
         raise CheckpointError(f"{source} has no {missing}: it holds {sorted(arrays)}, another kind of memory wrote it")
@@ -66,10 +66,10 @@ def read_snapshot(path: str | os.PathLike[str], needed: set[str]) -> dict[str, N
 def check_kinds(
     path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], stored: Mapping[str, NDArray[Any]]
 ) -> None:
-    """Refuse columns whose numbers the memory's columns of that name cannot hold, as uint8 cannot hold floats.
+    """Raise an error for columns that do not fit the memory's dtypes, such as floats for uint8.
 
     Raises:
-        CheckpointError: The message has both dtypes.
+        CheckpointError: A column does not fit; the message has both dtypes.
     """
     for name, column in stored.items():
         if not np.can_cast(arrays[name].dtype, column.dtype, "same_kind"):
@@ -80,10 +80,10 @@ def check_kinds(
 
 
 def check_same_rows(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], columns: Sequence[str]) -> None:
-    """Refuse a snapshot whose columns do not belong together, before anything is taken from it.
+    """Raise an error for a snapshot with inconsistent columns, before any of it is loaded.
 
     Raises:
-        CheckpointError: The columns have different numbers of rows, or fewer than `other` (size and position) says.
+        CheckpointError: The columns have different numbers of rows, or fewer than `other` (size and position) requires.
     """
     rows = {name: len(arrays[name]) if arrays[name].ndim else 0 for name in columns}
     other = arrays["other"]
@@ -102,8 +102,8 @@ class ArrayFolder:
         directory: The directory of the files; made if it does not exist. None keeps the arrays in memory.
 
     Raises:
-        CheckpointError: The directory holds a memory that was not closed (its process was killed), so that nothing
-            knows which slots are whole, or one that is damaged.
+        CheckpointError: The directory holds a damaged memory, or one that was not closed (its process was killed), so
+            that slots may be incomplete.
     """
 
     REMOVE = "Remove the directory or choose another one"
@@ -134,7 +134,7 @@ class ArrayFolder:
             mapped = np.lib.format.open_memmap(file, "w+", np.dtype(dtype), shape)
         else:
             try:
-                np.lib.format.open_memmap(file, "r")  # refuses a file that is too short; "r+" would lengthen it
+                np.lib.format.open_memmap(file, "r")  # raises an error for a short file; "r+" would lengthen it
                 mapped = np.lib.format.open_memmap(file, "r+")
             except (OSError, ValueError) as error:
                 raise CheckpointError(f"{file} cannot be read: {error}. {self.REMOVE}") from error
@@ -148,7 +148,7 @@ class ArrayFolder:
         return mapped
 
     def refuse(self, why: str) -> CheckpointError:
-        """Return the error for a state that cannot be used."""
+        """Return the error for an unusable state."""
         return CheckpointError(f"{self.directory}/{STATE} {why}. {self.REMOVE}")
 
     def begin(self) -> None:
@@ -156,12 +156,12 @@ class ArrayFolder:
         self._write({"closed": False})
 
     def flush(self) -> None:
-        """Make the system write every mapped array to its file."""
+        """Write every mapped array to its file."""
         for mapped in self._mapped:
             mapped.flush()
 
     def end(self, state: dict[str, Any]) -> None:
-        """Write everything out, and with it the state that the next program finds in `state`."""
+        """Write all arrays, and the state for the next program, which finds it in `state`."""
         self.flush()
         self._write({**state, "closed": True})
 
@@ -171,7 +171,7 @@ class ArrayFolder:
         except (OSError, ValueError) as error:
             raise self.refuse(f"cannot be read: {error}") from error
         if not isinstance(state, dict):
-            raise self.refuse("is no state of a replay memory")
+            raise self.refuse("is not the state of a replay memory")
         return state
 
     def _write(self, state: dict[str, Any]) -> None:

@@ -2,9 +2,9 @@
 
     self.opt = torch.optim.Adam(...)         state_dict() and load_state_dict(), or paddle's set_state_dict()
     self.rng = np.random.default_rng(0)      the state of its bit generator
-    self.heads = [Head(), Head()]            what a list, a tuple or a dictionary holds, too
+    self.heads = [Head(), Head()]            also objects in lists, tuples and dictionaries
     self.e_greed -= 1e-6                     numbers, arrays and tensors that have changed
-    self.model.mean = 0.9 * mean + ...       values, and generators, that layers of the user's own classes have, too
+    self.model.mean = 0.9 * mean + ...       also values and generators in layers of the user's own classes
 
 A state is written as JSON and arrays, never pickled. Models of `parl.Model` and optimizers of `parl.optim` are not
 among them: `parl_core.algorithm` has those.
@@ -37,7 +37,7 @@ __all__ = [
 
 _DICTIONARIES = (dict, MappingProxyType)
 
-_LARGE = 2**20  # bytes; statistics of images have less
+_LARGE = 2**20  # bytes; statistics of images are smaller
 
 _ARRAY, _NUMBER, _TENSOR, _TUPLE, _ITEMS = "$array", "$number", "$tensor", "$tuple", "$items"
 
@@ -53,14 +53,14 @@ class StateAccessor:
 def attributes(owner: object, *, of_any_class: bool = True) -> Iterator[tuple[str, Any]]:
     """Yield the values of an object's attributes by name; those in lists, tuples and dictionaries as `heads.0`.
 
-    A list or the like that has a state of its own is one value, and so is a mapping that is no dictionary: it may read
-    a file.
+    A collection with its own state is one value, and so is a mapping that is not a dictionary, because it may read a
+    file.
 
     Args:
         owner: The object.
-        of_any_class: Whether subclasses of lists, tuples and dictionaries are looked into, too.
+        of_any_class: True to include the elements of subclasses of lists, tuples and dictionaries.
     """
-    for name, value in list(vars(owner).items()):  # a copy: another thread may act for the first time meanwhile
+    for name, value in list(vars(owner).items()):  # a copy, because another thread may act for the first time meanwhile
         yield from _held(name, value, of_any_class)
 
 
@@ -79,14 +79,14 @@ def _held(name: str, value: Any, of_any_class: bool) -> Iterator[tuple[str, Any]
 
 
 def is_generator(value: Any) -> bool:
-    """Return whether an object is one of numpy's or Python's random generators, and has a state."""
+    """Return whether an object is a random generator of numpy or Python with a state."""
     if isinstance(value, random.SystemRandom):
         return False
     return isinstance(value, (np.random.Generator, np.random.RandomState, random.Random))
 
 
 def accessor_of(value: Any) -> StateAccessor | None:
-    """Return the functions that read and write the state of an object; None if it has no such state."""
+    """Return the functions that read and write the state of an object; None if it has no state."""
     if isinstance(value, type):
         return None
     if isinstance(value, np.random.Generator):
@@ -110,12 +110,12 @@ def values_of(
 ) -> dict[str, Any]:
     """Return copies of the numbers and arrays among an object's own attributes by name, and None where they are None.
 
-    Private attributes that have a default in the class are left out: what is kept there can be found again.
+    Private attributes with a default in the class are left out, because they only cache values.
 
     Args:
         owner: The object.
         to_array: The function that returns a copy of a tensor, and None for anything else.
-        given: The attributes that are looked at; default: all.
+        given: The attributes to consider; default: all.
     """
     found: dict[str, Any] = {}
     for name, value in list((getattr(owner, "__dict__", {}) if given is None else given).items()):
@@ -133,20 +133,20 @@ def values_of(
 
 @dataclass(frozen=True)
 class Digest:
-    """Stands for the values of a large array, and takes no memory as a copy of it would."""
+    """A digest of the values of a large array, which takes less memory than a copy."""
 
     shape: tuple[int, ...]
     digest: bytes
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> "Digest":
-        """Return that of an array."""
+        """Return the digest of an array."""
         numbers = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return cls(array.shape, hashlib.blake2b(numbers.data).digest())
 
 
 def first_value(value: Any) -> Any:
-    """Return a value to be compared with later ones: the value itself, or the digest of a large array."""
+    """Return a value for later comparisons: the value itself, or the digest of a large array."""
     return Digest.of(value) if isinstance(value, np.ndarray) and value.nbytes > _LARGE else value
 
 
@@ -172,12 +172,12 @@ def encode(
 
     Args:
         value: Numbers, texts, arrays, tensors, and collections of these.
-        place: The name of its place.
+        place: Its name in messages and arrays.
         arrays: The dictionary that receives copies.
         to_array: The function that returns a copy of a tensor, and None for anything else.
 
     Raises:
-        CheckpointError: Something in it is something else; the message says where.
+        CheckpointError: It contains a value of another type; the message says where.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -202,8 +202,8 @@ def encode(
     if array is None:
         raise CheckpointError(
             f"the state of the algorithm's {place} cannot be saved: it is a {type(value).__name__}, and a checkpoint "
-            "holds numbers, texts, arrays, tensors and collections of these; let its state_dict() leave it out, or "
-            "do not keep it on the algorithm"
+            "holds numbers, texts, arrays, tensors and collections of these; leave it out of its state_dict(), "
+            "or do not make it an attribute of the algorithm"
         )
     arrays[place] = array
     return {_TENSOR: place}

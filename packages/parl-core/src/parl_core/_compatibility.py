@@ -4,8 +4,8 @@ The API version of a package is the minor number of a version 0.x, such as 0.1, 
 package states the API versions of parl-core that it works with twice: to installers in its metadata, and to Python in
 its `_version` module, for checkouts and for installations that left dependencies out.
 
-The original PARL (1.x and 2.x) owns the import name `parl`, too. Installed after parl-core, it replaces the facade,
-which can then refuse nothing: the other packages do.
+The original PARL (1.x and 2.x) owns the import name `parl`, too. If it is installed after parl-core, it replaces the
+facade, so the other packages detect it.
 """
 
 import re
@@ -18,7 +18,7 @@ __all__ = ["require_core"]
 
 
 def require_core(package: str, bounds: str) -> None:
-    """Check that this parl-core is whole, and within the bounds of the package that is being imported.
+    """Check that parl-core is complete, and within the bounds of the package that is being imported.
 
     Args:
         package: The distribution and its version, such as `parl-remote 0.1.0`.

@@ -1,6 +1,6 @@
-"""The environment variables that parl-core and its backends read; no other module of theirs reads the environment.
+"""The environment variables of parl-core and its backends, which read them only here.
 
-`VARIABLES` tell numeric libraries how many threads to use when they are loaded.
+`VARIABLES` set the number of threads of numeric libraries when they are loaded.
 """
 
 import os
@@ -38,22 +38,22 @@ def device_choice() -> str | None:
 
 
 def visible_gpus() -> str | None:
-    """Return `CUDA_VISIBLE_DEVICES`: which GPUs CUDA shows to this process, or None when unset; empty means none."""
+    """Return `CUDA_VISIBLE_DEVICES`: the GPUs visible to this process, or None when unset; empty means no GPUs."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def chosen_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of an environment that set numbers of threads."""
+    """Return the variables in an environment that set numbers of threads."""
     return {name: environment[name] for name in VARIABLES if environment.get(name)}
 
 
 def sets_malloc(environment: Mapping[str, str]) -> bool:
-    """Return whether an environment sets how much freed memory glibc keeps."""
+    """Return whether an environment sets glibc's thresholds of freed memory."""
     is_set = any(environment.get(name) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"))
     tunables = environment.get("GLIBC_TUNABLES", "")
     return is_set or any(f"glibc.malloc.{name}_threshold" in tunables for name in ("trim", "mmap"))
 
 
 def one_thread_unless_chosen(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of one of several processes on a machine: one thread each, or the user's choice."""
+    """Return the environment of one of several processes on a machine: one thread unless the user chose a number."""
     return dict(environment) if chosen_variables(environment) else {**environment, **dict.fromkeys(VARIABLES, "1")}

@@ -20,8 +20,8 @@ class CSVLogger(ClosingContext):
             table.log_dict({"step": 100, "return": 20.5})
 
     The keys of the first row are the header. An existing file is continued if it has the same columns, so that a
-    resumed run keeps its table; a file with other content is an error and stays unchanged. A last row without a line
-    end, as a killed program leaves it, is replaced by the first row that is written.
+    resumed run keeps its table; a file with other content is an error and stays unchanged. An incomplete last row, left
+    by a killed program, is replaced by the first new row.
 
     Args:
         output_file: Path of the file; missing directories are created.
@@ -85,12 +85,12 @@ class CSVLogger(ClosingContext):
 
 
 def _plain(value: Any) -> Any:
-    """Return a framework's tensor of one number as that number, anything else as it is."""
+    """Return a framework's tensor of one number as that number, and other values unchanged."""
     return value.item() if hasattr(value, "detach") and len(value.shape) == 0 else value
 
 
 def _end_of_rows(content: bytes) -> int:
-    """Return where the last whole row of a table ends; a line end within quotes ends no row."""
+    """Return the end of the last complete row of a table; line ends within quotes do not end rows."""
     end = content.rfind(b"\n") + 1
     while content.count(b'"', 0, end) % 2:
         end = content.rfind(b"\n", 0, end - 1) + 1

@@ -1,4 +1,4 @@
-"""Deprecated functions and methods, which still work and warn, and attributes that are gone, with their successors."""
+"""Deprecated functions and methods, which work with a warning, and removed attributes with their successors."""
 
 import functools
 import inspect
@@ -29,18 +29,18 @@ RENAMED_METHODS: Mapping[str, str] = MappingProxyType(
         "sync_params_to": "sync_weights_to",
     }
 )
-"""Methods of models, algorithms and agents of PARL 1.x, with their names of now."""
+"""Methods of models, algorithms and agents in PARL 1.x, with their present names."""
 
 REMOVED_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {
-        **{old: f"use {new}" for old, new in RENAMED_METHODS.items() if old != "sync_params_to"},  # of models alone
+        **{old: f"use {new}" for old, new in RENAMED_METHODS.items() if old != "sync_params_to"},  # only of models
         "build_program": "an agent may define it on paddle, for static graphs; without it, updates are eager",
         "fluid_executor": "static graphs are for paddle; elsewhere parl.Agent calls the algorithm with tensors",
         "get_model_ids": "use get_model_id() of each model",
         "model_ids": "use model_id of each model",
     }
 )
-"""Attributes that agents and algorithms had in PARL 1.x, with what to use instead."""
+"""Attributes of agents and algorithms in PARL 1.x, with their replacements."""
 
 REMOVED_CLIENT_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {
@@ -52,7 +52,7 @@ REMOVED_CLIENT_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "master_is_alive": "use is_gone, its opposite",
     }
 )
-"""Attributes that `parl.get_global_client()` had in PARL 2.x, with what to use instead."""
+"""Attributes of `parl.get_global_client()` in PARL 2.x, with their replacements."""
 
 
 def found_or_successor(owner: object, name: str, removed: Mapping[str, str]) -> Any:
@@ -64,7 +64,7 @@ def found_or_successor(owner: object, name: str, removed: Mapping[str, str]) -> 
     if name in removed:
         kind = type(owner).__name__
         raise AttributeError(f"{kind!r} object has no attribute {name!r}, which the original PARL had: {removed[name]}")
-    return object.__getattribute__(owner, name)  # its own error, or that of a property
+    return object.__getattribute__(owner, name)  # the usual error, or the error of a property
 
 
 def class_of_old_name(module: str, name: str, successors: Mapping[str, type]) -> type:
@@ -72,11 +72,11 @@ def class_of_old_name(module: str, name: str, successors: Mapping[str, type]) ->
 
     Args:
         module: The module's name.
-        name: The name that it lacks.
+        name: The missing name.
         successors: Classes by their deprecated names.
 
     Raises:
-        AttributeError: The name is not a deprecated one.
+        AttributeError: The name is not deprecated.
     """
     found = successors.get(name)
     if found is None:

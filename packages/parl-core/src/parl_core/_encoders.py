@@ -3,9 +3,9 @@
     Box                        its numbers; of three dimensions, or two of uint8, an image: convolutions
     Discrete, MultiDiscrete    one-hot, counted from where the space starts; of many choices a table of vectors
     MultiBinary                its numbers
-    Dict, Tuple                the features of all parts side by side; a mask of actions is none
+    Dict, Tuple                the features of all parts joined, without a mask of actions
 
-`SpaceEncoder` is the first part of a network; the backends put it on the framework's class of layers.
+`SpaceEncoder` is the first part of a network; the backends combine it with the framework's class of layers.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ __all__ = ["Channels", "ImageEncoder", "ImageFormat", "Layer", "SpaceEncoder", "
 Channels = Literal["auto", "first", "last"]
 """The axis on which images have their channels."""
 
-LARGEST_ONE_HOT = 1024  # choices; beyond, a row of zeros costs more than a look-up
+LARGEST_ONE_HOT = 1024  # number of choices above which a table is faster than one-hot rows
 EMBEDDED = 64
 
 
@@ -52,7 +52,7 @@ class ImageFormat:
         channels: The number of channels of one image; 0 if images have no channel axis.
         height: The height in pixels.
         width: The width in pixels.
-        last: Whether the channels are the last axis.
+        last: True if the channels are the last axis.
         low: The smallest value.
         span: The largest minus the smallest value; pixels are divided by it.
     """
@@ -69,9 +69,9 @@ class ImageFormat:
     def of(cls, space: Any, channels: Channels = "auto") -> "ImageFormat | None":
         """Return the form of a Box's images; None if it has none.
 
-        Three dimensions are an image, whose channels are the smaller one of the first and the last axis (the last where
-        they are equal), four a stack of such along the first axis. Two dimensions are an image of one channel if the
-        values are uint8, else a matrix.
+        Three dimensions are an image, whose channels are on the first or last axis, whichever is shorter (the last one
+        if they are equal). Four dimensions are a stack of images along the first axis. Two dimensions are an image of
+        one channel if the values are uint8, otherwise a matrix.
         """
         shape = space.shape
         if not is_image(space):
@@ -103,8 +103,8 @@ class ImageEncoder(Layer):
     """Convolutions over images of any size, and a layer of features.
 
     Images of at least 36 x 36 get the three convolutions and 512 units of Mnih et al. 2015 (extended data table 1);
-    smaller ones two convolutions of 3 x 3 with a border of zeros, of 32 and 64 filters, and 256 units. Their stride is
-    2 from 12 x 12 on.
+    smaller ones get two zero-padded 3 x 3 convolutions with 32 and 64 filters, and 256 units. Their stride is 2 from 12
+    x 12 on.
 
     Args:
         form: The form of the images.
@@ -126,7 +126,7 @@ class ImageEncoder(Layer):
         self.form = form
 
     def forward(self, images: Any) -> Any:
-        """Return the features of images as the environment gives them."""
+        """Return the features of images in the environment's layout."""
         planes = self.form.planes(self._layers, images)
         return super().forward(self._divided(planes, self.form.span))  # type: ignore[misc]  # of the framework
 
@@ -138,8 +138,8 @@ class SpacePart:
     Attributes:
         path: Keys that lead to it.
         image: The form of its images, if it has any.
-        choices: (how many, the first one) of each part of an array of choices; empty for others.
-        numbers: The count of its numbers.
+        choices: (number of choices, first choice) of each part of an array of choices; empty for other arrays.
+        numbers: Its size.
     """
 
     path: tuple[str, ...]
@@ -160,11 +160,11 @@ def parts_of(space: Any, channels: Channels = "auto", *, masked: bool = False) -
     Args:
         space: Space of observations.
         channels: The axis of an image's channels.
-        masked: Whether the entry `action_mask` of a Dict is a mask of actions and none of the arrays.
+        masked: True if the entry `action_mask` of a Dict is a mask of actions instead of an observation.
 
     Raises:
-        HyperparameterError: A part is a text, a graph or anything else that is not an array of a fixed shape, or there
-            is nothing to observe.
+        HyperparameterError: A part is not an array of a fixed shape (a text or a graph, for example), or there is
+            nothing to observe.
     """
     found = tuple(
         SpacePart(
@@ -178,7 +178,7 @@ def parts_of(space: Any, channels: Channels = "auto", *, masked: bool = False) -
     )
     if not any(part.image or part.choices or part.numbers for part in found):
         raise HyperparameterError(
-            f"there is nothing to observe in {space}: let it have a constant to observe, such as a Box of shape (1,)"
+            f"there is nothing to observe in {space}: add a constant observation, such as a Box of shape (1,)"
         )
     return found
 
@@ -201,15 +201,15 @@ def _walk(space: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
         case _:
             where = f"observation[{']['.join(map(repr, path))}]" if path else "the observation"
             remedy = (
-                "tokens of a fixed number (MultiDiscrete), or an embedding (Box), made of it in an ObservationWrapper"
+                "a fixed number of tokens (MultiDiscrete), or an embedding (Box), by an ObservationWrapper"
                 if isinstance(space, gymnasium.spaces.Text)
-                else "arrays of a fixed shape, made of it in an ObservationWrapper"
+                else "arrays of a fixed shape, by an ObservationWrapper"
             )
-            raise HyperparameterError(f"{where} is {space}, of which no network makes features: give it {remedy}")
+            raise HyperparameterError(f"{where} is {space}, which networks cannot process: convert it to {remedy}")
 
 
 class SpaceEncoder(Layer):
-    """Features `[batch, features]` of observations of any space, those of its parts side by side.
+    """Layer that computes the features `[batch, features]` of observations of any space, joined from its parts.
 
     Args:
         parts: The result of `parts_of`.
@@ -247,7 +247,7 @@ class SpaceEncoder(Layer):
 
 
 def _choices(space: Any) -> tuple[tuple[int, int], ...]:
-    """Return (how many, the first one) of each part of a space of choices; nothing for others."""
+    """Return (number of choices, first choice) of each part of a space of choices; nothing for other spaces."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return ((int(space.n), int(space.start)),)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):

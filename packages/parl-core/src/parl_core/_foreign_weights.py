@@ -2,11 +2,11 @@
 
     PARL 2.x on torch     a zip archive of torch.save: data.pkl, and one file of numbers for each storage
     PARL 2.x on paddle    a pickle of paddle.save: a dictionary of arrays
-    Stable-Baselines3     a zip archive: policy.pth (of torch.save), `data` (JSON), and pickles that are left unread
-    VecNormalize          a pickle of Stable-Baselines3: the statistics of observations, and much that is not needed
+    Stable-Baselines3     a zip archive: policy.pth (of torch.save), `data` (JSON), and pickles that are not read
+    VecNormalize          a pickle of Stable-Baselines3: the statistics of observations, and other objects
 
-A pickle is a program. The reader here gives it a fixed list of names, each of which stands for a function of this
-module that only builds arrays, or for a record that keeps what it is given; every other name ends the reading.
+A pickle is a program. This reader has a fixed list of names: each is a function of this module that only builds arrays,
+or a record that stores its arguments. Any other name raises an error.
 """
 
 import io
@@ -66,7 +66,7 @@ class ForeignWeights(NamedTuple):
         arrays: The arrays by name, in the file's order and layout: a linear layer's weight is `[out, in]` in files of
             torch and `[in, out]` in those of paddle.
         framework: "torch" or "paddle".
-        settings: The JSON values written by Stable-Baselines3; None of other files.
+        settings: The JSON values of Stable-Baselines3; None for other files.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -78,8 +78,7 @@ def read_weights(path: Path) -> ForeignWeights:
     """Read a file of PARL 2.x or Stable-Baselines3.
 
     Raises:
-        CheckpointError: There is no such file, it is damaged or of another kind, or it names something that weights do
-            not need.
+        CheckpointError: The file is missing, damaged or of another kind, or contains names that weights do not need.
     """
     try:
         with path.open("rb") as file:
@@ -104,7 +103,7 @@ def read_weights(path: Path) -> ForeignWeights:
 
 
 def read_statistics(path: Path) -> Mapping[str, Any]:
-    """Return the attributes that a VecNormalize of Stable-Baselines3 has saved, by name, with numpy arrays.
+    """Return the attributes of a saved VecNormalize of Stable-Baselines3, by name, with numpy arrays.
 
     Raises:
         CheckpointError: As in `read_weights`.
@@ -126,7 +125,7 @@ def _of_paddle(file: BinaryIO) -> dict[str, NDArray[Any]]:
     if not isinstance(found, dict):
         raise ValueError(f"it holds a {type(found).__name__}, not a dictionary of arrays")
     found.pop(_PADDLE_TABLE, None)
-    # paddle.save writes a tensor as (its name, its array), and those of a state_dict as arrays.
+    # paddle.save writes a tensor as (name, array), and a tensor in a state_dict as an array.
     return _arrays_of({name: part[1] if type(part) is tuple else part for name, part in found.items()})
 
 
@@ -163,7 +162,7 @@ def _arrays_of(found: Mapping[Any, Any]) -> dict[str, NDArray[Any]]:
 
 
 def _member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """Return a member of an archive, of at most so many bytes: a small one may not grow without end."""
+    """Return a member of an archive, up to a limit of bytes, because a small archive can expand to any size."""
     info = archive.getinfo(name)
     if info.file_size > limit:
         raise ValueError(f"{name} has {info.file_size} bytes; the limit is {limit}")
@@ -175,9 +174,9 @@ class _Reader(pickle.Unpickler):
 
     Args:
         file: The file with the pickle.
-        names: The object that each name stands for.
+        names: The object of each name.
         storage: The function that returns the numbers of a storage of torch.
-        records: Beginnings of modules whose classes are kept as records.
+        records: Prefixes of modules whose classes become records.
     """
 
     def __init__(
@@ -191,10 +190,10 @@ class _Reader(pickle.Unpickler):
         self._names, self._storage, self._records = names, storage, records
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the object that a name stands for.
+        """Return the object of a name.
 
         Raises:
-            pickle.UnpicklingError: It is not on the list.
+            pickle.UnpicklingError: The name is not on the list.
         """
         if (module, name) in self._names:
             return _Name(self._names[module, name], name)
@@ -208,7 +207,7 @@ class _Reader(pickle.Unpickler):
         """Return the numbers of a storage.
 
         Raises:
-            pickle.UnpicklingError: There are none in this kind of file.
+            pickle.UnpicklingError: This kind of file has no storages.
         """
         if self._storage is None:
             raise pickle.UnpicklingError("it refers to an object outside the file")
@@ -216,7 +215,7 @@ class _Reader(pickle.Unpickler):
 
 
 class _Name:
-    """A global name of a pickle; a new object each time, so that changes stay local."""
+    """A global name of a pickle; each use is a new object, so that changes stay local."""
 
     def __init__(self, means: Callable[..., Any], name: str) -> None:
         self._means, self.name = means, name
@@ -241,7 +240,7 @@ class _DType:
 
 
 class _Array:
-    """A numpy array as pickles describe it: made empty, and filled later."""
+    """A numpy array as pickles describe it: created empty, and filled later."""
 
     array: NDArray[Any]
 
@@ -281,7 +280,7 @@ def _tensor(
     offset: int,
     size: tuple[int, ...],
     stride: tuple[int, ...],
-    *_: object,  # whether it has gradients, hooks
+    *_: object,  # requires_grad and hooks
 ) -> NDArray[Any]:
     if len(size) != len(stride) or min((offset, *size, *stride)) < 0:
         raise ValueError("the size and the strides of a tensor do not match")
@@ -298,7 +297,7 @@ def _parameter(tensor: NDArray[Any], *_: object) -> NDArray[Any]:
 
 
 class _Record:
-    """An object of a class that is not needed, and the state that it is given."""
+    """A placeholder for an object of an unneeded class, with its state."""
 
     state: dict[str, Any]
 

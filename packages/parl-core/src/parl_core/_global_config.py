@@ -1,4 +1,4 @@
-"""A namespace for the settings of a program, as PARL's examples share them between their modules."""
+"""A namespace for settings that the modules of a program share, as in PARL's examples."""
 
 import argparse
 from types import SimpleNamespace
@@ -26,4 +26,4 @@ class GlobalConfig(SimpleNamespace):
 
 
 global_config = GlobalConfig()
-"""The instance that a program's modules share."""
+"""The shared instance."""

@@ -1,6 +1,6 @@
-"""This machine's address, free ports and accelerators. No connection is made and no framework is imported.
+"""This machine's address, free ports and accelerators, found without a connection or a framework.
 
-The answers come from the operating system: routing table and interfaces (Linux), device files, the environment.
+The sources are the routing table and the interfaces (Linux), device files, and the environment.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ __all__ = [
 
 LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
-_FIRST_PORT = 20_000  # most services that have a port of their own are below it
-_EPHEMERAL = 49_152  # as IANA assigns it; Linux has a setting
+_FIRST_PORT = 20_000  # most registered services have lower ports
+_EPHEMERAL = 49_152  # IANA's default; Linux has a setting
 _ATTEMPTS = 100
 _TUNNELS = ("tun", "tap", "wg", "utun", "ppp", "tailscale", "docker", "br-", "veth", "virbr")
 
@@ -46,7 +46,7 @@ def get_ip_address() -> str:
 
 
 def get_free_tcp_port() -> int:
-    """Return a TCP port that is free at this moment, below the range that the system gives to outgoing connections.
+    """Return a TCP port that is free at present, below the range of outgoing connections.
 
     Another program may take it first: if possible, bind port 0 yourself and ask the socket for its number.
     """
@@ -68,14 +68,14 @@ def _first_ephemeral_port() -> int:
     """Return the first port that the system may give to an outgoing connection."""
     try:
         return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except (OSError, ValueError, IndexError):  # not Linux
+    except (OSError, ValueError, IndexError):  # not on Linux
         return _EPHEMERAL
 
 
 def is_port_available(port: int | str) -> bool:
-    """Return whether a TCP port of this machine can be listened on at this moment."""
+    """Return whether a program could listen on a TCP port of this machine at present."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT can be listened on
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a program can listen on a port in TIME_WAIT
         try:
             probe.bind(("", int(port)))
         except OSError:
@@ -93,7 +93,7 @@ def get_port_from_range(start: int, end: int) -> int:
     ports = list(range(start, end + 1))
     if not ports:
         raise ValueError(f"the port range {start} to {end} is empty: start must not be above end")
-    random.Random().shuffle(ports)  # programs that start together should not all try the same ones
+    random.Random().shuffle(ports)  # programs that start together should try different ports
     for port in ports:
         if is_port_available(port):
             return port
@@ -101,7 +101,7 @@ def get_port_from_range(start: int, end: int) -> int:
 
 
 def get_gpu_count() -> int:
-    """Return the number of NVIDIA GPUs that this process may use, `CUDA_VISIBLE_DEVICES` considered."""
+    """Return the number of NVIDIA GPUs that this process may use, according to `CUDA_VISIBLE_DEVICES`."""
     present = len(list(Path("/dev").glob("nvidia[0-9]*")))
     visible = visible_gpus()
     if visible is None:
@@ -128,13 +128,13 @@ def is_xpu_available() -> bool:
 def _address_of(interface: str) -> str | None:
     try:
         import fcntl
-    except ImportError:  # not a Unix
+    except ImportError:  # not on Unix
         return None
     request = struct.pack("256s", interface.encode()[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
             answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
-        except OSError:  # no IPv4 address, or not Linux
+        except OSError:  # no IPv4 address, or not on Linux
             return None
     return socket.inet_ntoa(answer[20:24])
 

@@ -1,10 +1,10 @@
 """Names of PARL 1.x and 2.x with their replacements, for messages of the facade and for `parl migrate`.
 
     programs = [read(path, text) for path, text in ...]
-    report(programs)[path]      lines that have to change, and what to write instead
-    rewrite(programs)[path]     the source with what needs no thought changed
+    report(programs)[path]      lines that must change, with replacements
+    rewrite(programs)[path]     the source with all mechanical changes
 
-A program is read, not run: what is built at run time (`getattr(parl, name)`) is not found.
+Programs are read, not run, so names that are built at run time (`getattr(parl, name)`) are not found.
 """
 
 import ast
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _CLUSTER = "a part of the cluster's own processes; tests of programs use parl_remote.testing.LoopbackCluster"
-_NOW_STATIC = "paddle.fluid is gone: what is left of it is in paddle and paddle.static"
+_NOW_STATIC = "paddle.fluid was removed; its remaining parts are in paddle and paddle.static"
 _FLUID = "write the update eagerly, or see the table for static programs in docs/how-to/migrate.md"
 
 REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
@@ -41,7 +41,7 @@ REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
         "parl.core.model_base": "use parl.Model",
         "parl.env.multiagent_simple_env": "use parl.env.multiagent_env",
         "parl.remote.cluster_monitor": _CLUSTER,
-        "parl.remote.communication": "calls pickle their values by themselves; for your own data use cloudpickle",
+        "parl.remote.communication": "calls pickle their values automatically; for your own data use cloudpickle",
         "parl.remote.compatible_trick": _CLUSTER,
         "parl.remote.cpu_resource": _CLUSTER,
         "parl.remote.future_mode": "use parl.remote_class(wait=False); its methods return parl.RemoteFuture",
@@ -67,7 +67,7 @@ REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
         "parl.utils.path_utils": "use pathlib",
     }
 )
-"""Modules of PARL 2.x that have no counterpart, with what to use instead."""
+"""Modules of PARL 2.x without a counterpart, with their replacements."""
 
 REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -88,7 +88,7 @@ REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
         "parl.utils.exceptions.SerializeError": "use parl.remote.exceptions.RemoteSerializeError",
         "parl.utils.exceptions.UtilsError": "use parl.remote.exceptions.RemoteError",
         "parl.utils.path_utils.format_uniform_path": "use pathlib",
-        "parl.utils.tensorboard.create_file_after_first_call": "summary makes its file at the first call by itself",
+        "parl.utils.tensorboard.create_file_after_first_call": "summary creates its file at the first call",
         "parl.utils.utils.MAX_INT32": "use 2**31 - 1",
         "parl.utils.utils._HAS_FLUID": "fluid is gone",
         "parl.utils.utils._HAS_PADDLE": "use parl_core.backends.installed()",
@@ -96,10 +96,10 @@ REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
         "parl.utils.utils._IS_WINDOWS": "use os.name == 'nt'",
         "parl.utils.utils.check_installed_framework": "use parl_core.backends.installed()",
         "parl.utils.utils.check_installed_framework_in_windows": "use parl_core.backends.installed()",
-        "parl.utils.utils.check_version_for_fluid": "pip keeps to the versions that a package works with",
-        "parl.utils.utils.check_version_for_xpu": "pip keeps to the versions that a package works with",
+        "parl.utils.utils.check_version_for_fluid": "pip installs compatible versions",
+        "parl.utils.utils.check_version_for_xpu": "pip installs compatible versions",
         "parl.utils.utils.has_func": "use callable(getattr(object, name, None))",
-        "parl.utils.visualdl.create_file_after_first_call": "summary makes its file at the first call by itself",
+        "parl.utils.visualdl.create_file_after_first_call": "summary creates its file at the first call",
         "parl.utils.utils.get_fluid_version": "fluid is gone, see paddle.__version__",
         "parl.utils.utils.isnotebook": "see IPython.get_ipython()",
         "parl.utils.utils.kill_process": "end the processes that you started by their handles",
@@ -107,15 +107,15 @@ REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
         "parl.utils.utils.to_str": "use bytes.decode()",
     }
 )
-"""Names of modules, likewise."""
+"""Names of modules without a counterpart, with their replacements."""
 
 
 def replacement_of(path: str) -> str | None:
-    """Return the replacement of a name that is gone; None for any other.
+    """Return the replacement of a removed name; None for any other name.
 
     Args:
-        path: such as `parl.utils.utils.isnotebook`, or `parl.utils.isnotebook`: packages of PARL 2.x have the names of
-            their modules.
+        path: A path such as `parl.utils.utils.isnotebook` or `parl.utils.isnotebook`, because packages of PARL 2.x have
+            the names of their modules.
     """
     package, _, name = path.rpartition(".")
     for gone, instead in REMOVED_NAMES.items():
@@ -125,7 +125,7 @@ def replacement_of(path: str) -> str | None:
 
 
 _LEARNERS = re.compile(r"parl\.(.+\.)?(Agent|Algorithm|Model)|parl\.algorithms\..+")
-_PARTS = ("alg", "algorithm", "model", "target_model")  # attributes of agents and algorithms that are such objects, too
+_PARTS = ("alg", "algorithm", "model", "target_model")  # attributes of agents and algorithms that are also such objects
 _IDS_OF_MODELS = ("get_model_ids", "model_ids")
 _COPIES = ("copy.deepcopy", "deepcopy")
 
@@ -153,7 +153,7 @@ _NEWEST: Mapping[str, int] = MappingProxyType(
         "Taxi": 4,
     }
 )
-"""Environments of gym of which Gymnasium has one version only, by name."""
+"""Environments of gym of which Gymnasium has only one version, by name."""
 _IDS = (
     (
         re.compile(r"(\w+(?:NoFrameskip|Deterministic)-v[04])"),
@@ -173,7 +173,7 @@ _IDS = (
         for name, newest in _NEWEST.items()
     ),
 )
-"""Ids of gym that Gymnasium refuses, the id that replaces each, and the message about it."""
+"""Ids of gym that Gymnasium rejects, with the replacement of each and its message."""
 
 _GONE_IDS = (
     (
@@ -185,10 +185,10 @@ _GONE_IDS = (
             r"(Copy|CubeCrash\w*|DuplicatedInput|GuessingGame|HotterColder|KellyCoinflip\w*|MemorizeDigits|NChain"
             r"|RepeatCopy|Reverse|ReversedAddition3?|Roulette)-v0|(Striker|Thrower)-v[0-2]"
         ),
-        "nothing takes its place",
+        "it has no replacement",
     ),
 )
-"""Ids of gym that Gymnasium does not have in any version, and what is said of them."""
+"""Ids of gym that Gymnasium does not have in any version, with their messages."""
 
 _GONE_OF_GYM: Mapping[str, str] = MappingProxyType(
     {
@@ -219,7 +219,7 @@ _STATIC: Mapping[str, str] = MappingProxyType(
         for name in names.split()
     }
 )
-"""Names for programs of static graphs that paddle has kept in another module."""
+"""Names for programs of static graphs that paddle has moved to another module."""
 
 _GONE_OF_FLUID: Mapping[str, str] = MappingProxyType(
     {
@@ -234,7 +234,7 @@ _GONE_OF_FLUID: Mapping[str, str] = MappingProxyType(
         "optimizer": "use paddle.optimizer in build_program, parl.optim with eager code",
     }
 )
-"""Parts of `paddle.fluid`, with what to use instead of them, or of what is in them."""
+"""Parts of `paddle.fluid`, with replacements of them or of their contents."""
 
 _NAMED_LAYERS = ("batch_norm", "conv2d", "conv_2d", "create_parameter", "data", "embedding", "fc", "layer_norm")
 _WITHOUT_EFFECT = ("in_place", "is_distributed", "is_sparse", "numeric_stable_mode", "use_cudnn")
@@ -254,7 +254,7 @@ _GONE_OF_LAYERS: Mapping[str, str] = MappingProxyType(
         "shift": "layer_norm always has a shift",
     }
 )
-"""Arguments of layers of fluid that `parl.layers` does not have, with what to do without them."""
+"""Arguments of fluid's layers that `parl.layers` does not have, with their replacements."""
 
 _OF_AN_ALGORITHM = re.compile(r"(.*\.)?(alg|algorithm)\.(learn|sample)")
 _A2C_RATE = "A2C.learn takes its learning rate as learning_rate: learn(..., learning_rate=...)"
@@ -283,9 +283,9 @@ _OF_TEAMS: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
         ),
     }
 )
-"""Algorithms that take other models, what programs of PARL 2.x with them contain, and what to do instead."""
+"""Algorithms whose models differ, with patterns in programs of PARL 2.x and their replacements."""
 
-_LEARNED = re.compile(r"loss|cost|^kl$|^entropy$")  # names of single numbers that `learn` returns
+_LEARNED = re.compile(r"loss|cost|^kl$|^entropy$")  # names of scalars that `learn` returns
 
 
 @dataclass(frozen=True, order=True)
@@ -293,9 +293,9 @@ class Edit:
     """Text that replaces a part of a line.
 
     Attributes:
-        line: number from 1.
-        start, end: columns in the line's UTF-8 form; `end` is behind the last.
-        text: the replacement.
+        line: Its number, from 1.
+        start, end: Columns of the line in UTF-8; `end` is exclusive.
+        text: The replacement.
     """
 
     line: int
@@ -306,12 +306,12 @@ class Edit:
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A line that has to change.
+    """A line that must change.
 
     Attributes:
-        line: number from 1.
-        message: the replacement to write instead.
-        mechanical: whether `rewrite` makes the change.
+        line: Its number, from 1.
+        message: Description of the replacement.
+        mechanical: True if `rewrite` makes the change.
     """
 
     line: int
@@ -324,21 +324,22 @@ class Program:
     """The findings of `read` in one file.
 
     Attributes:
-        source: its text.
-        findings: changes that it needs whatever the other programs do.
-        edits: the mechanical ones of them.
-        makes: edits that put `CompatWrapper` around the calls of `gym.make` and `MAenv` that have none, outside of
-            Gymnasium's own wrappers.
-        inside: lines that put one of these wrappers around an environment of unknown origin.
-        imports_at: the line before which an import may stand.
-        old_steps: lines that unpack four values from `step`, as gym's API had them; of a program without such lines,
-            those that take the result of `reset` for the observation.
-        has_new_steps: whether it unpacks five values from a `step`.
-        has_wrapper: whether it imports or calls `CompatWrapper`.
-        imports_wrapper: whether `CompatWrapper` is its name there.
-        has_old_env: whether it defines an environment with gym's API.
-        seeds: lines that call `seed` of an environment that `gym.make` made, and whether `makes` wraps it there.
-        built: lines that make an algorithm of `_OF_TEAMS`, and its name.
+        source: Its text.
+        findings: Changes that do not depend on other programs.
+        edits: The mechanical ones among them.
+        makes: Edits that put `CompatWrapper` around calls of `gym.make` and `MAenv` without one, outside of Gymnasium's
+            own wrappers.
+        inside: Lines that put one of these wrappers around an environment of unknown origin.
+        imports_at: The line before which an import may be inserted.
+        old_steps: Lines that unpack four values from `step`, as in gym's API; without such lines, those that use the result
+            of `reset` as the observation.
+        has_new_steps: True if it unpacks five values from a `step`.
+        has_wrapper: True if it imports or calls `CompatWrapper`.
+        imports_wrapper: True if it imports it under the name `CompatWrapper`.
+        has_old_env: True if it defines an environment with gym's API.
+        seeds: Lines that call `seed` of an environment that `gym.make` made, each with a flag for one that `makes`
+            wraps.
+        built: Lines that make an algorithm of `_OF_TEAMS`, with its name.
     """
 
     path: str
@@ -361,11 +362,11 @@ def read(path: str, source: str) -> Program:
     """Find the necessary changes in a program.
 
     Args:
-        path: for messages.
-        source: of the program.
+        path: Its path, for messages.
+        source: Its text.
 
     Raises:
-        SyntaxError: it is not Python 3.
+        SyntaxError: It is not Python 3.
     """
     tree = ast.parse(source, path)
     reader = _Reader(source)
@@ -392,9 +393,9 @@ def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, l
     """Return the necessary changes in each program, by path and line.
 
     Args:
-        programs: the programs of one project; only the program that steps environments shows whether the one that
-            makes them needs a `CompatWrapper`.
-        written: number the lines as they are after `rewrite`.
+        programs: The programs of one project: whether a program that makes environments needs a `CompatWrapper` depends
+            on the program that steps them.
+        written: True to number the lines as after `rewrite`.
     """
     found = {program.path: list(program.findings) for program in programs}
     wrapping = _to_wrap(programs)
@@ -403,7 +404,7 @@ def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, l
     for program in _with_gyms_api(programs):
         of_others = not program.makes
         if of_others and is_done:
-            continue  # another program makes its environments, and wraps them, or they have gym's API themselves
+            continue  # another program makes and wraps its environments, or they have gym's API
         wraps = program in wrapping or (of_others and bool(wrapping) and not _is_mixed(programs))
         hint = (
             f"{_WRAPPER} around gym.make(...) or MAenv(...) keeps gym's old API"
@@ -426,7 +427,7 @@ def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, l
             hint = (
                 f"{_WRAPPER} around gym.make(...) has it"
                 if wraps and is_wrapped
-                else f"use reset(seed=...), or call it behind {_WRAPPER}"
+                else f"use reset(seed=...), or call it after {_WRAPPER}"
             )
             message = f"environments of Gymnasium have no seed(): {hint}"
             found[program.path].append(Finding(line, message, mechanical=wraps and is_wrapped))
@@ -456,7 +457,7 @@ def _edits(programs: Sequence[Program]) -> dict[str, list[Edit]]:
 
 
 def _with_gyms_api(programs: Sequence[Program]) -> list[Program]:
-    """Return the programs that step environments as in gym's API, and have no wrapper that gives them this API."""
+    """Return the programs that step environments with gym's API, but have no wrapper for this API."""
     return [program for program in programs if program.old_steps and not program.has_wrapper]
 
 
@@ -467,8 +468,8 @@ def _is_mixed(programs: Sequence[Program]) -> bool:
 def _to_wrap(programs: Sequence[Program]) -> list[Program]:
     """Return the programs in which environments get a `CompatWrapper`.
 
-    The steps and seeds of a program tell for the environments that it makes. For a program that makes some and steps
-    none, those of the others tell, if all are of gym's API.
+    The steps and seeds of a program decide for the environments that it makes. For a program that only makes
+    environments, the other programs decide, if all of them use gym's API.
     """
     others_tell = bool(_with_gyms_api(programs)) and not _is_mixed(programs)
     return [
@@ -481,7 +482,7 @@ def _to_wrap(programs: Sequence[Program]) -> list[Program]:
 
 
 def _line_after(edits: Iterable[Edit], line: int) -> int:
-    """Return the number that a line has after edits; those that add a line add it before the one where they stand."""
+    """Return the number of a line after edits; an edit that adds a line inserts it before its own."""
     return line + sum(edit.text.count("\n") for edit in edits if edit.line <= line)
 
 
@@ -497,27 +498,29 @@ class _Reader(ast.NodeVisitor):
         self.has_new_steps = False
         self._is_of_parl = False
         self.has_wrapper = False
-        self._modules: dict[str, str] = {}  # what imported names mean here: "gym", "parl", "parl.utils.utils.to_str"
+        self._modules: dict[str, str] = {}  # the paths of imported names: "gym", "parl", "parl.utils.utils.to_str"
         self._wrapped: set[ast.AST] = set()
         self.old_envs: set[str] = set()  # the program's own classes with gym's API
         self.seeds: list[tuple[int, ast.expr]] = []
         self.built: list[tuple[int, str]] = []
-        self._made: dict[str, ast.expr] = {}  # the key in `makes` of what names stand for in this function
-        self._raw: set[str] = set()  # likewise, those that have Gymnasium's API unless they get a `CompatWrapper`
-        self._compat: set[str] = set()  # likewise, the names of what is in a `CompatWrapper`
-        self._plain: set[ast.expr] = set()  # keys in `makes` of which something is called before they are wrapped
-        self._place: tuple[object, ...] = ()  # the branches that this statement is in
-        self._places: dict[ast.expr, tuple[object, ...]] = {}  # likewise, what `makes` has
+        self._made: dict[str, ast.expr] = {}  # the keys in `makes` of the objects of names in this function
+        self._raw: set[str] = set()  # names of environments that have Gymnasium's API unless they get a `CompatWrapper`
+        self._compat: set[str] = set()  # names of environments in a `CompatWrapper`
+        # keys in `makes` of environments whose methods are called before they are wrapped
+        self._plain: set[ast.expr] = set()
+        self._place: tuple[object, ...] = ()  # the branches around this statement
+        self._places: dict[ast.expr, tuple[object, ...]] = {}  # the branches of each entry of `makes`
         self._has_axis: set[str] = set()  # names of the actions of PPO on paddle
         self._in_fstring = False
-        self._in_program = False  # whether this is in a `build_program`
+        self._in_program = False  # True within a `build_program`
         self._own_wrappers: dict[str, set[str]] = {}  # the program's own gym.Wrapper classes, and their methods
-        self._losses: set[str] = set()  # likewise, of what `learn` returned
+        self._losses: set[str] = set()  # names of results of `learn`
         self._wrappers: set[str] = set()  # the program's own classes that unpack five values of `step`
-        self._origins: dict[str, str | None] = {}  # what made an object: {"self.alg": "parl.algorithms.A2C"}
-        self._classes: dict[str, bool | None] = {}  # the program's own: whether PARL's; None: maybe
-        self._methods: dict[ast.stmt, bool | None] = {}  # likewise, whose methods functions are
-        self._self: bool | None = None  # likewise, what `self` is
+        self._origins: dict[str, str | None] = {}  # origins of objects: {"self.alg": "parl.algorithms.A2C"}
+        # the program's own classes: True if they derive from PARL's; None if unknown
+        self._classes: dict[str, bool | None] = {}
+        self._methods: dict[ast.stmt, bool | None] = {}  # the class of each method
+        self._self: bool | None = None  # the class of `self`
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -558,13 +561,13 @@ class _Reader(ast.NodeVisitor):
         imports = [part for part in node.body if isinstance(part, ast.Import)]
         has_gymnasium = any(alias.name == "gymnasium" for part in imports for alias in part.names)
         for part in (*node.body, *(() if has_gymnasium else node.handlers), *node.orelse, *node.finalbody):
-            self.visit(part)  # without what runs where Gymnasium is missing
+            self.visit(part)  # without the branch for a missing Gymnasium
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         path = self._path(node)
         if path is not None and path.startswith("paddle.fluid."):
             self._of_fluid(node, path)
-            return  # what stands in front of the dot is a part of this name
+            return  # the expression before the dot is a part of this name
         if path is not None:
             self._name(node, path)
         elif node.attr in RENAMED_METHODS and self._is_of_parl:
@@ -626,7 +629,7 @@ class _Reader(ast.NodeVisitor):
         self._raw = {name for name in self._raw if "." in name}
         self._origins = {name: origin for name, origin in origins.items() if name not in parameters}
         self.generic_visit(node)
-        attributes = {name: origin for name, origin in self._origins.items() if "." in name}  # other methods see these
+        attributes = {name: origin for name, origin in self._origins.items() if "." in name}  # visible in other methods
         self._made = made | {name: expression for name, expression in self._made.items() if "." in name}
         self._compat = compat | {name for name in self._compat if "." in name}
         in_attributes = {name for name in self._raw if "." in name}
@@ -719,7 +722,7 @@ class _Reader(ast.NodeVisitor):
             if not isinstance(node.value, str) or not pattern.fullmatch(node.value):
                 continue
             start = self._bytes(node.lineno).find(node.value.encode(), node.col_offset)
-            if start >= 0:  # it is, unless it is written with escapes
+            if start >= 0:  # a plain literal, without escapes
                 new, end = pattern.sub(new_id, node.value), start + len(node.value.encode())
                 self._change_part(node.lineno, start, end, message.format(new=new), new)
         for pattern, message in _GONE_IDS:
@@ -727,7 +730,7 @@ class _Reader(ast.NodeVisitor):
                 self.findings.append(Finding(node.lineno, f"Gymnasium does not have '{node.value}': {message}"))
 
     def _module(self, node: ast.stmt | ast.alias, name: str) -> bool:
-        """Record whether this is a program of PARL; record and return whether the module is gone."""
+        """Record whether this is a program of PARL; record and return whether the module was removed."""
         self._is_of_parl |= name.partition(".")[0] == "parl"
         for gone, instead in {**REMOVED_MODULES, "paddle.fluid": _FLUID}.items():
             if name == gone or name.startswith(f"{gone}."):
@@ -736,7 +739,7 @@ class _Reader(ast.NodeVisitor):
         return False
 
     def _name(self, node: ast.expr | ast.alias, path: str) -> None:
-        """Record the use of a name that is gone."""
+        """Record the use of a removed name."""
         instead = replacement_of(path) if path.startswith("parl.") else _gone_of_gym(path)
         if instead is not None:
             self.findings.append(Finding(node.lineno, f"{path} is gone: {instead}"))
@@ -773,7 +776,7 @@ class _Reader(ast.NodeVisitor):
             self._change_part(line, end - len(method.attr), end, message, new)
 
     def _rate_of_a2c(self, call: ast.Call) -> None:
-        """Rename the learning rate of `A2C.learn`; report it where the algorithm is one that another file makes."""
+        """Rename the learning rate of `A2C.learn`; only report it if another file makes the algorithm."""
         words = {word.arg: word for word in call.keywords}
         if "lr" not in words:
             return
@@ -784,7 +787,7 @@ class _Reader(ast.NodeVisitor):
             self.findings.append(Finding(rate.lineno, _A2C_RATE))
 
     def _layer(self, call: ast.Call) -> None:
-        """Drop the arguments of a call of `parl.layers` that have no effect, and report those that are gone."""
+        """Drop arguments of a call of `parl.layers` that have no effect, and report removed ones."""
         package, _, function = (self._path(call.func) or "").rpartition(".")
         if package in ("parl.layers", "parl.core.fluid.layers"):
             dropped: ast.keyword | None = None
@@ -804,7 +807,7 @@ class _Reader(ast.NodeVisitor):
             self._change_part(call.end_lineno or call.lineno, start, end, message, "")
 
     def _renamed(self, old: str, line: int, end: int | None, is_learner: bool | None) -> None:
-        """Rename a method of a model, algorithm or agent; report it where the object may be one."""
+        """Rename a method of a model, algorithm or agent; only report it if the object's class is unknown."""
         new = RENAMED_METHODS[old]
         if is_learner:
             self._change_part(line, (end or 0) - len(old), end or 0, f"{old} is now {new}", new)
@@ -813,7 +816,7 @@ class _Reader(ast.NodeVisitor):
             self.findings.append(Finding(line, message))
 
     def _without_gpu(self, call: ast.Call) -> None:
-        """Drop the argument that `sync_params_to` had and `sync_weights_to` has not, and rename the first one."""
+        """Drop the argument of `sync_params_to` that `sync_weights_to` lacks, and rename the first one."""
         for word in call.keywords:
             if word.arg == "target_net":
                 end, message = word.col_offset + len(word.arg), "sync_weights_to calls its argument target_model"
@@ -823,7 +826,7 @@ class _Reader(ast.NodeVisitor):
             self._drop(argument, "sync_weights_to has no gpu_id: drop the argument")
 
     def _drop(self, argument: ast.expr | ast.keyword, message: str, behind: ast.keyword | None = None) -> None:
-        """Drop an argument of a call, with a comma beside it that an argument dropped before it has not taken along."""
+        """Drop an argument of a call, with an adjacent comma that no other dropped argument has removed."""
         line = self._bytes(argument.lineno)
         start, end = argument.col_offset, argument.end_col_offset or 0
         if argument.end_lineno != argument.lineno:
@@ -848,7 +851,7 @@ class _Reader(ast.NodeVisitor):
         if isinstance(node.ctx, ast.Load):
             new = f'get_wrapper_attr("{node.attr}")'
             message = f"{message}: {new} reads the wrapped environment's"
-            if self._in_fstring:  # its quotes would end the f-string before Python 3.12
+            if self._in_fstring:  # before Python 3.12, its quotes would end the f-string
                 self.findings.append(Finding(line, message))
             else:
                 self._change_part(line, end - len(node.attr), end, message, new)
@@ -889,7 +892,7 @@ class _Reader(ast.NodeVisitor):
         ]
 
     def _leave(self, inside: ast.expr) -> None:
-        """Leave alone what the program puts into a `CompatWrapper` itself, before it calls anything of it."""
+        """Do not wrap environments that the program itself puts into a `CompatWrapper` before it uses them."""
         node: ast.expr | None = inside
         is_inside = False
         while node is not None:
@@ -903,20 +906,20 @@ class _Reader(ast.NodeVisitor):
             node = self._inner(node)
 
     def _note_environment(self, target: str, value: ast.expr) -> None:
-        """Record what a name or an attribute stands for from here on."""
+        """Record the environment that a name or an attribute refers to from here on."""
         inside = value
         while isinstance(inside, ast.Attribute) and inside.attr in ("env", "unwrapped"):
             inside = inside.value
         is_compat = self._is_compat(inside)
         if inside is not value and ast.unparse(inside) == target and (is_compat or target in self._made):
             self.makes.pop(self._made.get(target, value), None)
-            self._make(value)  # what is taken out of a wrapper has none
+            self._make(value)  # an unwrapped environment has no wrapper
         key: ast.expr | None = value
         while key is not None and key not in self.makes and ast.unparse(key) not in self._made:
             key = self._inner(key)
         made = None if key is None or is_compat else self._made.get(ast.unparse(key), key)
         while isinstance(value, ast.Call) and value.args and (self._path(value.func) or "").startswith("parl.env."):
-            value = value.args[0]  # such a wrapper has the API of what it wraps
+            value = value.args[0]  # such a wrapper has the API of its environment
         is_raw = made is not None and (value is made or self._makes(value))
         for names, holds in ((self._compat, is_compat), (self._raw, is_raw)):
             (names.add if holds else names.discard)(target)
@@ -925,14 +928,14 @@ class _Reader(ast.NodeVisitor):
             self._made[target] = made
 
     def _inner(self, node: ast.expr) -> ast.expr | None:
-        """Return the environment in a call of some wrapper, or the one that the inside is taken of; None if neither."""
+        """Return the environment in a call of a wrapper, or the wrapper whose inside is used; None for others."""
         if isinstance(node, ast.Attribute) and node.attr in ("env", "unwrapped"):
             return node.value
         is_own = isinstance(node, ast.Call) and ast.unparse(node.func) in self._own_wrappers
         return node.args[0] if isinstance(node, ast.Call) and node.args and not is_own else None
 
     def _is_compat(self, node: ast.expr | None) -> bool:
-        """Return whether an environment is in a `CompatWrapper`, and so has gym's API."""
+        """Return whether an environment is in a `CompatWrapper`, so that it has gym's API."""
         while node is not None and not isinstance(node, ast.Attribute | ast.Name):
             if isinstance(node, ast.Call) and (self._path(node.func) or ast.unparse(node.func)).endswith(_WRAPPER):
                 return True
@@ -940,7 +943,7 @@ class _Reader(ast.NodeVisitor):
         return node is not None and ast.unparse(node) in self._compat
 
     def _branches(self, test: ast.expr, *branches: Sequence[ast.AST]) -> None:
-        """Visit the branches of a condition, in each of which `_place` is another one."""
+        """Visit the branches of a condition, each with its own `_place`."""
         self.visit(test)
         outside = self._place
         for number, branch in enumerate(branches):
@@ -950,7 +953,7 @@ class _Reader(ast.NodeVisitor):
         self._place = outside
 
     def _fetched(self, listed: ast.expr) -> None:
-        """Drop `.name` of the results that a program of static graphs fetches."""
+        """Drop `.name` from the results that a static graph fetches."""
         for part in listed.elts if isinstance(listed, ast.List | ast.Tuple) else ():
             is_name = isinstance(part, ast.Attribute) and part.attr == "name"
             if isinstance(part, ast.Attribute) and is_name and _last(self._origin_of(part.value)) != "data":
@@ -967,7 +970,7 @@ class _Reader(ast.NodeVisitor):
         return _OWN_WRAPPER.fullmatch(path or "") is not None or ast.unparse(base) in self._own_wrappers
 
     def _makes(self, node: ast.expr) -> bool:
-        """Return whether an expression makes an environment with Gymnasium's API, or is the name of one."""
+        """Return whether an expression makes or names an environment with Gymnasium's API."""
         inside = self._inside_of(node)
         if inside is not None:
             return self._makes(inside)
@@ -976,7 +979,7 @@ class _Reader(ast.NodeVisitor):
         return isinstance(node, ast.Call) and self._path(node.func) in _MAKERS
 
     def _inside_of(self, node: ast.expr) -> ast.expr | None:
-        """Return the environment in a wrapper of Gymnasium, or the wrapped one whose inside an expression takes."""
+        """Return the environment in a wrapper of Gymnasium, or the wrapped one whose inside an expression uses."""
         if isinstance(node, ast.Call) and node.args and self._unpacks_five(node.func):
             return node.args[0]
         if (
@@ -1031,7 +1034,7 @@ class _Reader(ast.NodeVisitor):
         return path if path and path.startswith("parl.") else None
 
     def _is_learner(self, node: ast.expr) -> bool | None:
-        """Return whether an object is a model, an algorithm or an agent of PARL; None where it may be."""
+        """Return whether an object is a model, an algorithm or an agent of PARL; None if unknown."""
         if ast.unparse(node) == "self" or (isinstance(node, ast.Call) and ast.unparse(node.func) == "super"):
             return self._self
         origin = self._origin_of(node)
@@ -1044,7 +1047,7 @@ class _Reader(ast.NodeVisitor):
         return None
 
     def _is_learner_class(self, node: ast.expr) -> bool | None:
-        """Return whether a class makes such objects."""
+        """Return whether a class is a model, an algorithm or an agent of PARL; None if unknown."""
         if isinstance(node, ast.Name) and node.id in self._classes:
             return self._classes[node.id]
         path = self._path(node) or ""
@@ -1067,7 +1070,7 @@ class _Reader(ast.NodeVisitor):
         return own or _INSIDE.fullmatch(self._path(wrapper) or "") is not None
 
     def _path(self, node: ast.expr) -> str | None:
-        """Return the path that an expression such as `parl.utils.utils.to_str` names; None if it is an object's."""
+        """Return the path of an expression such as `parl.utils.utils.to_str`; None for attributes of objects."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -1089,7 +1092,7 @@ def _is_call_of(node: ast.AST, method: str) -> bool:
 
 
 def _last(path: str | None) -> str | None:
-    """Return `A2C` of `parl.algorithms.A2C`; None for a class of the program, whose name has no dot."""
+    """Return `A2C` for `parl.algorithms.A2C`; None for a class of the program, whose name has no dot."""
     return path.rpartition(".")[2] if path and "." in path else None
 
 
@@ -1110,7 +1113,7 @@ def _has_gyms_api(methods: Mapping[str, ast.FunctionDef]) -> bool:
 
 
 def _has_text(node: ast.expr) -> bool:
-    """Return whether a sum has text in it."""
+    """Return whether a sum contains text."""
     if isinstance(node, ast.BinOp):
         return _has_text(node.left) or _has_text(node.right)
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
@@ -1129,7 +1132,7 @@ def _gone_of_gym(path: str) -> str | None:
 
 
 def _of_paddle(value: ast.expr, names: Sequence[str], origin: str | None) -> Iterator[str]:
-    """Yield expressions for results that differed on paddle, found by the class or by the names of programs of 2.x."""
+    """Yield expressions of results that differed on paddle, found by the class or by names in programs of 2.x."""
     is_pair = len(names) == len(("probs", "logits")) and names[0].startswith("prob")
     if is_pair and _samples(value, origin, "IMPALA"):
         yield "IMPALA.sample returns actions and logits, not probabilities: remove the line that draws actions"
@@ -1142,7 +1145,7 @@ def _of_paddle(value: ast.expr, names: Sequence[str], origin: str | None) -> Ite
 
 
 def _samples(call: ast.expr, origin: str | None, algorithm: str) -> bool:
-    """Return whether a call is `sample` of an algorithm of this name, or of one that another file makes."""
+    """Return whether a call is `sample` of this algorithm, or of one that another file makes."""
     if not isinstance(call, ast.Call) or not _is_call_of(call, "sample"):
         return False
     unknown = origin is None and _OF_AN_ALGORITHM.fullmatch(ast.unparse(call.func)) is not None
@@ -1150,7 +1153,7 @@ def _samples(call: ast.expr, origin: str | None, algorithm: str) -> bool:
 
 
 def _of_an_algorithm_of_batches(call: ast.expr) -> bool:
-    """Return whether a call is `alg.learn` of obs, action, reward, next_obs and terminal, or of all with a star."""
+    """Return whether a call is `alg.learn` of obs, action, reward, next_obs and terminal, or of a starred argument."""
     if not isinstance(call, ast.Call) or not _OF_AN_ALGORITHM.fullmatch(ast.unparse(call.func)):
         return False
     five = len(("obs", "action", "reward", "next_obs", "terminal"))
@@ -1158,7 +1161,7 @@ def _of_an_algorithm_of_batches(call: ast.expr) -> bool:
 
 
 def _imports_at(tree: ast.Module) -> int:
-    """Return the line before which an import may stand: before the first one that is not from `__future__`."""
+    """Return the line before which an import may be inserted: the first one that is not from `__future__`."""
     after = 1
     for statement in tree.body:
         is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
@@ -1169,13 +1172,13 @@ def _imports_at(tree: ast.Module) -> int:
 
 
 def _lines(source: str) -> list[str]:
-    """Return the lines as Python counts them, with their ends; `str.splitlines` knows more kinds of ends."""
+    """Return the lines as Python counts them, with their ends; `str.splitlines` has more kinds of line ends."""
     return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", source)
 
 
 def _applied(source: str, edits: Iterable[Edit]) -> str:
     lines = [line.encode() for line in _lines(source)]
-    for edit in sorted(edits, reverse=True):  # from the end, so that columns before stay right
+    for edit in sorted(edits, reverse=True):  # from the end, so that earlier columns stay valid
         line = lines[edit.line - 1]
         lines[edit.line - 1] = line[: edit.start] + edit.text.encode() + line[edit.end :]
     return b"".join(lines).decode()

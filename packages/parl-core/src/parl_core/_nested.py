@@ -8,13 +8,13 @@ import numpy as np
 __all__ = ["GOAL_KEYS", "Observations", "holds_tensors", "leaves", "map_nested", "rows_of"]
 
 GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
-"""Keys of an observation of Gymnasium's GoalEnv: what is seen, the goal achieved, the goal desired."""
+"""Keys of an observation of Gymnasium's GoalEnv."""
 Observations = Any
-"""An array `[n, ...]`, or a dictionary of such (or of such dictionaries)."""
+"""An array `[n, ...]`, or a (nested) dictionary of such arrays."""
 
 
 def map_nested(function: Callable[..., Any], *values: Any) -> Any:
-    """Return `function` of arrays, or a dictionary of its results for the arrays under each key of the first value."""
+    """Apply `function` to arrays, or to the arrays of each key, and return its result or a dictionary of results."""
     first = values[0]
     if isinstance(first, Mapping):
         return {key: map_nested(function, *(value[key] for value in values)) for key in first}
@@ -26,7 +26,7 @@ def leaves(name: str, values: Observations, of: Callable[[Any], Any] = np.asarra
 
     Args:
         name: The prefix of all names.
-        values: The observations, each part of which is given to `of`.
+        values: The observations.
         of: The function that converts each part; the default makes arrays of lists and tensors.
     """
     if not isinstance(values, Mapping):
@@ -45,7 +45,7 @@ def rows_of(values: Observations) -> int:
 
 
 def holds_tensors(values: Observations) -> bool:
-    """Return whether observations are tensors of a framework (anything that speaks DLPack), not numpy's arrays."""
+    """Return whether observations are tensors of a framework (any type with DLPack) instead of numpy arrays."""
     if isinstance(values, Mapping):
         return any(map(holds_tensors, values.values()))
     return hasattr(values, "__dlpack__") and not isinstance(values, (np.ndarray, np.generic))

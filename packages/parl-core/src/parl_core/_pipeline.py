@@ -1,9 +1,9 @@
 """The path from an observation to an action of an environment, through a trained agent's model.
 
-`parl_core.export` compares the files of agents by it; `PolicyProgram` is what the backends' own files are made of.
-`describe` writes it down for a file of `parl_core.policy`: the network as a tree of layers, spaces, and weights. The
-layers are found in the model, which is one of `parl_core.networks` on either backend; their weights have PyTorch's
-names and layouts. Layers that a user wrote have no numpy form, and are refused by their names.
+`parl_core.export` compares exported files with it, and the backends make their own files from `PolicyProgram`.
+`describe` returns its description for a file of `parl_core.policy`: spaces, weights, and the network as a tree of
+layers. The layers are found in the model, which is one of `parl_core.networks` on either backend; their weights have
+PyTorch's names and layouts. Layers of a user's own classes have no numpy form and raise an error with their names.
 """
 
 import copy
@@ -71,7 +71,7 @@ class Pipeline:
         algorithm: The algorithm that chooses actions.
         observation: The environment's space.
         action: The environment's action space.
-        is_flat: Whether the model sees observations as `gymnasium.spaces.flatten` gives them.
+        is_flat: True if the model's observations are the results of `gymnasium.spaces.flatten`.
         normalization: The normalisation of the model's inputs; None for none.
     """
 
@@ -100,7 +100,7 @@ class Pipeline:
 
     @property
     def has_mask(self) -> bool:
-        """Return whether observations bring a mask of actions."""
+        """Return whether observations contain a mask of actions."""
         return (
             bool(self.sizes)
             and isinstance(self.observation, gymnasium.spaces.Dict)
@@ -109,11 +109,11 @@ class Pipeline:
 
     @property
     def acts_in_unit_box(self) -> bool:
-        """Return whether numbers of an action lie in [-1, 1] and are mapped to the bounds of a box."""
+        """Return whether actions lie in [-1, 1] and are mapped to the bounds of a box."""
         return bool(getattr(self.algorithm, "ACTS_IN_UNIT_BOX", False))
 
     def flat_parts(self) -> tuple[SpacePart, ...]:
-        """Return the arrays of observations in the order in which they are flattened, none of them as an image."""
+        """Return the arrays of observations in the order of flattening, without images."""
         return tuple(SpacePart(part.path, None, part.choices, part.numbers) for part in parts_of(self.observation))
 
 
@@ -122,11 +122,11 @@ def scores(algorithm: Any, observations: Any, concat: Any) -> Any:
 
     Args:
         algorithm: The algorithm, of either backend.
-        observations: Tensors as the model takes them.
+        observations: Tensors for the model.
         concat: The function that joins tensors along their last axis.
 
     Raises:
-        ModelContractError: The algorithm chooses in another way.
+        ModelContractError: The algorithm chooses actions in another way.
     """
     match algorithm:
         case DiscreteSAC():
@@ -145,17 +145,15 @@ def scores(algorithm: Any, observations: Any, concat: Any) -> Any:
                 return output
             numbers = output[-2].clip(-1.0, 1.0) if isinstance(algorithm, BC) else output[-2]
             return numbers if kind.nvec is None else concat([output[0], numbers])
-    raise ModelContractError(
-        f"{type(algorithm).__name__} cannot be exported, because it is not known how it chooses actions"
-    )
+    raise ModelContractError(f"{type(algorithm).__name__} cannot be exported, because its choice of actions is unknown")
 
 
 class PolicyProgram:
-    """The steps of an agent's policy, from the parts of an observation to those of an action, as a backend's program.
+    """The steps of an agent's policy from the parts of an observation to those of an action, as a program of a backend.
 
         parts of an observation ──► mask, inputs ──► memory ──► scores ──► parts of an action
 
-    The arithmetic of each step is the backend's, which records it.
+    The backend defines and records the arithmetic of each step.
     """
 
     model: Any
@@ -165,7 +163,7 @@ class PolicyProgram:
     _names: list[str]
 
     def _take(self, pipeline: Pipeline, model: Any) -> None:
-        """Take over the settings of a pipeline, and a copy of its model."""
+        """Copy the settings and the model of a pipeline."""
         self._pipeline, self._algorithm = pipeline, copy.copy(pipeline.algorithm)
         self.model = self._algorithm.model = model
         self._names = [name for name, _ in observation_leaves(pipeline.observation)]
@@ -231,7 +229,7 @@ class PolicyProgram:
     # Backend hooks
 
     def _hold(self, name: str, array: NDArray[Any]) -> None:
-        """Keep a constant as an attribute of that name."""
+        """Store a constant as an attribute of that name."""
         raise NotImplementedError
 
     def _normalized(self, inputs: Any, clip: float) -> Any:
@@ -239,7 +237,7 @@ class PolicyProgram:
         raise NotImplementedError
 
     def _of_weights(self, values: Any) -> Any:
-        """Return floats in the dtype of the weights, as an agent gives them to its model; others as they are."""
+        """Return floats in the dtype of the weights, as agents pass them to models, and other values unchanged."""
         raise NotImplementedError
 
     def _as_features(self, values: Any) -> Any:
@@ -259,16 +257,16 @@ class PolicyProgram:
         raise NotImplementedError
 
     def _best(self, scores: Any, mask: Any) -> Any:
-        """Return the choice of the largest score in each row; with a mask, among those that it does not forbid."""
+        """Return the choice with the largest score in each row, among those that a mask allows."""
         raise NotImplementedError
 
     def _choices(self, chosen: Sequence[Any], shape: Sequence[int], start: NDArray[np.int64]) -> Any:
-        """Return choices, each `[n]`, in one tensor of that shape, counted from `start`."""
+        """Return choices, each `[n]`, as one tensor of that shape, counted from `start`."""
         raise NotImplementedError
 
 
 def _parts(space: Any) -> Sequence[tuple[Any, Any]] | None:
-    """Return key and space of each part of a dictionary or tuple, and None of any other space."""
+    """Return key and space of each part of a dictionary or tuple; None for any other space."""
     if isinstance(space, gymnasium.spaces.Dict):
         return list(space.spaces.items())
     return list(enumerate(space.spaces)) if isinstance(space, gymnasium.spaces.Tuple) else None
@@ -283,7 +281,7 @@ def _nested(space: Any, leaves: Iterator[Any]) -> Any:
 
 
 def observation_leaves(space: Any, name: str = "observation") -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Yield the name of every array of a space, and a function that takes it from observations in its dtype."""
+    """Yield the name of every array of a space, with a function that extracts it from observations in its dtype."""
     parts = _parts(space)
     if parts is None:
         yield name, lambda observation: np.asarray(observation, space.dtype)
@@ -324,10 +322,11 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def describe(pipeline: Pipeline) -> tuple[Node, Arrays]:
-    """Return description and arrays of a file.
+    """Return the description and the arrays of a file.
 
     Raises:
-        ModelContractError: The model, or a layer of it, has no numpy form, or how the algorithm chooses is not known.
+        ModelContractError: The model or one of its layers has no numpy form, or the algorithm's choice of actions is
+            unknown.
     """
     tree = _Tree(pipeline.algorithm.model)
     network = tree.network()
@@ -372,8 +371,8 @@ class _Tree:
     """The layers by which a model chooses actions, as nodes of a description, and their weights.
 
     Attributes:
-        arrays: Weights that the nodes name.
-        encodes: Whether observations go into an encoder, which takes arrays of any dtype.
+        arrays: Weights by the names in the nodes.
+        encodes: True if observations go into an encoder, which takes arrays of any dtype.
         atoms: The number of fixed values of a distribution; 0 without a distribution.
     """
 
@@ -394,7 +393,7 @@ class _Tree:
         """Return the node that computes the result of `scores`, or logits instead of probabilities.
 
         Raises:
-            ModelContractError: The model, or a layer of it, has no numpy form.
+            ModelContractError: The model or one of its layers has no numpy form.
         """
         model = self._model
         methods = ("policy", "value", "quantiles", "atoms", "policy_and_value", "forward", "_distributed")
@@ -428,8 +427,8 @@ class _Tree:
             case networks.DeterministicActorCritic() | networks.TwinActorCritic() | networks.ImplicitActorCritic():
                 return _chain(self._layer(model.actor_model), _TANH)
         raise ModelContractError(
-            f"{type(model).__name__} has no numpy form: that have the models of parl.networks (made by hand, or by "
-            "for_spaces), with their own methods; export others with --to onnx, torch-export or paddle-inference"
+            f"{type(model).__name__} has no numpy form; only models of parl.networks (including those of "
+            "for_spaces) with unchanged methods have one: export others by --to onnx, torch-export or paddle-inference"
         )
 
     def memory(self) -> Node:
@@ -465,7 +464,7 @@ class _Tree:
         """Return the node of a layer.
 
         Raises:
-            ModelContractError: It has none.
+            ModelContractError: It has no numpy form.
         """
         is_known = type(layer).__module__.startswith(_FRAMEWORKS)
         match layer:
@@ -529,7 +528,7 @@ class _Tree:
     def _parameters(self, layer: Any) -> Node:
         found: Node = {"weight": None, "bias": None, "act": layer.activation}
         for name in layer.own_parameters:
-            if name not in found:  # the sigma of a noise that only learning has
+            if name not in found:  # the sigma of noise that is used only in learning
                 continue
             key = f"{self._names[id(layer)]}.{name}"
             weights = self._model._to_portable({key: self._model._array_of(self._tensors[key])})
@@ -568,7 +567,7 @@ def _observation(space: Any) -> Node:
 
 
 class _Actions:
-    """Makes nodes of an action space; bounds and first choices go into arrays."""
+    """Makes the nodes of an action space; bounds and first choices become arrays."""
 
     def __init__(self, arrays: Arrays, in_unit_box: bool) -> None:
         self._arrays, self._in_unit_box = arrays, in_unit_box

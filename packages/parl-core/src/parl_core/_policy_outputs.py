@@ -23,7 +23,7 @@ def np_cross_entropy(probs: ArrayLike, labels: ArrayLike) -> Floats:
     """Return the cross entropy -sum_k labels_k log probs_k.
 
     Args:
-        probs: `[..., K]` probabilities; one that is 0 counts as the smallest positive number of its type.
+        probs: `[..., K]` probabilities; 0 counts as the smallest positive number of the dtype.
         labels: `[..., K]` probabilities, or `[..., 1]` class numbers.
 
     Returns:
@@ -50,22 +50,21 @@ def action_mapping(model_output_act: ArrayLike, low_bound: ArrayLike, high_bound
 
     Args:
         model_output_act: `[..., *act]` in [-1, 1].
-        low_bound: The action that -1 stands for; a number, or one for each dimension.
-        high_bound: The action that 1 stands for.
+        low_bound: The action for -1; a number, or one for each dimension.
+        high_bound: The action for 1.
 
     Returns:
         Actions of the same shape, never outside of the bounds.
 
     Raises:
-        ValueError: An action is outside [-1, 1] by more than rounding, or not a number; or a low bound is above its
-            high one.
+        ValueError: An action is outside [-1, 1] by more than rounding, or NaN; or a low bound exceeds its high bound.
     """
     action, low, high = np.asarray(model_output_act), np.asarray(low_bound), np.asarray(high_bound)
     if not (np.abs(action) <= 1.0 + TOLERANCE).all():
         raise ValueError(f"actions must be in [-1, 1] (use tanh, or clip them), got {action}")
     if not (low <= high).all():
         raise ValueError(f"low_bound must not be above high_bound, got {low} and {high}")
-    # In float64, and without the difference of the bounds, which may be larger than any number of their dtype.
+    # In float64, and without the difference of the bounds, which may overflow their dtype.
     weight = np.clip(0.5 * (action.astype(np.float64) + 1.0), 0.0, 1.0)
     mapped = np.clip((1.0 - weight) * low + weight * high, low, high)
     return np.asarray(mapped, np.result_type(action, low, high))

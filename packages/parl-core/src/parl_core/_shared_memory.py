@@ -1,12 +1,12 @@
-"""Anonymous memory that processes of one host share: made, found by its descriptor, filled and mapped.
+"""Anonymous shared memory between processes of one host: creation, look-up by descriptor, writing and mapping.
 
     owner    create(name, bytes) --> a descriptor --address_of()--> MemoryAddress, small, sent in messages
              fill(descriptor, ...) with system calls, or copy_into(mapping, ...)
     reader   open_at(address, name) --> a descriptor of its own, of exactly that file
 
-A file has no name in any directory (memfd), so nothing can be left behind: the kernel frees the memory with the last
-process that has it open or mapped, however that process ends. This module does not decide who may write when, or how an
-owner learns that no readers are left; its callers do (decision 15).
+A file has no name in any directory (memfd), so nothing can be left behind: the kernel frees the memory when the last
+process that has it open or mapped ends in any way. Callers of this module decide who may write when, and how an owner
+learns that no readers are left (decision 15).
 """
 
 import errno
@@ -30,13 +30,13 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
-_WRITE_AT_ONCE = 2**30  # the kernel takes a little less than 2 GiB
-_SMALLEST_STEP = 12  # bits: a page
-_NUMPYS_FROM = 2**18  # bytes; a copy that is shorter ends before other threads could do much
+_WRITE_AT_ONCE = 2**30  # the kernel accepts a little less than 2 GiB
+_SMALLEST_STEP = 12  # bits of a page size
+_NUMPYS_FROM = 2**18  # bytes; a shorter copy ends before other threads could do much
 
 
 class MemoryGone(Exception):
-    """The process that held the memory has ended, cannot be seen from here, or has another file at that number."""
+    """The process with the memory has ended, is not visible from here, or has another file with that descriptor."""
 
 
 class MemoryAddress(NamedTuple):
@@ -44,8 +44,8 @@ class MemoryAddress(NamedTuple):
 
     Attributes:
         pid: A process that has the file open.
-        descriptor: Its number there.
-        inode: The file's, to notice that both numbers have been used again.
+        descriptor: The descriptor in that process.
+        inode: The file's inode, to detect that both numbers have been reused.
         size: Bytes of the file.
     """
 
@@ -61,20 +61,20 @@ def has_shared_memory() -> bool:
 
 
 def whole_size(needed: int) -> int:
-    """Return `needed` rounded up by at most a quarter, so that sizes that vary a little are alike."""
+    """Return `needed` rounded up by at most a quarter, so that similar sizes become equal."""
     step = 1 << max(_SMALLEST_STEP, needed.bit_length() - 3)
     return -(-needed // step) * step
 
 
 def create(name: str, size: int) -> int:
-    """Make a file of zeros; return its descriptor.
+    """Create a file of zeros, and return its descriptor.
 
     Args:
         name: The name shown in /proc and requested by `open_at`.
-        size: Its bytes.
+        size: Its size in bytes.
 
     Raises:
-        OSError: There is no memory, or there are no descriptors left.
+        OSError: There is no memory or no descriptor left.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
@@ -97,30 +97,30 @@ def open_at(address: MemoryAddress, name: str, *, writable: bool = False) -> int
     Args:
         address: Its location.
         name: The name that it was created with.
-        writable: Whether it will be written to.
+        writable: True to write to it.
 
     Raises:
-        MemoryGone: Its process is gone, cannot be seen, or has something else there.
-        OSError: No descriptors are left here, for example.
+        MemoryGone: Its process has ended, is not visible, or has another file there.
+        OSError: It cannot be opened; for example, no descriptors are left.
     """
     path = f"/proc/{address.pid}/fd/{address.descriptor}"
     try:
         if not os.readlink(path).startswith(f"/memfd:{name} "):
-            raise MemoryGone(f"process {address.pid}, which held it, is gone, and another has its number")
+            raise MemoryGone(f"process {address.pid}, which held it, has ended, and another process has its id")
         descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno not in _GONE:
             raise
-        raise MemoryGone(f"process {address.pid}, which held it, is gone: {error.strerror}") from error
+        raise MemoryGone(f"process {address.pid}, which held it, has ended: {error.strerror}") from error
     found = os.fstat(descriptor)
     if (found.st_ino, found.st_size) != (address.inode, address.size):
         os.close(descriptor)
-        raise MemoryGone(f"process {address.pid}, which held it, is gone, and another has its number")
+        raise MemoryGone(f"process {address.pid}, which held it, has ended, and another process has its id")
     return descriptor
 
 
 def fill(descriptor: int, data: Buffer, at: int) -> None:
-    """Write with system calls: for memory that is new, because the kernel need not clear its pages first.
+    """Write with system calls, for new memory, because the kernel need not clear its pages first.
 
     Raises:
         OSError: There is no memory left.
@@ -132,9 +132,9 @@ def fill(descriptor: int, data: Buffer, at: int) -> None:
 
 
 def copy_into(memory: mmap.mmap, data: Buffer, at: int) -> None:
-    """Copy into memory that is mapped: for memory that was used before; ten times as fast as fresh pages."""
+    """Copy into mapped memory, for memory that was used before; ten times as fast as fresh pages."""
     view = memoryview(data).cast("B")
-    numpy = sys.modules.get("numpy")  # its copy lets other threads run; a process without it does not need that
+    numpy = sys.modules.get("numpy")  # its copy releases the GIL; a process without numpy does not need that
     if numpy is None or len(view) < _NUMPYS_FROM:
         memory[at : at + len(view)] = view
     else:

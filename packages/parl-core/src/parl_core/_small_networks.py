@@ -1,4 +1,4 @@
-"""Small networks: chains of linear layers are found in a model, watched for changes, and run in numpy for acting.
+"""Small networks: chains of linear layers, found in a model, checked for changes, and run in numpy for acting.
 
 For a few rows, calls of a framework take longer than the computation. The layers of a model are found once, from the
 graph of one pass (`Framework.read`, in the backends), so they do not depend on how the model is written. The framework
@@ -51,7 +51,7 @@ _MOST = 2**17
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
-# What models compute
+# Computations of models
 
 
 class Layer(NamedTuple):
@@ -77,7 +77,7 @@ class Deviation(NamedTuple):
 
 
 class Framework:
-    """The interface to a framework: each backend has one instance, which finds, watches and runs small networks."""
+    """The interface to a framework: each backend has one instance, which finds, checks and runs small networks."""
 
     module: ClassVar[Any]
     tensor: ClassVar[Any]
@@ -127,8 +127,8 @@ class Framework:
         Args:
             model: The model.
             method: Name of the method.
-            like: Observations `[n, in]`, or a tuple of them and actions `[n, act_dim]`, which the first layer has to
-                take side by side; only sizes and dtypes matter.
+            like: Observations `[n, in]`, or a tuple of observations and actions `[n, act_dim]`, which the first layer
+                must take joined; only sizes and dtypes matter.
         """
         raise NotImplementedError
 
@@ -193,7 +193,7 @@ def _shares(one: Sequence[Layer], other: Sequence[Layer], at: int) -> bool:
     return all(part is same for part, same in zip(one[at][:3], other[at][:3], strict=True))
 
 
-# Whether models stay as they are
+# Detection of changes in models
 
 _SHAPE = attrgetter("shape")
 
@@ -204,7 +204,8 @@ class Parts:
     Args:
         framework: The interface to the models' framework.
         models: The models.
-        attributes: (object, name), such as methods of the models, and the models as an algorithm has them.
+        attributes: (object, name) pairs, such as methods of models, or the attributes of an algorithm that hold the
+            models.
 
     Attributes:
         hooks: Dictionaries of the hooks that a pass of a layer would call; all are empty if there is none.
@@ -212,13 +213,13 @@ class Parts:
 
     def __init__(self, framework: Framework, models: Sequence[Any], attributes: Sequence[tuple[Any, str]] = ()) -> None:
         layers = {id(layer): layer for model in models for layer in framework.modules(model)}.values()
-        kinds = (framework.children, "_parameters", "_buffers")  # empty ones, too, which may get something
+        kinds = (framework.children, "_parameters", "_buffers")  # including empty ones, which may be filled later
         self._holders = [vars(layer)[kind] for kind in kinds for layer in layers]
         places = [(part, name) for part in self._holders for name in part]
         places += [(vars(layer), name) for layer in layers for name in _behaviour_attributes(framework, layer)]
         self._owners, self._names = [part for part, _ in places], [name for _, name in places]
         self._found = list(map(dict.get, self._owners, self._names))
-        self._holders += map(vars, layers)  # their sizes show a method that was set on one layer
+        self._holders += map(vars, layers)  # their sizes reveal a method that was set on one layer
         self._sizes = list(map(len, self._holders))
         found = [value for value in self._found if isinstance(value, framework.tensor)]
         self._tensors = [tensor for tensor in found if not framework.is_waiting(tensor)]
@@ -244,7 +245,7 @@ class Parts:
 
 
 def has_hooks(framework: Framework, model: Any) -> bool:
-    """Return whether a forward pass would call hooks, which must only see the caller's rows."""
+    """Return whether a forward pass would call hooks, which must only receive the caller's rows."""
     return any(_hooks(framework, framework.modules(model)))
 
 
@@ -259,7 +260,7 @@ def _behaviour_attributes(framework: Framework, layer: Any) -> list[str]:
     return [name for name, value in given if value is None or callable(value) or isinstance(value, kinds)]
 
 
-# Whether their code only passes through layers
+# Checks of a model's code
 
 _PASSES = (
     "BUILD_LIST",
@@ -289,11 +290,11 @@ _PASSES = (
 def _only_passes(framework: Framework, model: Any, method: str) -> bool:
     """Return whether the code of a model's method, and that of its layers, only calls layers and activations.
 
-    Each call then uses the same ones, without side effects.
+    Each call then uses the same layers, without side effects.
     """
     layers = [layer for layer in framework.modules(model) if not _is_known_layer(framework, layer)]
     if any(isinstance(layer, NoisyFc) or layer._buffers for layer in layers):
-        return False  # each pass draws, or changes what it keeps, as statistics of batches
+        return False  # each pass draws random numbers or changes a state, such as batch statistics
     return all(_is_plain(framework, getattr(layer, method if layer is model else "forward"), layer) for layer in layers)
 
 
@@ -325,7 +326,7 @@ def _is_pass(framework: Framework, function: Any, layer: Any) -> bool:
 
 
 def _overridden(framework: Framework, names: Sequence[str], layer: Any) -> list[Any]:
-    """Return the functions of a user's class, or of a single layer, that replace those that our code uses."""
+    """Return the functions of a user's class, or of a single layer, that override those of our code."""
     ours = ("builtins", "parl_core", framework.package, framework.backend)
     homes = [(name, next((kind for kind in type(layer).__mro__ if name in vars(kind)), None)) for name in names]
     theirs = [(name, kind) for name, kind in homes if kind is not None]
@@ -350,7 +351,7 @@ def _is_activation(framework: Framework, value: Any) -> bool:
     return any(value is function for function in framework.activations)
 
 
-# How algorithms act
+# Acting of algorithms
 
 
 class HostMethod(NamedTuple):
@@ -373,7 +374,7 @@ Way = Callable[[Any], HostMethod | None]
 
 
 def of_method(name: Callable[[Any], str]) -> Way:
-    """Return the way of a method that returns the output of the model's method of this name unchanged."""
+    """Return the description of a method that returns the output of the model's method of this name unchanged."""
     return lambda algorithm: HostMethod((name(algorithm),), _only_output)
 
 
@@ -388,12 +389,12 @@ def of_actor_critic(
     takes_mask: bool = False,
     in_one_pass: Callable[[Any], bool] = attrgetter("_one_pass"),
 ) -> Way:
-    """Return the way of a method of an actor-critic; it gives None for unsupported kinds of actions.
+    """Return the description of a method of an actor-critic, which is None for unsupported kinds of actions.
 
     Args:
-        finish: Function that takes the distribution of the actions (`sample`, `mode`, `logp` and `entropy` as in the
-            backends' `distributions`, and `numbers`, as actors send them) and the values `[n]`, and returns the result
-            of the method.
+        finish: Function that takes the distribution of actions (with `sample`, `mode`, `logp` and `entropy` as in the
+            backends' `distributions`, and `numbers` for actors to send) and the values `[n]`, and returns the result of
+            the method.
         needs: The arguments that `finish` needs; the other may be None.
         takes_mask: True if the method has an argument `action_mask`.
         in_one_pass: Function that returns whether the method of an algorithm calls `policy_and_value` of the model.
@@ -489,14 +490,14 @@ class HostActing:
             return None
         if any(self._parts.hooks) or not (mask is None or self._way.takes_mask):
             return None
-        with np.errstate(all="ignore"):  # infinite numbers pass, as in the frameworks
+        with np.errstate(all="ignore"):  # infinite numbers are allowed, as in the frameworks
             if obs.dtype != self._dtype:
                 obs = obs.astype(self._dtype)
             common = _run(self._trunk, False, obs)
             outputs = [np.exp(part) if isinstance(part, np.ndarray) else _run(*part, common) for part in self._outputs]
             for output in outputs:
                 if not math.isfinite(np.add.reduce(output, None)):
-                    return None  # frameworks treat NaN differently in activations and choices, and explain it
+                    return None  # frameworks treat NaN differently in activations and choices, and raise errors
             return self._way.finish(self._framework, outputs, mask)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -537,7 +538,7 @@ def _run(steps: Sequence[_Step], is_flat: bool, values: NDArray[Any]) -> NDArray
 
 
 def _choices(framework: Framework, logits: NDArray[Any], sizes: Sequence[int] | None, mask: NDArray[Any] | None) -> Any:
-    """Return the distribution of choices; None where logits are not of these choices, which the framework explains."""
+    """Return the distribution of choices; None if the logits do not fit, for which the framework raises an error."""
     if logits.ndim != 2:
         return None
     if mask is not None:
@@ -553,13 +554,13 @@ def _choices(framework: Framework, logits: NDArray[Any], sizes: Sequence[int] | 
 
 
 def _numbers(framework: Framework, mean: NDArray[Any], std: NDArray[Any]) -> Any:
-    """Return the distribution of numbers; None where the standard deviations are not theirs, likewise."""
+    """Return the distribution of numbers; None if the deviations do not fit: the framework raises an error."""
     fits = mean.ndim == 2 and (not std.ndim or std.shape[-1] in (1, mean.shape[1]))
     return _Gaussian(framework, mean, std) if fits else None
 
 
 class _Categorical:
-    """One of several actions, with the results of `CategoricalDistribution`."""
+    """A categorical distribution, with the results of `CategoricalDistribution`."""
 
     def __init__(self, framework: Framework, logits: NDArray[Any]) -> None:
         self._framework, self.numbers = framework, logits
@@ -584,7 +585,7 @@ class _Categorical:
 
 
 class _MultiCategorical:
-    """Several choices side by side, with the results of `MultiCategoricalDistribution`."""
+    """Several independent choices, with the results of `MultiCategoricalDistribution`."""
 
     def __init__(self, parts: Sequence[_Categorical]) -> None:
         self._parts = parts

@@ -1,12 +1,12 @@
-"""Actors in plain processes of this machine, without parl-remote: one process per actor, a socket pair to each.
+"""Actors in plain processes of this machine, without parl-remote: one process and one socket pair per actor.
 
     SubprocessActors ── create ──> Popen ──> _actor_process.main
     handle.submit ── frame ──> process ── frame ──> future.result()
 
 A process is a fresh Python by default: it does not import the program that made it, so scripts need no `if __name__ ==
-"__main__"`, and no lock or thread is inherited. Numeric libraries get one thread there, unless OMP_NUM_THREADS or the
-like is set: with more, the small networks of several actors wait for each other's threads. parl-remote's actors are
-faster and can be on other machines.
+"__main__"`, and no locks or threads are inherited. Numeric libraries use one thread there, unless OMP_NUM_THREADS or a
+similar variable is set: with more, the small networks of several actors would wait for each other's threads.
+parl-remote's actors are faster and can run on other machines.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ _PROGRAM = (
     "main({link}, {lifeline}, {program!r})"
 )
 CLOSE_TIMEOUT_S = 5.0
-"""Seconds that a process may take to end after its connection was closed, before it is killed."""
+"""Seconds after which a process whose connection was closed is killed."""
 STUCK_TIMEOUT_S = 1.0
-"""The same for a process that was already waited for and has still not come to its last call: its step has no end."""
+"""The same for a process that has not begun its last call after a first wait, because its step does not end."""
 _CHUNK = 1 << 18
 FRESH, SPAWN, FORK = "fresh", "spawn", "fork"
 
@@ -69,8 +69,8 @@ class SubprocessActors(ClosingContext):
             raise HyperparameterError(f"start_method is fresh, spawn or fork, not {start_method!r}")
         if start_method == SPAWN and _actor_process.program_is_being_imported():
             raise RuntimeError(
-                "this program makes actors while an actor's process imports it: put what runs only in the program "
-                'itself below `if __name__ == "__main__":`'
+                "this program makes actors while an actor's process imports it: put the main part of the "
+                'program below `if __name__ == "__main__":`'
             )
         count = len(os.sched_getaffinity(0)) if processes is None else check_int("processes", processes)
         self._slots = count
@@ -101,7 +101,7 @@ class SubprocessActors(ClosingContext):
         return process
 
     def put(self, value: Any, /) -> Any:
-        """Return the value itself: every process gets it with each call."""
+        """Return the value itself, which is sent with each call."""
         return value
 
     def close(self) -> None:
@@ -173,12 +173,12 @@ def _started(method: str, link: int, lifeline: int, inherited: Sequence[int]) ->
 
 
 class _Process:
-    """One actor's process, and the calls that it has not answered yet by their numbers.
+    """One actor's process, with its pending calls by number.
 
     Args:
         method: See `SubprocessActors`.
-        others: Other processes of the same system; a forked one has copies of their descriptors, and while it holds
-            them they do not count as closed.
+        others: Other processes of the same system; a forked process has copies of their descriptors and must close
+            them.
     """
 
     def __init__(self, method: str, others: Sequence["_Process"]) -> None:
@@ -200,11 +200,11 @@ class _Process:
         self._lock, self._end_lock = threading.RLock(), threading.Lock()
         self._numbers = itertools.count()
         self._pending: dict[int, Future[Any]] = {}
-        self._outgoing: tuple[bytes, list[int]] = b"", []  # the newest message, and how much of it each `send` took
+        self._outgoing: tuple[bytes, list[int]] = b"", []  # the newest message, and the size that each `send` accepted
         self._received = bytearray()
         self._closed = False
-        self._loss = ""  # how the process ended, where it did so by itself
-        self._ends_by = 0.0  # by the clock; set once it was told to end
+        self._loss = ""  # how the process ended, if it ended by itself
+        self._ends_by = 0.0  # time of the clock; set when it was told to end
         self._incoming, self._both = select.poll(), select.poll()
         self._incoming.register(ours, select.POLLIN)
         self._both.register(ours, select.POLLIN | select.POLLOUT)
@@ -225,12 +225,12 @@ class _Process:
         future: Future[Any] = Future()
         try:
             payload = pickle.dumps(message, 5)
-        except Exception as error:  # any: whatever the argument's own methods raise
+        except Exception as error:  # any exception of the argument's own methods
             error.add_note("an argument of a call on an actor could not be pickled")
             future.set_exception(error)
             return _Answer(self, future)
         with self._lock:
-            self._send()  # what Ctrl-C has left of the message before
+            self._send()  # the rest of a message that Ctrl-C interrupted
             number = next(self._numbers)
             self._pending[number] = future
             if self._loss:
@@ -244,8 +244,8 @@ class _Process:
         """Signal the process to end, without waiting for it.
 
         Args:
-            was_waited_for: Whether the time that its last call, such as the `close` of environments, should take is
-                over; a process that has not begun it is killed after `STUCK_TIMEOUT_S`.
+            was_waited_for: True if the time for its last call, such as the `close` of environments, is over; a process
+                that has not begun this call is killed after `STUCK_TIMEOUT_S`.
         """
         self._loss = ""
         if not self._closed:
@@ -258,9 +258,7 @@ class _Process:
     def close(self) -> None:
         """End the process; a second call does nothing."""
         self.begin_close()
-        with (
-            self._end_lock
-        ):  # the thread that makes an actor closes it where that fails, the system's owner all of them
+        with self._end_lock:  # the thread that fails to make an actor closes it, and the owner of the system closes all
             if self._lifeline < 0:
                 return
             try:
@@ -281,15 +279,15 @@ class _Process:
         return self._socket.fileno()
 
     def receive(self, future: Future[Any], timeout: float | None) -> None:
-        """Read answers until this one is there; `timeout` is the longest silence, in seconds."""
+        """Read answers until this one arrives; `timeout` is the maximum silence in seconds."""
         with self._lock:
             while not future.done():
                 if not self._incoming.poll(None if timeout is None else timeout * 1000):
                     raise TimeoutError(f"the actor's process {self._process.pid} did not answer within {timeout} s")
                 self._read()
 
-    # Ctrl-C may end the two methods below after any call; the next one goes on where they were. Python does not look
-    # for signals within `extend` and `reduce`, so what was sent is counted and what came is kept.
+    # Ctrl-C may interrupt the two methods below after any call; the next call continues there. Python handles no
+    # signals within `extend` and `reduce`, so sent bytes are counted and received bytes are kept.
 
     def _send(self) -> None:
         frame, sent = self._outgoing
@@ -297,7 +295,7 @@ class _Process:
             try:
                 sent.extend(map(self._socket.send, (rest,)))
             except BlockingIOError:
-                # Answers are read meanwhile: a process that cannot get rid of one takes no call.
+                # Answers are read meanwhile, because a process that cannot send an answer receives no call.
                 if self._both.poll()[0][1] & ~select.POLLOUT:
                     self._read()
             except OSError:
@@ -329,7 +327,7 @@ class _Process:
     def _answer(future: Future[Any], frame: bytes) -> None:
         try:
             kind, value = pickle.loads(frame)
-        except Exception as error:  # any: the answer's class may not be importable here
+        except Exception as error:  # any exception: the answer's class may not be importable here
             error.add_note("an answer of an actor could not be unpickled")
             future.set_exception(error)
             return
@@ -349,7 +347,7 @@ class _Process:
             how = f"was ended by signal {-code} ({signal.Signals(-code).name})"
         else:
             how = f"ended with exit code {code}"
-        self._end(f"it {how}; see what it printed, and create a new one")
+        self._end(f"it {how}; see its output, and create a new one")
 
     def _end(self, reason: str) -> None:
         self._closed, self._loss = True, reason
@@ -364,7 +362,7 @@ class _Process:
 
 
 class _Answer:
-    """The answer of one call; the thread that asks for it reads from the socket."""
+    """The answer of one call; the thread that requests it reads from the socket."""
 
     def __init__(self, process: _Process, future: Future[Any]) -> None:
         self._process, self._future = process, future
@@ -387,11 +385,11 @@ class _Answer:
 
 
 def _shipped(constructor: tuple[Any, ...]) -> Any:
-    """Return the object to send: pickled by value if something needs that and cloudpickle, of Gymnasium, is installed.
+    """Return the object to send, pickled by value if it needs that and cloudpickle is installed.
 
-    That is lambdas and classes of the main program.
+    Lambdas and classes of the main program need it; cloudpickle is a dependency of Gymnasium.
     """
-    with contextlib.suppress(Exception):  # any: whatever the arguments' own methods raise; they may go by value
+    with contextlib.suppress(Exception):  # any exception of the arguments' own methods; pickling by value may work
         if b"__main__" not in pickle.dumps(constructor, 5):
             return constructor
     try:

@@ -43,21 +43,21 @@ IN_PROCESS = "in-process"
 THREADS = "threads"
 SUBPROCESS = "subprocess"
 JOIN_TIMEOUT_S = 1.0
-"""Seconds that closing waits in all for threads that are at the end of a call."""
+"""Total seconds for which closing waits for threads at the end of a call."""
 
 
 class ActorFuture(Protocol):
     """The result of one call, which may still be pending; `concurrent.futures.Future` fits."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the answer and return it.
+        """Wait for the result and return it.
 
         Args:
-            timeout: Seconds to wait at most; None waits as long as it takes.
+            timeout: Maximum seconds to wait; None for no limit.
 
         Raises:
-            TimeoutError: The answer did not come in time.
-            Exception: Whatever the method raised, as its own type.
+            TimeoutError: The result did not arrive in time.
+            Exception: The exception that the method raised, as its own type.
         """
 
     def done(self) -> bool:
@@ -68,13 +68,13 @@ class ActorHandle(Protocol):
     """One actor. Calls of one caller run in the order in which they were made."""
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method and wait for its answer; an exception is raised here, and the actor keeps running."""
+        """Call a method and wait for its result; an exception is raised here, and the actor keeps running."""
 
     def submit(self, method: str, *args: Any, **kwargs: Any) -> ActorFuture:
         """Send a call and return at once; any number may be outstanding.
 
-        Errors of the call, the loss of the actor included, are raised by the future's `result`;
-        only a call on a closed handle is refused here.
+        Errors of the call, including the loss of the actor, are raised by the future's `result`; only a call on a
+        closed handle raises an error here.
         """
 
     def close(self) -> None:
@@ -85,17 +85,17 @@ class ActorHandle(Protocol):
 
 
 class ActorSystem(Protocol):
-    """A system in which actors are made. Closing it closes every actor that it made."""
+    """A system that makes actors. Closing it closes all of its actors."""
 
     @property
     def slots(self) -> int | None:
-        """Maximum number of live actors; None if only the cluster knows it."""
+        """The maximum number of live actors; None if only the cluster knows it."""
 
     def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Construct `cls(*args, **kwargs)` in a new actor; an exception of the constructor is raised here."""
 
     def put(self, value: Any, /) -> Any:
-        """Return an object to pass as an argument instead of a value that several actors receive.
+        """Return an object to pass as an argument in place of a value for several actors.
 
         The actors receive the value; its arrays may be read-only. If the system supports it, the value is stored once
         per host.
@@ -112,7 +112,7 @@ class ActorSystem(Protocol):
 
 
 class InProcessActors(ClosingContext):
-    """Actors that are plain objects of this process: for breakpoints, tests, and where one process is enough.
+    """Actors that are plain objects of this process, for breakpoints, tests, and programs that need one process.
 
     A call runs when it is submitted, in the calling thread, so a future is always done. Arguments and results are the
     same objects, not copies; a class that keeps or changes its arguments behaves differently in another
@@ -124,7 +124,7 @@ class InProcessActors(ClosingContext):
 
     @property
     def slots(self) -> int:
-        """One: all actors of a process take turns on one interpreter."""
+        """The number 1, because all actors of a process take turns on one interpreter."""
         return 1
 
     def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> ActorHandle:
@@ -138,7 +138,7 @@ class InProcessActors(ClosingContext):
         return value
 
     def close(self) -> None:
-        """Close every actor; later calls on them are refused."""
+        """Close every actor; later calls raise an error."""
         for handle in self._handles:
             handle.close()
         self._handles.clear()
@@ -156,7 +156,7 @@ class _InProcessHandle:
         future: Future[Any] = Future()
         try:
             future.set_result(getattr(instance, method)(*args, **kwargs))
-        except Exception as error:  # any: an exception of the user's method is the answer
+        except Exception as error:  # any exception of the user's method is the answer
             future.set_exception(error)
         return future
 
@@ -173,10 +173,10 @@ class _InProcessHandle:
 
 
 class ThreadActors(ClosingContext):
-    """Actors that are objects of this process, each with a thread: for work that releases the interpreter's lock.
+    """Actors that are objects of this process with a thread each, for work that releases the interpreter's lock.
 
     Arguments and results are the same objects, not copies. A thread cannot be killed: an actor that is closed or killed
-    within a call ends after it, and the result is dropped.
+    during a call ends after it, and the result is dropped.
 
     Args:
         threads: The planned number of actors; more can be made. Default: the cores that this process may use.
@@ -210,7 +210,7 @@ class ThreadActors(ClosingContext):
         return value
 
     def close(self) -> None:
-        """End all actors, and wait a moment for those within a call; a second call does nothing."""
+        """End all actors, and wait briefly for those that execute a call; a second call does nothing."""
         for handle in self._handles:
             handle.close()
         deadline = time.monotonic() + JOIN_TIMEOUT_S
@@ -261,7 +261,7 @@ class _ThreadHandle:
     def _serve(self, made: Future[None], cls: type[object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             instance = cls(*args, **kwargs)
-        except BaseException as error:  # any: raised by `create`
+        except BaseException as error:  # any exception: raised by `create`
             made.set_exception(error)
             return
         made.set_result(None)
@@ -273,13 +273,13 @@ class _ThreadHandle:
                 continue
             try:
                 future.set_result(getattr(instance, method)(*arguments, **named))
-            except BaseException as error:  # any, exits too: the caller waits for what the user's method raises
+            except BaseException as error:  # any exception of the user's method, also an exit, is the answer
                 future.set_exception(error)
-            del future, call  # an idle actor holds no answer
+            del future, call  # an idle actor must not keep the last result alive
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -296,7 +296,7 @@ def open_actors(name: str = IN_PROCESS, **options: Any) -> ActorSystem:
         the system, ready to create actors; use it in a `with` statement or close it.
 
     Raises:
-        ImportError: No installed package offers that name.
+        ImportError: No installed package has that name.
     """
     if name == IN_PROCESS:
         return InProcessActors(**options)
@@ -308,16 +308,16 @@ def open_actors(name: str = IN_PROCESS, **options: Any) -> ActorSystem:
     if name not in found:
         known = ", ".join([IN_PROCESS, THREADS, SUBPROCESS, *sorted(found)])
         hint = "; install it with: pip install parl-remote" if name == "remote" else ""
-        raise ImportError(f"no actor system is called {name!r} (there are: {known}){hint}")
+        raise ImportError(f"there is no actor system called {name!r} (there are: {known}){hint}")
     system: ActorSystem = found[name].load()(**options)
     return system
 
 
 def choose_actors(count: int, address: str = "") -> ActorSystem:
-    """Open the actor system that a program's settings ask for.
+    """Open the actor system of a program's settings.
 
     Args:
-        count: Actors that the program makes, at least 0.
+        count: Number of actors that the program makes, at least 0.
         address: The address of the running cluster that hosts them. Empty: a private cluster of this machine with
             `count` slots, or this process if `count` is 0.
 
@@ -330,11 +330,11 @@ def choose_actors(count: int, address: str = "") -> ActorSystem:
 
 
 def wait_any(futures: Sequence[ActorFuture], timeout_s: float | None = None) -> list[ActorFuture]:
-    """Wait until at least one of several calls is answered.
+    """Wait until at least one of several calls has a result.
 
     Args:
         futures: The futures of calls on actors of one system, at least one.
-        timeout_s: Seconds to wait at most; None waits as long as it takes.
+        timeout_s: Maximum seconds to wait; None for no limit.
 
     Returns:
         the finished ones, in the given order; none after the timeout. If the calls of one actor are given in the order
@@ -342,7 +342,7 @@ def wait_any(futures: Sequence[ActorFuture], timeout_s: float | None = None) -> 
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        # From the last to the first: an answer that arrives while we look comes after those to earlier calls.
+        # From the last to the first, because an answer that arrives meanwhile comes after those of earlier calls.
         if done := [future for future in reversed(futures) if future.done()]:
             return done[::-1]
         left = None if deadline is None else deadline - time.monotonic()
@@ -352,7 +352,7 @@ def wait_any(futures: Sequence[ActorFuture], timeout_s: float | None = None) -> 
 
 
 def _wait(futures: Sequence[ActorFuture], timeout_s: float | None) -> None:
-    """Sleep until something arrives, which need not be a whole answer."""
+    """Sleep until data arrive, which need not be a complete answer."""
     kind = type(futures[0])
     if hasattr(kind, "wait_any") and all(isinstance(future, kind) for future in futures):  # of parl-remote
         kind.wait_any(futures, timeout_s)

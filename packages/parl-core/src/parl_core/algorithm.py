@@ -360,7 +360,7 @@ def require_gradient(has_one: bool, owner: str) -> None:
         owner: The owner of the parameters, for the message.
 
     Raises:
-        ModelContractError: It has none.
+        ModelContractError: It has no numpy form.
     """
     if not has_one:
         raise ModelContractError(

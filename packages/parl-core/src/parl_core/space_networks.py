@@ -288,7 +288,7 @@ def _choices(kind: ActionKind, space: Any) -> int:
 
 
 def _has_mask(space: Any, choices: int) -> bool:
-    """Return whether observations bring a mask of actions.
+    """Return whether observations contain a mask of actions.
 
     Raises:
         HyperparameterError: It has another size than the actions.

@@ -3,7 +3,7 @@
     from parl.env import ActionMappingWrapper, VectorEnv
     from parl.env.atari_wrappers import wrap_deepmind
 
-Everything is at home in `parl_core.env`.
+All names are defined in `parl_core.env`.
 """
 
 from importlib import import_module

@@ -2,7 +2,7 @@
 
     from parl.utils import CSVLogger, ReplayMemory, logger, summary
 
-The modules of PARL 2.x (`parl.utils.scheduler`, `parl.utils.rl_utils`, ...) are here too. Everything is at home in
+The modules of PARL 2.x (`parl.utils.scheduler`, `parl.utils.rl_utils`, ...) are here, too. All names are defined in
 `parl_core`.
 """
 

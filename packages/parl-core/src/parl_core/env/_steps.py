@@ -213,7 +213,7 @@ class StepMemory:
         """Make the memory for a group of `count` environments; `ticket` leads there until `keep_own_ends`.
 
         Raises:
-            OSError: There is no memory, or there are no descriptors left.
+            OSError: There is no memory or no descriptor left.
         """
         size = _bytes_needed(spaces, count)
         token = secrets.token_bytes(_TOKEN_BYTES)
