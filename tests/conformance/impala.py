@@ -168,7 +168,7 @@ class IMPALAConformance(Conformance):
         agent = self.backend.Agent(self.algorithm("IMPALA", model, continuous_action=True, **_SETTINGS))
         batch = _batch(np.random.default_rng(3), FLOAT32, "last_obs")
         batch["actions"] = np.zeros((_T * _N, ACT_DIM), np.float32)
-        with pytest.raises(ValueError, match=rf"mean and log std side by side, {2 * ACT_DIM} columns .* got {ACT_DIM}"):
+        with pytest.raises(ValueError, match=rf"concatenated mean and log std, {2 * ACT_DIM} columns .* got {ACT_DIM}"):
             agent.learn(*(batch[name] for name in _COLUMNS), last_obs=batch["last_obs"])
 
     def test_actions_in_several_parts_are_refused(self) -> None:

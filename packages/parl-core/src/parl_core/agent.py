@@ -645,7 +645,8 @@ class Agent:
                 "it to agent.run(agent.alg.predict, obs, action, return_to_go, timestep, mask)"
             )
         ndim = self.obs_ndim
-        if type(obs) is np.ndarray and type(ndim) is int and obs.ndim == ndim + 1:  # the usual kind costs no call
+        # no function call for the usual case
+        if type(obs) is np.ndarray and type(ndim) is int and obs.ndim == ndim + 1:
             return obs, False
         of_parts = isinstance(ndim, Mapping)
         if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], Mapping) and not of_parts:
@@ -804,7 +805,7 @@ def _as_batch(obs: Any, ndim: Any) -> tuple[Any, bool]:
     """Return the observations as a batch, and whether it was a single one.
 
     Args:
-        obs: One observation or a batch: an array, or a dictionary of such.
+        obs: One observation or a batch: an array, or a dictionary of arrays.
         ndim: As `parl.Agent`'s `obs_ndim`.
 
     Raises:

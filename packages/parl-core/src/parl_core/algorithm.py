@@ -43,7 +43,7 @@ from parl_core.recurrent import has_memory
 
 __all__ = ["Algorithm", "AlgorithmState", "FrameworkOptimizer", "LearningRate", "Optimizer", "require_gradient"]
 
-_MOST_TRIED = 64  # rows; of as many logarithms one is as good as surely not above 0
+_MOST_TRIED = 64  # number of rows; among so many logarithms, one is almost surely not above 0
 
 
 class LearningRate:
@@ -473,8 +473,9 @@ class Algorithm:
     """True if the algorithm learns with models that have a memory (`parl_core.recurrent`)."""
 
     NAMED: ClassVar[frozenset[str]] = frozenset()
-    """Names of the figures of its losses that the algorithm itself uses or returns. Scalars that the losses of a
-    subclass name beside these are for the logs: see `take_figures`."""
+    """Names of the figures of its losses that the algorithm itself uses or returns.
+
+    Other scalars of a subclass's losses are for the logs: see `take_figures`."""
 
     UNUSED: ClassVar[frozenset[str]] = frozenset()
     """Settings of its loop that the algorithm has no use for: `parl settings` does not list them, and they are refused.
@@ -605,7 +606,7 @@ class Algorithm:
         further layers run those first.
 
         Args:
-            obs: `[n, ...]`, or a dictionary of such.
+            obs: `[n, ...]`, or a dictionary of arrays.
             action: The actions of the agent, `[n, ...]`.
         """
         self._settle_copies()
@@ -1037,7 +1038,7 @@ class Algorithm:
         """Return the inputs of a model's heads: observations, or a memory's outputs for sequences of them.
 
         Args:
-            obs: Tensors `[rows * T, ...]`, or a dictionary of such.
+            obs: Tensors `[rows * T, ...]`, or a dictionary of arrays.
             state: The state before each sequence, `[rows, ...]` by name.
             begins: `[rows * T]`, not zero where a step is the first of its episode; None: none is.
             model: The model whose memory is used; default `self.model`.
@@ -1273,17 +1274,17 @@ class Algorithm:
 
         Args:
             pairs: The required result of each method, in words; methods other than `policy` also take the action.
-            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            obs: The observations of a batch, `[batch, ...]`, or a dictionary of arrays; the first row is tried.
             action: `[batch, act_dim]`.
 
         Raises:
-            ModelContractError: It names the method, what it returned and what it has to return.
+            ModelContractError: The output is invalid; the message names the method, its output and the required one.
         """
         with self._trying_out(obs, action) as (rows, actions, count):
             for method, wanted in pairs.items():
                 try:
                     found = getattr(self.model, method)(*((rows,) if method == "policy" else (rows, actions)))
-                except Exception:  # any: the update, which is next, raises it again and is explained
+                except Exception:  # any exception: the next update raises it again with an explanation
                     return
                 if not hasattr(found, "__len__") or len(found) != 2:
                     several = isinstance(found, tuple | list)
@@ -1311,14 +1312,14 @@ class Algorithm:
             after: The number of the policy's outputs that come before the mean.
 
         Raises:
-            ModelContractError: It names the method, what it returned and what it has to return.
+            ModelContractError: The output is invalid; the message names the method, its output and the required one.
         """
         if self._has_gaussians:
             return
         with self._trying_out(obs, np.zeros(1), most=_MOST_TRIED) as (rows, _, count):
             try:
                 found = self._run(getattr(self.model, method), rows)
-            except Exception:  # any: the update, which is next, raises it again and is explained
+            except Exception:  # any exception: the next update raises it again with an explanation
                 return
         if method == "policy_and_value":
             found = found[0]
@@ -1339,16 +1340,16 @@ class Algorithm:
         Args:
             method: The name of a method of the model, such as `policy`; of the results of `policy_and_value` the first
                 one counts.
-            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            obs: The observations of a batch, `[batch, ...]`, or a dictionary of arrays; the first row is tried.
 
         Raises:
-            ModelContractError: It names the method, what it returned and what it has to return.
+            ModelContractError: The output is invalid; the message names the method, its output and the required one.
         """
         with self._trying_out(obs, np.zeros(1)) as (rows, _, _):
             try:
                 found = self._run(getattr(self.model, method), rows)
                 found = found[0] if method == "policy_and_value" else found
-            except Exception:  # any: the update, which is next, raises it again and is explained
+            except Exception:  # any exception: the next update raises it again with an explanation
                 return
         if not hasattr(found, "shape"):
             raise self._wrong_return(method, "logits, a tensor [batch, act_dim],", _named(found))
@@ -1361,7 +1362,7 @@ class Algorithm:
         Args:
             method: The name of a method that takes observations, and actions where there are some.
             wanted: The required result, in words that end in a shape, `[batch, ...]`.
-            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            obs: The observations of a batch, `[batch, ...]`, or a dictionary of arrays; the first row is tried.
             action: `[batch, act_dim]`.
 
         Raises:
@@ -1371,7 +1372,7 @@ class Algorithm:
             call = getattr(self.model, method)
             try:
                 found = self._run(call, rows) if action is None else call(rows, actions)
-            except Exception:  # any: the update, which is next, raises it again and is explained
+            except Exception:  # any exception: the next update raises it again with an explanation
                 return None
         shape = tuple(found.shape) if hasattr(found, "shape") else ()
         if len(shape) == 1 + wanted.count(",") and shape[0] == count:
@@ -1395,14 +1396,14 @@ class Algorithm:
         Args:
             method: The name of a method that takes observations alone; where it returns several arrays, the first one
                 counts.
-            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            obs: The observations of a batch, `[batch, ...]`, or a dictionary of arrays; the first row is tried.
             dimensions: The number of dimensions of the result, that of the batch included.
 
         Returns:
             The size of the last dimension; None where the method fails or returns something else, which the update,
             which is next, explains.
         """
-        with self._trying_out(obs, np.zeros(1)) as (rows, _, _), suppress(Exception):  # any, as above
+        with self._trying_out(obs, np.zeros(1)) as (rows, _, _), suppress(Exception):  # any exception, as above
             found = self._run(getattr(self.model, method), rows)
             shape = tuple((found[0] if isinstance(found, tuple) else found).shape)
             return int(shape[-1]) if len(shape) == dimensions else None
@@ -1414,7 +1415,7 @@ class Algorithm:
         Args:
             method: The name of a method that takes observations alone; where it returns several arrays, the first one
                 counts.
-            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            obs: The observations of a batch, `[batch, ...]`, or a dictionary of arrays; the first row is tried.
             action: `[batch, act_dim]`.
 
         Raises:
@@ -1433,14 +1434,14 @@ class Algorithm:
         """Provide a context in which the model can be called: nothing is learned, counted or drawn by it.
 
         Args:
-            obs: The observations of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            obs: The observations of a batch, `[batch, ...]`, or a dictionary of arrays; the first row is tried.
             action: `[batch, act_dim]`.
             most: The largest number of first rows of the observations that are tried instead.
 
         Yields:
             (observations, actions, rows): tensors of so many rows, equal ones without `most`.
         """
-        # Equal ones are more than two, so that what a single critic returns cannot be unpacked as a pair.
+        # More than two equal rows, so that the result of a single critic cannot be unpacked as a pair.
         rows = 3 if most is None else min(most, rows_of(obs))
 
         def repeated(array: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Files that appear under their name only when they are complete: the one routine by which every package writes them.
+"""Files that get their names when they are complete: the common routine of all packages for writing files.
 
     content ──> .<name>.<random>.tmp ──> to the disk ──> renamed to <name>
 
-So a reader finds the old content or the new, never a part, whatever ends the program. A killed program may leave the
-temporary file, which is never read.
+So a reader finds the old or the new content, never a part, even if the program is killed. A killed program may leave
+the temporary file, which is never read.
 """
 
 import json
@@ -34,17 +34,16 @@ def atomic_write(
     Args:
         path: The path of the file.
         mode: "wb" for bytes, "w" for text.
-        permissions: The permissions of the file, from the moment it is created; default: those of the file that it
-            replaces, else what the umask leaves of 0666.
-        durable: Whether the content is forced to the disk before the file gets its name, so that it survives a loss of
-            power.
-        replace: Whether an existing file of that name is replaced; otherwise it is an error.
+        permissions: The permissions of the file from its creation on; default: those of the file that it replaces,
+            otherwise 0666 without the bits of the umask.
+        durable: True to force the content to the disk before the file gets its name, so that it survives a power loss.
+        replace: True to replace an existing file of that name; otherwise it is an error.
         options: Further arguments of `open`, such as `encoding=` and `newline=`.
 
     Raises:
         FileExistsError: There is a file of that name, with `replace=False`.
-        OSError: It cannot be written. A file of that name is untouched, and nothing else remains, as after any other
-            error in the block.
+        OSError: It cannot be written. As after any other error in the block, an older file of that name is unchanged,
+            and no temporary file remains.
     """
     final = Path(path)
     temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
@@ -61,7 +60,7 @@ def atomic_write(
         if replace:
             os.replace(temporary, final)
         elif os.name == "nt":
-            os.rename(temporary, final)  # on Windows it replaces nothing
+            os.rename(temporary, final)  # on Windows it fails if the file exists
         else:
             os.link(temporary, final)
             temporary.unlink()
@@ -81,7 +80,7 @@ def sync(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as a JSON file, which appears under its name when it is complete.
+    """Write a value as a JSON file, which gets its name when it is complete.
 
     Raises:
         OSError: It cannot be written; an older file of that name is untouched.

@@ -140,7 +140,7 @@ def current() -> Backend:
     """
     name = _config.backend_choice() or _choice.name or _choice.preferred
     if name is None:
-        # Once: reading what is installed takes a millisecond, and `parl.layers` asks at every use.
+        # Cached: a look-up of installed packages takes a millisecond, and each use of `parl.layers` needs it.
         name = _choice.preferred = _preferred()
     return load(name)
 
@@ -187,7 +187,7 @@ def _require(name: str) -> None:
 
 
 class Learners(NamedTuple):
-    """This process among those that learn together."""
+    """The position of this process among those that learn together."""
 
     rank: int
     """from 0"""
@@ -213,9 +213,8 @@ def join_learners() -> Learners:
         training.seed_everything(seed + learners.rank)   # other actions
         train_on_policy(agent, envs, settings, seed=seed + learners.rank)
 
-    Each process must bring batches of the same size and make the same updates; one that ends early leaves the others
-    waiting, so let the budget end the loop, or stop in all of them at once. Evaluate, print and save where
-    `learners.first`.
+    Each process must use batches of the same size and make the same updates; if one ends early, the others wait, so let
+    the budget end the loop, or stop all of them at the same update. Evaluate, print and save where `learners.first`.
     """
     joined: Learners = current().data_parallel.join()
     return joined

@@ -1,4 +1,4 @@
-"""The state of a run on disk: everything that training needs to continue as if it had never stopped. No pickle.
+"""The state of a run on disk, from which training continues as if it had never stopped; it contains no pickles.
 
     <run>/checkpoints/
         000000020000/            one complete checkpoint; the name is the step
@@ -9,9 +9,9 @@
         replay/                  the replay memory, in pieces that several checkpoints share (`Journal`)
             000000000000-000000010000.npz
 
-A checkpoint is written into a folder with a temporary name, forced to disk, and renamed; a piece of replay memory is
-never changed once it has its name. So whatever ends the program, and whenever, a folder with the name of a checkpoint
-is complete. `to_tree` turns a state into JSON and arrays:
+A checkpoint is written to a folder with a temporary name, forced to disk, and renamed; a piece of replay memory is
+never changed after it has its name. So a folder with the name of a checkpoint is complete, whenever the program ends.
+`to_tree` turns a state into JSON and arrays:
 
     {"end": 7, "obs": array}  <──>  {"end": 7, "obs": {"$array": "obs"}}  and  {"obs": array}
 
@@ -149,7 +149,7 @@ class CheckpointStore:
             }
             write_json(temporary / _MANIFEST, manifest)
             sync(temporary)
-            if final.exists():  # of a run that was continued from an older one
+            if final.exists():  # of a run that continued from an older checkpoint
                 self._discard(final)
             os.rename(temporary, final)
             sync(self.folder)
@@ -164,7 +164,7 @@ class CheckpointStore:
         """Read the checkpoint of a step.
 
         Raises:
-            CheckpointError: There is none, it is damaged, or a newer PARL wrote it; the message names the file.
+            CheckpointError: It is missing or damaged, or a newer PARL wrote it; the message names the file.
         """
         path = self.folder / f"{step:012d}"
         manifest = _manifest(path / _MANIFEST)
@@ -182,10 +182,10 @@ class CheckpointStore:
         A checkpoint that was damaged on disk is renamed, with a line in the log, and the previous one is read.
 
         Args:
-            usable: The function that raises CheckpointError if something that belongs to a checkpoint is damaged.
+            usable: Function that raises CheckpointError if a part of a checkpoint is damaged.
 
         Raises:
-            CheckpointError: None is complete, or a newer PARL wrote the newest one.
+            CheckpointError: No checkpoint is complete, or a newer PARL wrote the newest one.
         """
         damage: CheckpointError | None = None
         for step in reversed(self.steps()):
@@ -212,18 +212,18 @@ class CheckpointStore:
         return sorted(path for path in self.folder.iterdir() if _COMPLETE.fullmatch(path.name))
 
     def _discard(self, path: Path) -> None:
-        """Remove a checkpoint, in one step for readers of complete ones."""
+        """Remove a checkpoint atomically for readers."""
         going = self.folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
         os.rename(path, going)
         shutil.rmtree(going, ignore_errors=True)
 
     def _remove_unfinished(self) -> None:
-        for path in self.folder.glob(f"{_TEMPORARY}*"):  # of a program that was killed
+        for path in self.folder.glob(f"{_TEMPORARY}*"):  # left by a killed program
             shutil.rmtree(path, ignore_errors=True)
 
 
 class _NewerCheckpoint(CheckpointError):
-    """A newer PARL wrote the checkpoint; silently using an older one would lose work."""
+    """A newer PARL wrote the checkpoint; an older one is not used silently, because this would lose work."""
 
 
 def _manifest(path: Path) -> Mapping[str, Any]:
@@ -246,7 +246,7 @@ def _manifest(path: Path) -> Mapping[str, Any]:
 
 
 def _described(path: Path) -> Mapping[str, int] | None:
-    """Size and checksum of a file; None if there is none."""
+    """Return size and checksum of a file; None if there is no file."""
     if not path.is_file():
         return None
     content = path.read_bytes()
@@ -254,7 +254,7 @@ def _described(path: Path) -> Mapping[str, int] | None:
 
 
 class Journaled(Protocol):
-    """A memory that a journal can save, such as `ReplayMemory` and `FrameReplayMemory`."""
+    """A memory that a journal can save, such as `ReplayMemory` or `FrameReplayMemory`."""
 
     def place(self) -> dict[str, Any]:
         """Return the number of records ever written (`end`), and the first one that is still held (`start`)."""
@@ -269,14 +269,14 @@ class Journaled(Protocol):
         """Mark the newest transition of every environment as the last one of its episode, by truncation.
 
         Returns:
-            a place after which come all transitions that this may have changed.
+            a place before all transitions that this may have changed.
         """
 
     def get_state(self) -> dict[str, Any]:
-        """Counters, generator and priorities."""
+        """Return counters, generator and priorities."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore them; call it before `put_rows`."""
+        """Restore a result of `get_state`; call it before `put_rows`."""
 
 
 class Journal:
@@ -285,9 +285,9 @@ class Journal:
         piece     [0, 10000)   [10000, 20000)   [20000, 30000)        numbers of transitions, counted from the first
         memory                     [15000 ............. 30000)        of max_size 15000: the first piece is not needed
 
-    The time to save depends on the new transitions only: with a million older ones it takes as long as without any.
-    Pieces are never changed, so checkpoints share them; a piece is removed when no checkpoint needs it. If a resumed
-    run begins new episodes, the next piece begins earlier, with the transitions that became the last ones of theirs.
+    The time to save depends only on the number of new transitions. Pieces are never changed, so checkpoints share them;
+    a piece is removed when no checkpoint needs it. If a resumed run begins new episodes, the next piece begins earlier,
+    with the transitions that became the last ones of their episodes.
 
     Args:
         folder: The folder of the checkpoints; made with the first one.
@@ -332,20 +332,20 @@ class Journal:
         self._place, self._names = memory.place(), list(names)
 
     def cut_episodes(self, memory: Journaled) -> None:
-        """Cut the episodes of a memory that was read: the next piece has the marked transitions once more."""
+        """Cut the episodes of a memory that was read, and write the marked transitions again in the next piece."""
         self._place = memory.cut_episodes()
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse pieces that cannot be read, before anything is changed.
+        """Check all pieces before anything is changed.
 
         Raises:
-            CheckpointError: One is missing or damaged.
+            CheckpointError: A piece is missing or damaged.
         """
         for name in names:
             read_snapshot(self._folder / name, {"span"})
 
     def prune(self, needed: Iterable[str]) -> None:
-        """Remove all pieces but those that a checkpoint needs."""
+        """Remove the pieces that no checkpoint needs."""
         kept = {*needed, *self._names}
         if self._folder.is_dir():
             for path in self._folder.iterdir():
@@ -357,7 +357,7 @@ class Journal:
 def _stop(name: str) -> int:
     found = _NAME.fullmatch(name)
     if found is None:
-        raise CheckpointError(f"{name!r} is no name of a piece of replay memory")
+        raise CheckpointError(f"{name!r} is not a name of a piece of replay memory")
     return int(found[2])
 
 
@@ -365,7 +365,7 @@ def to_tree(state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Return the JSON part of a state, and its arrays by their position in the state.
 
     Raises:
-        CheckpointError: Something in it is neither a number, a text, an array, nor a collection of these; the message
+        CheckpointError: It contains a value other than numbers, texts, arrays and collections of these; the message
             names the place.
     """
     arrays: dict[str, NDArray[Any]] = {}
@@ -413,5 +413,5 @@ def _split(value: Any, place: str, arrays: dict[str, NDArray[Any]]) -> Any:
 
 
 def _below(place: str, name: str) -> str:
-    # Arrays become members of a zip file: a slash in a name must not make folders of its own there.
+    # Arrays become members of a zip file, so a slash in a name must not create folders there.
     return f"{place}/{name.replace('/', '|')}" if place else name.replace("/", "|")

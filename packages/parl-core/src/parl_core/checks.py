@@ -1,4 +1,4 @@
-"""Checks of users' arguments: one function for each kind. The code inside trusts values that passed.
+"""Checks of users' arguments, one function for each kind; code behind the checks trusts the values.
 
 Every message names the argument, its value, the allowed values, and the remedy.
 """
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class _Implements(Protocol):
-    """A model that reports the methods that its author wrote."""
+    """A model that reports the methods of its own class."""
 
     def implements(self, method: str) -> bool: ...
 
@@ -137,10 +137,10 @@ def check_sizes(name: str, value: Any) -> tuple[int, ...]:
 
 
 def check_all_known(algorithm: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse names in the dictionary `given` that the algorithm does not have.
+    """Reject names in the dictionary `given` that the algorithm does not have.
 
     Raises:
-        HyperparameterError: There are such names; the message lists them, and the known ones.
+        HyperparameterError: There are unknown names; the message lists them and the known ones.
     """
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -151,7 +151,7 @@ def check_all_known(algorithm: str, given: Mapping[str, Any], known: Sequence[st
 
 
 def check_model_method(model: _Implements, method: str, algo: str) -> None:
-    """Refuse a model that lacks a method which the algorithm calls.
+    """Reject a model that lacks a method that the algorithm calls.
 
     Raises:
         ModelContractError: The model does not implement `method`.
@@ -164,7 +164,7 @@ def first_method(model: _Implements, methods: Sequence[str], algo: str, team: st
 
     Args:
         model: The algorithm's model.
-        methods: Names, of which it needs one.
+        methods: Names of methods, of which it needs one.
         algo: Name of the algorithm.
         team: The kind of `parl.networks.for_team` that makes such a model, for an algorithm for several agents.
 
@@ -204,18 +204,18 @@ def listed_parameters(model: Any, method: str) -> list[Any]:
     if strange:
         raise ModelContractError(
             f"{owner} lists {len(strange)} of {len(listed)} entries that are not trainable parameters of the model, "
-            f"the first of type {type(strange[0]).__name__}: list what layer.parameters() of its own layers gives"
+            f"the first of type {type(strange[0]).__name__}: list the results of layer.parameters() of its own layers"
         )
-    if not listed and not model._waiting():  # paddle's lazily shaped layers have parameters from the first batch on
+    if not listed and not model._waiting():  # paddle's lazily shaped layers have no parameters before the first batch
         raise ModelContractError(f"{owner} lists no parameters, so nothing would be trained: list those of its layers")
     return listed
 
 
 def check_features(layer: str, shape: tuple[int, ...], leading: int) -> None:
-    """Refuse inputs of a layer that have no dimension after the `leading` ones.
+    """Reject inputs of a layer that have no dimension after the `leading` ones.
 
     Raises:
-        ModelContractError: The message has the shape.
+        ModelContractError: They have none; the message has the shape.
     """
     if len(shape) <= leading:
         raise ModelContractError(
@@ -238,13 +238,13 @@ def check_rows(what: str, arrays: Mapping[str, NDArray[Any]]) -> int:
 
 
 def first_not_finite(array: NDArray[Any]) -> tuple[int, ...] | None:
-    """Return the index of the first number that is NaN or infinite; None where all are finite."""
+    """Return the index of the first number that is NaN or infinite; None if all are finite."""
     finite = np.isfinite(array)
     return None if finite.all() else tuple(int(i) for i in np.argwhere(~finite)[0])
 
 
 def check_finite(source: str, figures: Mapping[str, float]) -> None:
-    """Refuse NaN and infinity among the figures that an update returned.
+    """Raise an error for NaN or infinity among the figures that an update returned.
 
     Raises:
         DivergedError: A figure is not finite; the message names the figures, and usual remedies.
@@ -258,7 +258,7 @@ def check_finite(source: str, figures: Mapping[str, float]) -> None:
 
 
 def same_shape(**tensors: Any) -> None:
-    """Raise an error for tensors of different shapes, which would broadcast to another formula.
+    """Raise an error for tensors of different shapes, which would silently broadcast.
 
     An unknown size, -1 in programs of paddle, fits every size.
 

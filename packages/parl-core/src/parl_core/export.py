@@ -3,8 +3,8 @@
     agent, environment ──> file under another name ──> a fresh process runs it ──> the same actions? ──> its name
                       └──> 1,000 observations, actions of the agent ───────────────────┘
 
-A file takes the environment's own observations and returns actions for its `step`: flattening, running normalisation,
-masks and bounds are inside. For a model with a memory it also takes and returns the state, and is compared over
+A file takes the environment's own observations and returns actions for its `step`: it includes flattening, running
+normalisation, masks and bounds. For a model with a memory it also takes and returns the state, and is compared over
 sequences. The backend's own `export` module writes the formats of its framework.
 """
 
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 FORMATS: Mapping[str, str] = {"numpy": "", "onnx": "torch", "torch-export": "torch", "paddle-inference": "paddle"}
-"""The formats, and the backend that writes each; numpy is for both."""
+"""The formats with the backend that writes each; both write numpy."""
 
 _NAMES = {
     "numpy": "agent.policy",
@@ -62,7 +62,7 @@ _NAMES = {
 }
 
 _TOLERANCE = 1e-4
-"""The largest difference of numbers, in proportion to the largest one: frameworks add in different orders."""
+"""Tolerance of numbers relative to the largest one, because frameworks sum in different orders."""
 
 _RUN = """
 import sys
@@ -137,12 +137,13 @@ class ExportError(ParlError):
 
 
 class Format(NamedTuple):
-    """A backend's way to write files of one format.
+    """The functions of a backend for one format.
 
     Attributes:
-        write: takes pipeline, observations (arrays of several rows by name) and the path.
-        load: program text that defines `run(inputs)` for the file in `sys.argv[1]`: from arrays by name it returns the
-            arrays of each part of the action, and the scores last. It imports what a program that uses the file needs.
+        write: Function of pipeline, observations (arrays of several rows by name) and path.
+        load: Program text that defines `run(inputs)` for the file in `sys.argv[1]`: from arrays by name, it returns the
+            arrays of each part of the action, and the scores at the end. It contains the imports that a user of the
+            file needs.
     """
 
     write: Callable[[Pipeline, Mapping[str, NDArray[Any]], Path], None]
@@ -153,11 +154,11 @@ class Exported(NamedTuple):
     """The result of an export.
 
     Attributes:
-        path: of the file, or the folder.
-        size: in bytes.
-        observations: the number of observations compared.
+        path: Path of the file or folder.
+        size: Size in bytes.
+        observations: The number of compared observations.
         equal: number of equal actions; numbers count as equal within rounding.
-        difference: the largest between numbers of actions; 0 if all actions are choices.
+        difference: The largest difference between numbers of actions; 0 if all actions are choices.
     """
 
     path: Path
@@ -178,23 +179,23 @@ def export(
     observations: int = 1000,
     seed: int = 0,
 ) -> Exported:
-    """Write a trained agent as a file, which appears once a fresh process has acted with it as the agent does.
+    """Write a trained agent as a file, which gets its name after a fresh process has acted with it like the agent.
 
         export(agent, "agent.policy", "CartPole-v1")
         export(agent, "agent.onnx", "CartPole-v1", to="onnx")
 
     Args:
         agent: a `parl.Agent`.
-        path: of the file, which is replaced if it exists; for "paddle-inference" of a folder that must not exist.
-        env: a registered id, or a function that returns an environment: what the agent was trained in, without
-            wrappers that normalise. Episodes in it supply the observations.
+        path: Path of the file, which is replaced if it exists; for "paddle-inference", of a folder that must not exist.
+        env: The environment of training without normalising wrappers: a registered id, or a function that returns an
+            environment. Its episodes supply the observations.
         to: "numpy", whose files `parl_core.policy.load` reads; "onnx" or "torch-export" of agents on torch,
             "paddle-inference" of those on paddle.
-        env_kwargs: passed to `gymnasium.make` or to the function.
+        env_kwargs: Arguments of `gymnasium.make` or of the function.
         normalization: the wrapper (`NormalizeVector`, `wrap_rms`) or the `Normalization` by which the observations of
             training were normalised.
         observations: the number of observations to compare.
-        seed: of the episodes.
+        seed: Seed of the episodes.
 
     Raises:
         HyperparameterError: there is no such format, or it belongs to the other backend.
@@ -246,7 +247,7 @@ def export(
 def frozen(agent: Any, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> Policy:
     """Return the agent's current policy in numpy; later learning does not change it.
 
-    It can be pickled and acts without a framework, in any process: an opponent of self-play, for instance. `export`
+    It can be pickled and acts without a framework in any process, for instance as an opponent in self-play. `export`
     writes a file, and compares it with the agent.
 
     Args:
@@ -258,7 +259,7 @@ def frozen(agent: Any, observation_space: gymnasium.Space[Any], action_space: gy
         ModelContractError: the model, or a layer of it, has no form in numpy.
     """
     _require_one_agent(agent)
-    if agent.alg.model._waiting():  # its layers take their shapes from the first observation
+    if agent.alg.model._waiting():  # its layers get their shapes from the first observation
         agent.predict(blank_observations(observation_space, 1))
     return Policy(*describe(Pipeline(agent.alg, observation_space, action_space)))
 
@@ -272,15 +273,15 @@ def export_run(
     observations: int = 1000,
     seed: int = 0,
 ) -> Exported:
-    """Write the agent of a run of `parl train` as a file, as `export` does; the backend that it needs is chosen here.
+    """Write the agent of a run of `parl train` as a file, as `export` does, with the backend that it needs.
 
     Args:
-        run: the folder.
+        run: The folder of the run.
         to: the format.
-        path: of the file; default: `agent.policy`, `agent.onnx`, `agent.pt2` or `agent-paddle` in the folder.
-        last: write the agent at the end of the run, not the best one.
+        path: Path of the file; default: `agent.policy`, `agent.onnx`, `agent.pt2` or `agent-paddle` in the folder.
+        last: True for the agent at the end of the run instead of the best one.
         observations: the number of observations to compare.
-        seed: of the episodes that are played for them.
+        seed: Seed of their episodes.
 
     Raises:
         CheckpointError: the folder holds no trained agent.
@@ -336,7 +337,7 @@ def _normalization_of(given: Any) -> Normalization | None:
 
 @contextmanager
 def _made(env: EnvMaker, env_kwargs: Mapping[str, Any] | None) -> Iterator[tuple[Any, bool]]:
-    """Provide an environment without the wrapper that flattens its observations, and whether there is one."""
+    """Provide an environment without its flattening wrapper, and a flag for this wrapper."""
     made = make_env(env, env_kwargs)
     try:
         is_flat = isinstance(made, gymnasium.wrappers.FlattenObservation)
@@ -346,7 +347,7 @@ def _made(env: EnvMaker, env_kwargs: Mapping[str, Any] | None) -> Iterator[tuple
 
 
 def _as_model_sees(pipeline: Pipeline, observations: Sequence[Any]) -> Any:
-    """Return a batch of observations as the environments of training gave it."""
+    """Return a batch of observations in the form of training."""
     space = pipeline.observation
     if pipeline.is_flat:
         rows: list[Any] = [gymnasium.spaces.flatten(space, one) for one in observations]
@@ -364,7 +365,7 @@ def _as_model_sees(pipeline: Pipeline, observations: Sequence[Any]) -> Any:
 def _acting(agent: Any, pipeline: Pipeline) -> Iterator[Callable[..., Any]]:
     """Provide a function that returns the parts of the agent's actions for a list of observations.
 
-    Of an agent with a memory the state is taken, and returned behind the parts.
+    For an agent with a memory, the function also takes the state, and returns the next state after the parts.
     """
     valid = into_space(pipeline.action, unit_box=pipeline.acts_in_unit_box)
     was_training, dimensions = agent.training, agent.obs_ndim
@@ -402,7 +403,7 @@ def _sequences(observations: int) -> int:
 def _actions_of_sequences(
     agent: Any, pipeline: Pipeline, observations: Sequence[Any], begins: NDArray[np.bool_]
 ) -> list[NDArray[Any]]:
-    """Return the parts of the actions of an agent with a memory, sequence after sequence, played side by side."""
+    """Return the parts of the actions of an agent with a memory for sequences, which are played in parallel."""
     rows = _sequences(len(observations))
     length, steps = len(observations) // rows, []
     state = agent.initial_state(rows)
@@ -417,9 +418,10 @@ def _actions_of_sequences(
 
 
 def _seen(agent: Any, env: Any, pipeline: Pipeline, count: int, seed: int) -> tuple[list[Any], NDArray[np.bool_]]:
-    """Return observations of episodes, of which every other one is played at random (where no mask forbids actions).
+    """Return observations of episodes, of which every other one is played at random (if no mask excludes actions).
 
-    With them, which ones begin an episode; of an agent with a memory each sequence begins with one, too.
+    Also return flags of the first observations of episodes; for an agent with a memory, each sequence begins an
+    episode.
     """
     env.action_space.seed(seed)
     observations: list[Any] = []
@@ -434,7 +436,7 @@ def _seen(agent: Any, env: Any, pipeline: Pipeline, count: int, seed: int) -> tu
                 observation, _ = env.reset(seed=seed + episode)
                 begins[i] = True
                 state = agent.initial_state(1) if pipeline.state else None
-            # A copy: some environments give the same memory again.
+            # A copy, because some environments reuse the memory.
             observations.append(_copied(observation))
             if episode % 2 or pipeline.has_mask:
                 chosen = act([observation], state)
@@ -491,10 +493,10 @@ def _files(path: Path) -> list[Path]:
 def _run_elsewhere(
     run: str, load: str, written: Path, inputs: Mapping[str, NDArray[Any]], folder: Path
 ) -> list[NDArray[Any]]:
-    """Return the results of a new process for a file.
+    """Run a file in a new process, and return the results.
 
     Raises:
-        ExportError: it failed; the message has what it said.
+        ExportError: It failed; the message has its output.
     """
     given, found, program = folder / "inputs.npz", folder / "outputs.npz", folder / "run.py"
     np.savez(given, allow_pickle=False, **inputs)
@@ -516,7 +518,7 @@ def _run_elsewhere(
 def _compared(pipeline: Pipeline, expected: list[NDArray[Any]], found: list[NDArray[Any]]) -> tuple[int, float]:
     """Return the number of equal actions, and the largest difference of their numbers.
 
-    A choice may differ where the file's own scores of both choices are the same except for rounding.
+    A choice may differ if the file's scores of both choices are equal up to rounding.
 
     Raises:
         ExportError: actions differ.

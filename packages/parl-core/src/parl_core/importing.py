@@ -1,13 +1,13 @@
-"""Agents that other programs trained: checkpoints of PARL 2.x, and zip files of Stable-Baselines3.
+"""Import of agents of other programs: checkpoints of PARL 2.x, and zip files of Stable-Baselines3.
 
     restore(agent, "model.ckpt")                                 PARL 2.x, into an agent with a model of the same layers
     import_run("model.zip", "CartPole-v1", folder)               Stable-Baselines3: what `parl import` does
     import_run("model.ckpt", "CartPole-v1", folder, algorithm="DQN")   PARL 2.x, for a model like that of its examples
 
 `import_run` writes a folder like that of `parl train`: `parl evaluate`, `play` and `export` take it. The weights are
-those of `parl.networks.for_spaces`: chains of layers are put into the chains of the same place, in the order of the
-file. A file with an array that has no place is refused. Targets are copies of the trained networks, and optimizers
-start from their initial state. Files are read as data (`parl_core._foreign_weights`); no code that they name is run.
+those of `parl.networks.for_spaces`: chains of layers are copied into the corresponding chains, in the order of the
+file. A file with an unused array raises an error. Targets are copies of the trained networks, and optimizers start from
+their initial state. Files are read as data (`parl_core._foreign_weights`); no code that they name is run.
 
 Stable-Baselines3's Gaussian policies act in the units of the environment, ours in [-1, 1]: the last layer is divided by
 the width of the action space, so that actions are the same.
@@ -71,15 +71,15 @@ class _Dense(NamedTuple):
 
 
 class _Network(NamedTuple):
-    """The layers of a file, as our networks have them.
+    """The layers of a file in the form of our networks.
 
     Attributes:
         algorithm: Name of our class.
-        chains: Layers by the beginnings of their names in our model.
+        chains: Layers by the prefixes of their names in our model.
         activation: The activation after each hidden layer.
         log_std: The log standard deviations of a Gaussian policy.
-        in_units: Whether numbers of actions are in the environment's units, not in [-1, 1].
-        one_logit_a_bit: Whether each bit of a MultiBinary space has one logit instead of two.
+        in_units: True if numbers of actions are in the environment's units instead of [-1, 1].
+        one_logit_a_bit: True if each bit of a MultiBinary space has one logit instead of two.
         arguments: The arguments of the algorithm's constructor.
         options: The options of `for_spaces`.
     """
@@ -219,8 +219,8 @@ def _fill(agent: Any, found: _Network, trained: Trained) -> None:
     """Put the layers of a file into an agent's model.
 
     Raises:
-        CheckpointError: There are more or fewer of them than the model has.
-        WeightsMismatchError: They have other shapes.
+        CheckpointError: The number of layers differs from the model's.
+        WeightsMismatchError: Shapes differ.
     """
     model = agent.alg.model
     names = list(model._named_tensors())
@@ -248,10 +248,10 @@ def _fill(agent: Any, found: _Network, trained: Trained) -> None:
 
 
 def _to_unit_box(arrays: dict[str, NDArray[Any]], space: Any) -> None:
-    """Let a Gaussian in the units of a space act in [-1, 1].
+    """Rescale a Gaussian in the units of a space to [-1, 1].
 
     Raises:
-        CheckpointError: It has another number of dimensions.
+        CheckpointError: The number of dimensions differs.
     """
     if not isinstance(space, gymnasium.spaces.Box) or math.prod(space.shape) != len(arrays["log_std"]):
         raise CheckpointError(f"its actions are {len(arrays['log_std'])} numbers, those of the environment {space}")
@@ -263,7 +263,7 @@ def _to_unit_box(arrays: dict[str, NDArray[Any]], space: Any) -> None:
 
 
 def _to_choices(arrays: dict[str, NDArray[Any]]) -> None:
-    """Give each bit of a MultiBinary space its two choices, of which Stable-Baselines3 has the second one alone."""
+    """Add the logit of the first choice to each bit of a MultiBinary space; Stable-Baselines3 has only the second."""
     for name in ("policy_head.weight", "policy_head.bias"):
         array = arrays[name]
         arrays[name] = np.stack([np.zeros_like(array), array], 1).reshape(2 * len(array), *array.shape[1:])
@@ -273,7 +273,7 @@ def _normalizing(trained: Trained, file: Path) -> Any:
     """Return an environment with the statistics of a VecNormalize.
 
     Raises:
-        CheckpointError: It normalises nothing, or in a way that runs here do not.
+        CheckpointError: It does not normalise observations, or in an unsupported way.
     """
     saved = read_statistics(file)
     rms = saved.get("obs_rms")
@@ -307,18 +307,18 @@ def _of_sb3(weights: ForeignWeights) -> _Network:
     settings, left = dict(weights.settings or {}), _UnplacedArrays(weights.arrays)
     arguments = {"gamma": float(settings["gamma"])} if isinstance(settings.get("gamma"), (int, float)) else {}
     left.drop("q_net_target.", "actor_target.", "critic_target.")
-    if settings.get("use_sde"):  # whose actor of SAC has the names of TD3's
+    if settings.get("use_sde"):  # its actor of SAC has the names of TD3's
         raise CheckpointError("its noise depends on the state (use_sde=True), which is not supported")
     options = settings.get("policy_kwargs")
     if isinstance(options, Mapping) and options.get("normalize_images") is False and left.has_images():
         raise CheckpointError(
-            "it takes images as they are (normalize_images=False), and networks here divide them by their bound"
+            "it does not scale images (normalize_images=False), but networks here divide them by their bound"
         )
     if "q_net.q_net.0.weight" in weights.arrays:
         chain = [*left.images("q_net.features_extractor."), *left.chain("q_net.q_net.")]
         found = _Network("DQN", {("trunk.", "head."): chain}, _activation(settings, "relu"), arguments=arguments)
     elif "action_net.weight" in weights.arrays:
-        found = _actor_critic_of_sb3(settings, left)  # here the discount belongs to the rollout
+        found = _actor_critic_of_sb3(settings, left)  # here the discount is a setting of the rollout
     elif "actor.mu.weight" in weights.arrays:
         mean, log_std = left.layer("actor.mu"), left.layer("actor.log_std")
         both = _Dense(np.concatenate([mean.weight, log_std.weight]), np.concatenate([mean.bias, log_std.bias]))
@@ -350,7 +350,7 @@ def _actor_critic_of_sb3(settings: Mapping[str, Any], left: "_UnplacedArrays") -
     algorithm = "PPO" if "clip_range" in settings else "A2C"
     policy, value = left.layer("action_net"), left.layer("value_net")
     if not (left.drop_copies("features_extractor.", "pi_") and left.drop_copies("features_extractor.", "vf_")):
-        raise CheckpointError("policy and value see images by layers of their own (share_features_extractor=False)")
+        raise CheckpointError("policy and value have separate layers for images (share_features_extractor=False)")
     images = left.images("features_extractor.")
     if images:
         chains: Any = {("trunk.",): images, ("policy_head.",): [policy], ("value_head.",): [value]}
@@ -366,10 +366,10 @@ def _actor_critic_of_sb3(settings: Mapping[str, Any], left: "_UnplacedArrays") -
 
 
 def _activation(settings: Mapping[str, Any], default: str) -> str:
-    """Return our name of the activation that `policy_kwargs` calls `<class 'torch.nn.modules.activation.ReLU'>`.
+    """Return our name of an activation, such as `<class 'torch.nn.modules.activation.ReLU'>` in `policy_kwargs`.
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: It is unknown.
     """
     options = settings.get("policy_kwargs")
     given = options.get("activation_fn") if isinstance(options, Mapping) else None
@@ -382,7 +382,7 @@ def _activation(settings: Mapping[str, Any], default: str) -> str:
 
 
 class _UnplacedArrays:
-    """The arrays of a file that have not found their place yet.
+    """The arrays of a file that have not been assigned yet.
 
     Args:
         arrays: The arrays of the file.
@@ -398,7 +398,7 @@ class _UnplacedArrays:
         self._arrays = {name: array for name, array in self._arrays.items() if not name.startswith(prefixes)}
 
     def drop_copies(self, prefix: str, before: str) -> bool:
-        """Drop the arrays that begin with `before` and a prefix, and return whether they are those of the prefix."""
+        """Drop the arrays whose names begin with `before` and a prefix; return whether they equal the prefix's."""
         found = {name: array for name, array in self._arrays.items() if name.startswith(f"{before}{prefix}")}
         self.drop(f"{before}{prefix}")
         others = ((array, self._arrays.get(name.removeprefix(before))) for name, array in found.items())
@@ -409,7 +409,7 @@ class _UnplacedArrays:
         return any(array.ndim == 4 for array in self._arrays.values())
 
     def layer(self, name: str) -> _Dense:
-        """Return the layer of a name.
+        """Return the layer with a name.
 
         Raises:
             CheckpointError: Its weight or its bias is missing.
@@ -420,7 +420,7 @@ class _UnplacedArrays:
         return _Dense(found[0], found[1])
 
     def chain(self, prefix: str) -> list[_Dense]:
-        """Return the numbered layers behind a prefix, in the order of their numbers."""
+        """Return the numbered layers after a prefix, in the order of their numbers."""
         numbers = [
             int(number)
             for name in self._arrays
@@ -438,7 +438,7 @@ class _UnplacedArrays:
         """Return the layers of each critic.
 
         Raises:
-            CheckpointError: There are fewer of them.
+            CheckpointError: There are fewer.
         """
         chains: dict[tuple[str, ...], list[_Dense]]
         chains = {(f"critic_model.{i}.",): self.chain(f"critic.qf{i}.") for i in range(count)}
@@ -448,10 +448,10 @@ class _UnplacedArrays:
         return chains
 
     def require_nothing(self, of: str) -> None:
-        """Refuse a file of which arrays are left.
+        """Reject a file with unassigned arrays.
 
         Raises:
-            CheckpointError: It names some.
+            CheckpointError: There are some; the message names them.
         """
         if self._arrays:
             raise CheckpointError(f"it has {', '.join(list(self._arrays)[:4])}, which {of} cannot take")
@@ -484,8 +484,8 @@ def _of_parl(weights: ForeignWeights, algorithm: str, activation: str) -> _Netwo
 
 
 _OWN_MODEL = (
-    "and is not a chain of layers as PARL's examples have: write its model, and let parl_core.importing.restore(agent, "
-    "path) fill it"
+    "and is not a chain of layers as in PARL's examples: write its model, and fill it by "
+    "parl_core.importing.restore(agent, path)"
 )
 _VALUE = re.compile(r"(value|critic|(^|[._])vf?\d*([._]|$)|_v\d)")
 _POLICY = re.compile(r"(policy|actor|pi|mean|logits)")
@@ -499,7 +499,7 @@ def _layers_of(weights: ForeignWeights) -> tuple[dict[str, _Dense], dict[str, ND
     """
     layers, others = {}, dict(weights.arrays)
     for name, array in weights.arrays.items():
-        for weight, bias in ((".weight", ".bias"), (".w_0", ".b_0")):  # the latter in PARL 1.x
+        for weight, bias in ((".weight", ".bias"), (".w_0", ".b_0")):  # the second name is PARL 1.x's
             stem = name.removesuffix(weight)
             if stem == name or f"{stem}{bias}" not in others:
                 continue
@@ -515,7 +515,7 @@ def _layers_of(weights: ForeignWeights) -> tuple[dict[str, _Dense], dict[str, ND
 def _chains_of(
     kind: Kind | None, layers: Mapping[str, _Dense]
 ) -> tuple[dict[tuple[str, ...], Sequence[_Dense]], dict[str, Any]]:
-    """Return chains as `_Network` has them, and options of `for_spaces`."""
+    """Return chains in the form of `_Network`, and options of `for_spaces`."""
     every = list(layers.values())
     if kind in ("q", "policy"):
         return {("trunk.", "head."): _chained(every)}, {}
@@ -551,10 +551,10 @@ def _chains_of(
 
 
 def _chained(layers: Iterable[_Dense]) -> list[_Dense]:
-    """Return layers, each of which takes the output of the one before.
+    """Return layers after checking that each takes the output of the previous one.
 
     Raises:
-        CheckpointError: One does not.
+        CheckpointError: Sizes do not match.
     """
     found = list(layers)
     for before, after in pairwise(found):

@@ -5,8 +5,8 @@
       └─ the backend's LazyLayer                parameters and forward(): a torch.nn.Module, a paddle.nn.Layer
            └─ the backend's Fc, Conv2d, …       derive from both; compute() is their tensor code
 
-`parl.layers.fc` and the like are these classes. A layer draws a seed when it is made, and its initial weights from that
-seed when its shapes become known. So a deepcopy made before the first batch starts from the same weights as the
+`parl.layers.fc` and similar names are these classes. A layer draws a seed when it is made, and its initial weights from
+that seed when its shapes become known. So a deepcopy made before the first batch has the same initial weights as the
 original, whichever runs first, and the framework's seed at the model's construction determines them.
 """
 
@@ -83,29 +83,29 @@ class Constant:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Drawn uniformly from [-limit, limit]."""
+    """Draw uniformly from [-limit, limit]."""
 
     limit: float
 
     @classmethod
     def glorot(cls, shape: tuple[int, ...]) -> "Uniform":
-        """Limit sqrt(6 / (fan in + fan out)): Glorot & Bengio 2010, equation 16; a vector's fans are its length."""
+        """Return the rule of Glorot & Bengio 2010, equation 16, with limit sqrt(6 / (fan in + fan out))."""
         fans = shape[:2] if len(shape) > 1 else (math.prod(shape),) * 2
         return cls(math.sqrt(6.0 / (sum(fans) * math.prod(shape[2:]))))
 
 
 @dataclass(frozen=True)
 class Normal:
-    """Drawn from N(0, std**2)."""
+    """Draw from N(0, std**2)."""
 
     std: float
 
 
 @dataclass(frozen=True)
 class Orthogonal:
-    """A matrix `[out, in]` with orthonormal rows, or columns where there are more rows, times `gain`.
+    """Draw a matrix `[out, in]` with orthonormal rows, or columns if there are more rows, times `gain`.
 
-    Saxe et al. 2014. Of more than two dimensions, all but the first count as one.
+    Saxe et al. 2014. With more than two dimensions, all but the first are flattened.
     """
 
     gain: float
@@ -136,12 +136,12 @@ class LazyLayer:
     TAKES_INDICES: ClassVar[bool] = False
     """Inputs are whole numbers; other layers convert whole numbers to the dtype of their weights."""
     TRANSPOSED: ClassVar[bool] = False
-    """The framework keeps the weight as `[in, out]`; the shared layout, which is PyTorch's, is `[out, in]`."""
+    """True if the framework stores the weight as `[in, out]`; the shared layout, which is PyTorch's, is `[out, in]`."""
 
     _functional: Any
     """Backend hook: the framework's module of functions."""
     _own_activations: ClassVar[Mapping[str, Callable[[Any], Any]]]
-    """Backend hook: activations that are used instead of the framework's; they may overwrite their input."""
+    """Backend hook: activations in place of the framework's, which may overwrite their input."""
 
     seed: int
     own_parameters: tuple[str, ...]
@@ -163,7 +163,7 @@ class LazyLayer:
         raise NotImplementedError
 
     def accepts(self, shapes: Shapes) -> bool:
-        """Return False for shapes that weights of this layer cannot have."""
+        """Return whether weights of this layer can have these shapes."""
         raise NotImplementedError
 
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:
@@ -231,7 +231,7 @@ class Fc(LazyLayer):
         return {"weight": weight[::-1] if self.TRANSPOSED else weight, "bias": (self.size,)}
 
     def accepts(self, shapes: Shapes) -> bool:
-        """Return False for shapes that weights of this layer cannot have."""
+        """Return whether weights of this layer can have these shapes."""
         return len(shapes["weight"]) == 2 and shapes["weight"][1 if self.TRANSPOSED else 0] == self.size
 
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:
@@ -276,7 +276,7 @@ class NoisyFc(Fc):
         return {**shapes, **{f"{name}_sigma": shape for name, shape in shapes.items()}}
 
     def accepts(self, shapes: Shapes) -> bool:
-        """Return False for shapes that weights of this layer cannot have."""
+        """Return whether weights of this layer can have these shapes."""
         return super().accepts(shapes) and shapes["weight_sigma"] == shapes["weight"]
 
     def materialise(self, shapes: Shapes) -> None:
@@ -340,7 +340,7 @@ class Conv2d(LazyLayer):
         return {"weight": (self.num_filters, channels, *self.filter_size), "bias": (self.num_filters,)}
 
     def accepts(self, shapes: Shapes) -> bool:
-        """Return False for shapes that weights of this layer cannot have."""
+        """Return whether weights of this layer can have these shapes."""
         weight = shapes["weight"]
         return len(weight) == 4 and (weight[0], *weight[2:]) == (self.num_filters, *self.filter_size)
 
@@ -426,7 +426,7 @@ class BatchNorm(LazyLayer):
         return dict.fromkeys((*self.PARAMETERS, *self.BUFFERS), (inputs.shape[1],))
 
     def accepts(self, shapes: Shapes) -> bool:
-        """Return False for shapes that weights of this layer cannot have."""
+        """Return whether weights of this layer can have these shapes."""
         return len(set(shapes.values())) == 1 and len(shapes["weight"]) == 1
 
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:  # noqa: ARG002 - all start from constants
@@ -461,7 +461,7 @@ class LayerNorm(LazyLayer):
         return dict.fromkeys(self.PARAMETERS, (inputs.shape[-1],))
 
     def accepts(self, shapes: Shapes) -> bool:
-        """Return False for shapes that weights of this layer cannot have."""
+        """Return whether weights of this layer can have these shapes."""
         return len(set(shapes.values())) == 1 and len(shapes["weight"]) == 1
 
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:  # noqa: ARG002 - both start from constants
@@ -509,7 +509,7 @@ def activation(name: str | None, own: Mapping[str, Callable[[Any], Any]], functi
     return own.get(name) or getattr(functional, name)
 
 
-# Parameters that belong to no layer
+# Parameters outside of layers
 
 Initializer = float | Constant | Uniform | Normal | Callable[[tuple[int, ...]], ArrayLike]
 """A number for all entries, a rule for them, or a function of the shape."""
@@ -565,7 +565,7 @@ def _new_parameter(
         return sizes, known, Constant(check_real("default_initializer", default_initializer))
     try:
         values = np.asarray(default_initializer(sizes), np.float64)
-    except Exception as error:  # any: initializers of frameworks are called with other arguments
+    except Exception as error:  # any exception: initializers of frameworks have other arguments
         raise HyperparameterError(
             "default_initializer must be a number, one of parl_core.layers such as Normal(0.1), or a function of the "
             f"shape that returns an array; {default_initializer!r} raised {type(error).__name__}: {error}"
@@ -576,7 +576,7 @@ def _new_parameter(
     return sizes, known, values
 
 
-# Functions of PARL 1.x's `parl.layers`, with its argument names, that tensors of both frameworks spell alike
+# Functions of PARL 1.x's `parl.layers`, with its argument names, that are equal for tensors of both frameworks
 
 
 def reduce_sum(input: Any, dim: int | Sequence[int] | None = None, keep_dim: bool = False) -> Any:
@@ -659,7 +659,7 @@ def elementwise_min(x: Any, y: Any, axis: int = -1, act: None = None) -> Any:
 
 
 def _other(function: str, x: Any, y: Any, axis: int, act: object) -> Any:
-    """Return `y` with dimensions of size one behind its own, so that these belong to those of `x` from `axis` on."""
+    """Return `y` with dimensions of size one appended, so that its own dimensions match those of `x` from `axis` on."""
     if act is not None:
         raise HyperparameterError(f"{function} takes no act: write parl.layers.{act}(parl.layers.{function}(x, y))")
     if axis == -1:
@@ -719,20 +719,20 @@ def check_dtype(name: str) -> str:
     """Return the name of a dtype to which `cast` converts.
 
     Raises:
-        HyperparameterError: It is another one.
+        HyperparameterError: The dtype is unknown.
     """
     if name not in _DTYPES:
         raise HyperparameterError(f"no dtype {name!r}; there are {', '.join(_DTYPES)}")
     return name
 
 
-# Functions of PARL 1.x's `parl.layers` that need something of the framework, which backends fill in
+# Functions of PARL 1.x's `parl.layers` that need functions of the framework, which backends supply
 
 
 def filled_in(function: Callable[..., Any], **parts: Any) -> Callable[..., Any]:
-    """Return one of the functions here whose keyword-only arguments are those of a backend."""
+    """Return one of these functions with its keyword-only arguments supplied by a backend."""
     found: Any = update_wrapper(partial(function, **parts), function)
-    del found.__wrapped__  # in whose signature the arguments have no defaults
+    del found.__wrapped__  # the arguments have no defaults in its signature
     return found  # type: ignore[no-any-return]
 
 

@@ -53,7 +53,7 @@ _GREEN, _PLAIN = "\x1b[32m", "\x1b[0m"
 
 
 class _Format(logging.Formatter):
-    """`[01-31 23:59:59 MainThread @train.py:12] WRN message`, in colour where that is wanted."""
+    """Formats `[01-31 23:59:59 MainThread @train.py:12] WRN message`, optionally in colour."""
 
     def __init__(self, coloured: bool) -> None:
         super().__init__("%(message)s")
@@ -70,11 +70,11 @@ class _Format(logging.Formatter):
 
 
 class _Console(logging.Handler):
-    """Writes to whatever standard error is at that moment, unless the root logger has handlers that will."""
+    """Handler that writes to the present standard error, unless the root logger has handlers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._keeps = False  # messages from the root logger, which has paddle's handler alone
+        self._keeps = False  # messages from the root logger, which has only paddle's handler
 
     def emit(self, record: logging.LogRecord) -> None:
         stream: TextIO | None = sys.stderr
@@ -187,7 +187,7 @@ setLevel = set_level  # noqa: N816 -- PARL's and the standard library's name
 
 
 def set_dir(dirname: str | os.PathLike[str]) -> None:
-    """Write all further messages to `log.log` in a directory too, instead of the one set before.
+    """Also write all further messages to `log.log` in a directory, in place of the previous one.
 
     The directory is made where it does not exist; an existing `log.log` is continued. Nothing is ever deleted.
 
@@ -239,7 +239,7 @@ def close() -> None:
 
 
 def _new_directory(wanted: Path) -> Path:
-    """Make a new directory: two runs that start in the same second get two."""
+    """Make a new directory, also for two runs that start in the same second."""
     candidate, number = wanted, 1
     while True:
         try:

@@ -28,7 +28,7 @@ Weights = dict[str, NDArray[Any]]
 def _renamed(old: str) -> Callable[..., Any]:
     """Return a method of PARL 1.x that raises an error with its current name.
 
-    A `__getattr__` would come after the framework's own, or slow down each look-up of a layer.
+    A `__getattr__` would conflict with the framework's own, or slow down each look-up of a layer.
     """
 
     def method(self: Model, *_args: Any, **_options: Any) -> NoReturn:
@@ -38,7 +38,7 @@ def _renamed(old: str) -> Callable[..., Any]:
 
 
 class Model:
-    """A forward network: a policy, a value function, or both, given observations.
+    """A network: a policy, a value function, or both, of observations.
 
     A model is the framework's own module class (`torch.nn.Module`, `paddle.nn.Layer`) with PARL's methods. A subclass
     creates its layers in `__init__` (calling `super().__init__()` is allowed and not needed). It defines `forward`, or
@@ -65,10 +65,10 @@ class Model:
 
     _model_id: str
     _blended: _Blended | None = None
-    """The last target of `sync_weights_to` and its arrays, so that the next call looks nothing up."""
+    """Cache of the last target of `sync_weights_to` and its arrays."""
 
     _viewed: _Viewed | None = None
-    """The memory of the weights, so that the next `get_weights` or `set_weights` looks nothing up."""
+    """Cache of the memory of the weights for `get_weights` and `set_weights`."""
 
     CONTAINERS: ClassVar[str] = ""
     """The framework's own list and dictionary of layers, for messages."""
@@ -126,8 +126,8 @@ class Model:
         """Return copies of all parameters and buffers.
 
         Args:
-            portable: Whether names and layouts are those that both backends share (those of PyTorch: a linear layer's
-                weight is `[out, in]`) instead of the framework's own.
+            portable: True for the names and layouts that both backends share (those of PyTorch: a linear layer's weight
+                is `[out, in]`) instead of the framework's own.
 
         Returns:
             name -> array; a copy, which later updates do not change.
@@ -166,7 +166,7 @@ class Model:
         tensors = self._named_tensors()
         check_weights(type(self).__name__, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, named)
         self._assign(tensors, named)
-        if self._viewed is None or not self._viewed.are_same():  # weights of another form leave the memory in place
+        if self._viewed is None or not self._viewed.are_same():  # weights of another form do not use the cached memory
             self._view(tensors)
 
     def sync_weights_to(
@@ -211,7 +211,7 @@ class Model:
         self._blend(targets, sources, decay)
 
     def implements(self, method: str) -> bool:
-        """Return whether the model itself defines `method` or has a layer of that name; inherited ones do not count."""
+        """Return whether the user's class defines `method`, or the model has a layer of that name."""
         if not callable(getattr(self, method, None)):
             return False
         own = getattr(type(self), method, None)
@@ -222,7 +222,7 @@ class Model:
         self._take_shapes({name: tuple(tensor.shape) for name, tensor in other._shaped_tensors().items()})
 
     def require_found_layers(self) -> None:
-        """Refuse layers that the framework does not find and would neither train nor save.
+        """Reject layers that the framework does not find and would neither train nor save.
 
         Raises:
             ModelContractError: An attribute is a plain list, tuple, set or dictionary that holds such layers.
@@ -296,15 +296,15 @@ class Model:
         return None
 
     def _views_of(self, tensors: Mapping[str, Any]) -> Weights | None:  # noqa: ARG002
-        """Return the memory of the tensors as arrays; None if one is in other memory, does not last, or no float32."""
+        """Return the memory of the tensors as arrays; None if one is in other memory, temporary, or not float32."""
         return None
 
     def _passing_buffers(self, layer: Any) -> dict[str, Any]:
-        """Return the buffers of a layer that are in no saved weights, by name."""
+        """Return the buffers of a layer that are not saved with weights, by name."""
         raise NotImplementedError
 
     def _begins_as(self, other: Model) -> bool:  # noqa: ARG002
-        """Return whether lazily shaped layers get the initial weights of this model, whoever gives them shapes."""
+        """Return whether lazily shaped layers of both models get equal initial weights."""
         return True
 
     def _waiting(self) -> list[str]:
@@ -316,16 +316,16 @@ class Model:
         return weights
 
     def _from_portable(self, weights: Weights) -> Weights:
-        """Return the opposite of `_to_portable`."""
+        """Return the inverse of `_to_portable`."""
         return weights
 
     # Shared
 
     def _beside_weights(self, layer: Any) -> dict[str, Any]:
-        """Return the attributes of a layer of the user's own that are in no saved weights, by name.
+        """Return the attributes of a user's layer that are not saved with weights, by name.
 
-        The framework's layers and those of `parl.layers` have none: what they keep beside weights are settings, and
-        what they derive from weights.
+        The framework's layers and those of `parl.layers` have none: their other attributes are settings or derived from
+        weights.
         """
         kind: Any = self._layer_class()
         if isinstance(layer, LazyLayer) or _package_of(type(layer)) == _package_of(kind):
@@ -335,7 +335,7 @@ class Model:
         return {**own, **self._passing_buffers(layer)}
 
     def _buffers_in_weights(self) -> list[tuple[Any, str, Any]]:
-        """Return the owner, the name there and the tensor of all that is in weights, has a shape and is not trained."""
+        """Return owner, name and tensor of all shaped, untrained tensors among the weights."""
         layers, trained = self._all_layers(), self._named_parameters()
         found = []
         for name, tensor in self._shaped_tensors().items():
@@ -345,7 +345,7 @@ class Model:
         return found
 
     def _view(self, tensors: Mapping[str, Any]) -> None:
-        """Keep the memory of all weights, where it is the CPU's and a change of the layers would be noticed."""
+        """Cache the memory of all weights, if it is on the CPU and changes of the layers can be detected."""
         views = self._views_of(tensors)
         are_same = None if views is None else self._watch(self)
         self._viewed = None if views is None or are_same is None else _Viewed(views, are_same)
@@ -388,7 +388,7 @@ class Model:
             )
 
     def _settle_shapes_with(self, other: Model) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Give each model the shapes that the other has, and both the same initial weights where neither does.
+        """Give each model the shapes of the other one, and both the same initial weights where neither has shapes.
 
         Returns:
             The tensors of this model and of the other that have shapes now.
@@ -414,7 +414,7 @@ class Model:
 
 
 class _OfTheseTensors:
-    """What holds while `are_same` says that models have the tensors that they had; a copied model has others."""
+    """Cached data of models, which is valid while `are_same` returns True; copied models have other tensors."""
 
     def __init__(self, are_same: Callable[[], bool]) -> None:
         self.are_same = are_same
@@ -427,7 +427,7 @@ class _OfTheseTensors:
 
 
 class _Blended(_OfTheseTensors):
-    """The tensors of two models that fit."""
+    """The matching tensors of two models."""
 
     def __init__(self, target: Model, targets: list[Any], sources: list[Any], are_same: Callable[[], bool]) -> None:
         super().__init__(are_same)
@@ -442,7 +442,7 @@ class _Viewed(_OfTheseTensors):
         self.views = views
 
     def take(self, weights: Any) -> bool:
-        """Copy weights there; return False, and copy none, if they are other arrays or the tensors are other ones."""
+        """Copy weights into the memory; return False without copying if arrays do not fit or tensors have changed."""
         views = self.views
         if type(weights) is not dict or weights.keys() != views.keys():
             return False

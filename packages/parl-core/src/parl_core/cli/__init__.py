@@ -1,4 +1,4 @@
-"""The `parl` command; it needs the extra `train`, and says so where that is missing."""
+"""The `parl` command, which requires the extra `train` and reports if it is missing."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line of this process."""
-    # The usual networks are small: on several threads they are slower, and much so beside other programs.
+    # The usual networks are small: on several threads they are slower, and much slower beside other programs.
     os.environ.update(one_thread_unless_chosen(os.environ))
     try:
         with _ending_at_once():
@@ -28,7 +28,7 @@ def main() -> None:
 
 @contextmanager
 def _ending_at_once() -> Iterator[None]:
-    """Provide a context in which Ctrl-C ends the process: an import would show a traceback, or swallow it."""
+    """Provide a context in which Ctrl-C ends the process, because imports would show a traceback or ignore it."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_at_once)

@@ -44,7 +44,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # the reader of the output has closed it, which is no error for click
+            raise  # the reader of the output has closed it, which click does not treat as an error
         except KeyboardInterrupt as interruption:
             message = " ".join(("Interrupted.", *getattr(interruption, "__notes__", ())))
             click.echo(f"\n{message}", err=True)
@@ -56,7 +56,7 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(__version__, prog_name="parl")
 def parl() -> None:
-    """Train agents, look at them, and compare them."""
+    """Train, show and compare agents."""
 
 
 for _training in (train, resume, settings, tune_settings):
@@ -71,7 +71,10 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--episodes", default=100, type=click.IntRange(1), help="Number of episodes.")
 @click.option("--seed", default=0, type=SEED, help="Seed of the episodes.")
 @click.option(
-    "--max-steps", default=100_000, type=click.IntRange(1), help="Maximum steps of an episode; longer ones are cut."
+    "--max-steps",
+    default=100_000,
+    type=click.IntRange(1),
+    help="Maximum steps of an episode; more are truncated.",
 )
 @click.option("--backend", help="torch or paddle; default: the one that trained the agent.")
 @click.option("--last", is_flag=True, help="Use the agent from the end (or the last evaluation), not the best one.")
@@ -97,7 +100,7 @@ def evaluate_run(
 
 def _mp4(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:  # noqa: ARG001
     if value is not None and value.suffix.lower() != ".mp4":
-        raise click.BadParameter(f"{value} is no video: its name must end in .mp4.")
+        raise click.BadParameter(f"{value} is not a video: its name must end in .mp4.")
     return value
 
 
@@ -107,7 +110,10 @@ def _mp4(context: click.Context, option: click.Parameter, value: Path | None) ->
 @click.option("--episodes", default=1, type=click.IntRange(1), help="Number of episodes; each has a separate video.")
 @click.option("--seed", default=0, type=SEED, help="Seed of the episodes.")
 @click.option(
-    "--max-steps", default=100_000, type=click.IntRange(1), help="Maximum steps of an episode; longer ones are cut."
+    "--max-steps",
+    default=100_000,
+    type=click.IntRange(1),
+    help="Maximum steps of an episode; more are truncated.",
 )
 @click.option("--backend", help="torch or paddle; default: the one that trained the agent.")
 @click.option("--last", is_flag=True, help="Use the agent from the end, not the best one.")
@@ -133,8 +139,8 @@ def play_run(
 
 def _record(target: Path, agent: Any, trained: Trained, make_env: Any, seed: int, how: Any) -> Any:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as new:  # the recorder chooses its files' names
-        folder = str(Path(new) / "video")  # the recorder makes it, and would warn of one that exists
+    with tempfile.TemporaryDirectory(dir=target.parent) as new:  # the recorder chooses the names of its files
+        folder = str(Path(new) / "video")  # the recorder creates it, and would warn of an existing one
 
         def recorded() -> Any:
             return gymnasium.wrappers.RecordVideo(make_env(), folder, episode_trigger=lambda _: True)
@@ -160,8 +166,8 @@ def export_agent(run: Path, to: str, out: Path | None, last: bool, observations:
     """Write the best agent of the folder RUN as a file that runs without PARL's training parts.
 
     numpy is read by parl_core.policy, with numpy alone; onnx by ONNX Runtime; torch-export by torch.export.load;
-    paddle-inference by paddle.inference. The file gets its name when a fresh process has acted with it as the agent
-    does.
+    paddle-inference by paddle.inference. The file gets its name after a fresh process has computed the agent's actions
+    with it.
     """
     written = export_run(run, to, out, last=last, observations=observations, seed=seed)
     click.echo(
@@ -289,7 +295,7 @@ def _is_run(folder: Path) -> bool:
 @parl.command("verify")
 @click.argument("result", type=FILE)
 def verify_result(result: Path) -> None:
-    """Repeat the runs of RESULT from their own record and report whether they lie inside its interval.
+    """Repeat the runs of RESULT from their record and report whether they lie inside its interval.
 
     RESULT is the file of one run (results/dqn-cartpole/torch-100.json), which is compared with the range of all runs of
     its row, or a row (results/dqn-cartpole/torch), whose interval is that of its interquartile mean. The exit status
@@ -315,7 +321,7 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
     files of a program together: whether environments need a CompatWrapper in the file that makes them depends on the
     file that steps them. Nothing is run.
 
-    The exit status is 1 if changes remain to be made by hand, a file cannot be read, or there is none.
+    The exit status is 1 if changes by hand remain, a file cannot be read, or there is no Python file.
     """
     programs, encodings, unreadable = [], {}, 0
     paths = _all(files)
@@ -374,7 +380,7 @@ def _is_of_others(folder: Path) -> bool:
 
 def _read(path: Path) -> tuple[Program, str]:
     """Return a program, and the encoding of its file."""
-    if path.suffix == ".ipynb":  # its JSON is valid Python, in which no finding would be made
+    if path.suffix == ".ipynb":  # its JSON is valid Python without findings
         raise click.ClickException(
             f"{path} is a notebook: make a script of it by `jupyter nbconvert --to script {path}`"
         )
@@ -382,5 +388,5 @@ def _read(path: Path) -> tuple[Program, str]:
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
         return read(str(path), content.decode(encoding)), encoding.removesuffix("-sig")
-    except (SyntaxError, ValueError) as error:  # the latter: not of this encoding, or a NUL byte
+    except (SyntaxError, ValueError) as error:  # ValueError: another encoding, or a NUL byte
         raise click.ClickException(f"{path} is not Python 3 in UTF-8, or in the encoding it names: {error}") from error

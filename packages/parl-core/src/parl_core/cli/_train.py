@@ -56,7 +56,7 @@ def _finite(_context: click.Context, _option: click.Parameter, value: float | No
 def _address(_context: click.Context, _option: click.Parameter, value: str) -> str:
     port = value.rpartition(":")[2]
     if value and not value.startswith("ray") and not (port != value and port.isascii() and port.isdigit()):
-        raise click.BadParameter(f"{value!r} is no HOST:PORT, such as localhost:8010.")
+        raise click.BadParameter(f"{value!r} is not HOST:PORT, such as localhost:8010.")
     return value
 
 
@@ -89,7 +89,7 @@ WHAT = options(
         "--config",
         type=FILE,
         help="A TOML file with algorithm, env, steps, … and a table [settings], or the folder of a run to repeat; "
-        "options win.",
+        "options override it.",
     ),
     click.option(
         "--set",
@@ -121,7 +121,7 @@ WHAT = options(
     ENV_OPTION,
     click.option("--data", help="Logged transitions, FILE.npz or minari:NAME, for algorithms that learn from them."),
 )
-"""The options that say what is trained, where and with which numbers; `asked_by` reads them."""
+"""The options that describe a run; `asked_by` reads them."""
 
 
 def asked_by(
@@ -135,7 +135,7 @@ def asked_by(
     checkpoint_every: int = 10_000,
     **options: Any,
 ) -> RecipeRun:
-    """Return the run that the options ask for; those that are given win over a configuration's.
+    """Return the run that the options describe; options override a configuration.
 
     Raises:
         click.UsageError: Algorithm or environment are missing.
@@ -154,7 +154,7 @@ def asked_by(
     if values.get("backend"):
         backends.set_backend(values["backend"])
     if (data := values.get("data", "")) and not data.startswith("minari:"):
-        values["data"] = str(Path(data).expanduser().absolute())  # the run is taken up from anywhere
+        values["data"] = str(Path(data).expanduser().absolute())  # the run may be resumed from another folder
     current = backends.current()
     values["backend"] = current.name
     values["algorithm"] = algorithm_named(values["algorithm"], current.algorithms.__all__, tuple(NETWORKS))
@@ -219,7 +219,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     found = {
         ("module" if name == "env_module" else name): value for name, value in values.items() if name != "settings"
     }
-    if "env_options" in found:  # TOML has no none; its text is read as on the command line
+    if "env_options" in found:  # TOML has no None; its text is read as on the command line
         found["env_options"] = {name: None if one == "none" else one for name, one in found["env_options"].items()}
     given = dict(_flat(values.get("settings", {})))
     _refuse_sizes_twice(str(path), given)
@@ -227,10 +227,10 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _refuse_sizes_twice(place: str, given: Mapping[str, Any]) -> None:
-    """Refuse sizes of hidden layers beside their width or depth in one place; those of the other place are changed.
+    """Reject both sizes and width or depth of hidden layers in one place; those of the other place are changed.
 
     Raises:
-        HyperparameterError: It names both.
+        HyperparameterError: Both are given; the message names them.
     """
     sizes = [name for name in given if name in ("hidden", "network.hidden")]
     shapes = [name for name in given if name in ("width", "depth", "network.width", "network.depth")]
@@ -249,7 +249,7 @@ def _flat(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as a table of text; the last column is as wide as it is."""
+    """Return rows as a table of text; the last column is not padded."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
@@ -434,7 +434,8 @@ def settings(
 ) -> None:
     """List the settings that `--set` accepts for ALGORITHM: name, value of the preset for ENV, type, and meaning.
 
-    What the preset leaves out has the algorithm's own value; "-" is none, or one that follows from other settings.
+    Settings that the preset leaves out have the algorithm's own value; "-" is no value, or one that follows from other
+    settings.
     """
     name = algorithm_named(algorithm, tuple(NETWORKS))
     env = env or _usual_env(name)
@@ -457,7 +458,7 @@ def settings(
         click.echo(columns([("setting", "value", "type", "meaning"), *rows]))
 
 
-_FIRST_PART = re.compile(r";(?![^(]*\))")  # ends at a semicolon that is in no parentheses
+_FIRST_PART = re.compile(r";(?![^(]*\))")  # ends at a semicolon outside of parentheses
 
 
 def _usual_env(algorithm: str) -> str:

@@ -1,4 +1,4 @@
-"""The bases of algorithms, and their hyper-parameters: where they come from, and schedules that change them.
+"""The bases of algorithms, and their hyper-parameters with sources and schedules.
 
 A setting comes from an argument, from PARL 1.x's dictionary `hyperparas`, or from the defaults. It is a number or a
 schedule of the updates taken so far; a call may give another number for one update.
@@ -43,10 +43,10 @@ def merge(
         hyperparas: PARL 1.x's dictionary, or None.
         given: Arguments; None means not given. A dictionary in the place of the first one counts as `hyperparas`, as in
             PARL 1.x's manual.
-        defaults: Value of each setting that neither names.
+        defaults: Default value of each setting.
 
     Raises:
-        HyperparameterError: The dictionary has an unknown name, or one that was given as an argument, too.
+        HyperparameterError: The dictionary has an unknown name, or one that was also given as an argument.
     """
     arguments = {name: value for name, value in given.items() if value is not None}
     in_place = [name for name, value in arguments.items() if isinstance(value, Mapping)]
@@ -90,20 +90,20 @@ def check_stages(name: str, value: Any, check: Callable[[str, object], float]) -
 
 
 def check_by_name(name: str, given: object, example: str) -> None:
-    """Refuse a setting of a loop that is no dictionary of numbers or schedules by name.
+    """Reject a setting of a loop that is not a dictionary of numbers or schedules by name.
 
     Raises:
-        HyperparameterError: It is something else; the message has the value and an example.
+        HyperparameterError: It is not; the message has the value and an example.
     """
     if not isinstance(given, Mapping):
         raise HyperparameterError(f"{name} is a dictionary such as {example}, got {given!r}")
 
 
 def check_rates(rates: Mapping[str, Scheduled]) -> None:
-    """Refuse rates of a loop that are or become negative, except for `entropy_coeff`, which is negative in PARL 2.x.
+    """Reject rates of a loop that are or become negative, except for `entropy_coeff`, which is negative in PARL 2.x.
 
     Raises:
-        HyperparameterError: They are no dictionary, or one is negative; the message names the rate and the value.
+        HyperparameterError: They are not a dictionary, or one is negative; the message names the rate and the value.
     """
     check_by_name("rates", rates, '{"learning_rate": 1e-3}')
     for name, value in rates.items():
@@ -144,9 +144,9 @@ class CountingUpdates(Algorithm):
         check: Callable[[str, object], float] = check_non_negative,
         given_as: str | None = None,
     ) -> Any:
-        """Return the value for this update: the one given for the call, a number or a tensor, else the constructor's.
+        """Return the value for this update: that of the call (a number or a tensor), else the constructor's.
 
-        A schedule may reach 0, which a number may not be; `check` says what else it may be.
+        A schedule may reach 0, unlike a number; `check` determines the other allowed values.
         """
         if isinstance(given, (int, float, str, np.generic)):
             return check(given_as or name, given)
@@ -163,7 +163,7 @@ class CountingUpdates(Algorithm):
         return own(0) if callable(own) else own
 
     def _own_rate(self, optimizer: Any, given: Any, rate: Scheduled) -> Any:
-        """Return the learning rate of the steps: None leaves that of an optimizer that was given without a rate."""
+        """Return the learning rate of the steps; None keeps the rate of an optimizer that was given without one."""
         return None if optimizer is not None and given is None else rate
 
 
@@ -193,13 +193,13 @@ _OF_ONE_AGENT = frozenset({"normalize", "n_step", "prioritized", "hindsight"})
 def unused_settings(algorithm: type[Algorithm]) -> frozenset[str]:
     """Return the settings of loops and recipes that an algorithm does not use.
 
-    A team learns from transitions as they were observed, drawn uniformly and one step at a time.
+    A team learns from unmodified transitions, which are drawn uniformly and one step at a time.
     """
     return algorithm.UNUSED if algorithm.TEAM is None else algorithm.UNUSED | _OF_ONE_AGENT
 
 
 def refuse_unused(algorithm: Algorithm, **given: Any) -> None:
-    """Refuse settings of `learn_rollout` that an algorithm does not use, instead of ignoring them silently.
+    """Reject settings of `learn_rollout` that an algorithm does not use, instead of ignoring them silently.
 
     Raises:
         HyperparameterError: One of them is not None.
@@ -216,7 +216,7 @@ class OnPolicy(CountingUpdates):
     """Base of algorithms that learn from the experience of their own policy."""
 
     NO_ROLLOUTS: ClassVar[str] = ""
-    """The name of a form of an algorithm without `learn_rollout`, and what to do instead, for messages."""
+    """The name of a form of an algorithm without `learn_rollout`, and its replacement, for messages."""
 
     actions: ActionKind
 
@@ -225,10 +225,10 @@ class OnPolicy(CountingUpdates):
     _acts_with: str = "policy"
 
     def explore(self, obs: Any, action_mask: Any = None) -> Any:
-        """Draw actions, with what is needed to learn from them later.
+        """Draw actions, with the values that learning from them needs.
 
         Args:
-            obs: `[batch, ...]`, or a dictionary of such.
+            obs: `[batch, ...]`, or a dictionary of arrays.
             action_mask: bool `[batch, act_dim]`, True where an action is possible.
 
         Returns:
@@ -259,13 +259,13 @@ class OnPolicy(CountingUpdates):
         raise NotImplementedError(f"{type(self).__name__} does not define learn_rollout()")
 
     def check_policy(self, obs: Any) -> None:
-        """Refuse a policy that returns no tensor of logits, or for continuous actions no valid Gaussians.
+        """Reject a policy that does not return a tensor of logits, or valid Gaussians for continuous actions.
 
         Args:
-            obs: `[n, ...]`, or a dictionary of such.
+            obs: `[n, ...]`, or a dictionary of arrays.
 
         Raises:
-            ModelContractError: It does not; the message names the method and what it has to return.
+            ModelContractError: The output is invalid; the message names the method and the required output.
         """
         if self.actions.continuous:
             self._require_gaussians(self._acts_with, obs, after=int(self.actions.nvec is not None))
@@ -276,7 +276,8 @@ class OnPolicy(CountingUpdates):
     def settle_shapes(self, obs: Any, action: Any) -> None:
         """Run the values once where they have lazily shaped layers."""
         if self.model._waiting():
-            with self._trying_out(obs, action) as (rows, _, _), suppress(Exception):  # the first update explains
+            # the first update raises it with an explanation
+            with self._trying_out(obs, action) as (rows, _, _), suppress(Exception):
                 self.value(rows)
         super().settle_shapes(obs, action)
 

@@ -135,7 +135,7 @@ class A2C(OnPolicy):
         """Draw actions.
 
         Args:
-            obs: `[batch, ...]`, or a dictionary of such.
+            obs: `[batch, ...]`, or a dictionary of arrays.
             action_mask: bool `[batch, act_dim]`, True where an action is possible.
 
         Returns:

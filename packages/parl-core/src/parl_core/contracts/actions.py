@@ -1,6 +1,7 @@
-"""Kinds of actions (discrete, multi-discrete, continuous), and masks of the discrete ones that are possible.
+"""Kinds of actions (discrete, multi-discrete, continuous), and masks of possible discrete actions.
 
-Below them are the distributions of actions of several parts, which the backends put over their own of one part.
+Further below are the distributions of actions with several parts, which the backends build from their distributions of
+single parts.
 
 A mask is True (or 1) where an action is possible, `[batch, act_dim]`, of several agents `[batch, agents, act_dim]`. It
 is given as `action_mask=`, or comes with observations that are a dictionary under the key `action_mask`, as in
@@ -39,22 +40,23 @@ _KEY = "action_mask"
 
 
 def mask_of(obs: Any, given: Any = None) -> Any:
-    """Return the mask that was given, else the one among the observations, else None; of arrays or tensors."""
+    """Return the given mask, else the mask among the observations, else None, for arrays or tensors."""
     if given is None and isinstance(obs, Mapping):
         return obs.get(_KEY)
     return given
 
 
 def unit_line(low: Any, high: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return scale and shift of the straight line on which [-1, 1] goes to bounds, each of the bounds' shape.
+    """Return scale and shift of the linear map from [-1, 1] to bounds, in the shape of the bounds.
 
     Args:
         low: The lower bounds of a box.
-        high: The upper ones. Where either bound is infinite, numbers do not change: scale 1 and shift 0.
+        high: The upper bounds. Numbers with an infinite bound do not change: scale 1 and shift 0.
     """
     bounded = np.isfinite(low) & np.isfinite(high)
-    bottom, top = (np.where(bounded, bound, 0.0).astype(np.float64) for bound in (low, high))  # nothing infinite
-    # As arrays, because arithmetic makes scalars of those of a box with one number.
+    # avoid infinite intermediate results
+    bottom, top = (np.where(bounded, bound, 0.0).astype(np.float64) for bound in (low, high))
+    # As arrays, because arithmetic on 0-dimensional arrays returns scalars.
     return np.where(bounded, 0.5 * (top - bottom), 1.0), np.asarray(0.5 * (top + bottom))
 
 
@@ -65,7 +67,7 @@ def check_mask(
 
     Args:
         mask: The mask: bool, or numbers 0 and 1.
-        sizes: The number of choices of each part of multi-discrete actions, whose masks lie side by side.
+        sizes: The number of choices of each part of multi-discrete actions, whose masks are concatenated.
         unless: bool `[batch]`, rows that may have no action.
 
     Raises:
@@ -78,7 +80,7 @@ def check_mask(
     if array.ndim != 2:
         raise ValueError(f"action_mask must have shape [batch, act_dim], got {array.shape}")
     if array.dtype != np.bool_:
-        if not ((array == 0) | (array == 1)).all():  # np.isin takes six times as long
+        if not ((array == 0) | (array == 1)).all():  # np.isin would take six times as long
             raise ValueError(f"action_mask must hold booleans or 0 and 1, got dtype {array.dtype} with other numbers")
         array = array.astype(np.bool_)
     sizes = (array.shape[1],) if sizes is None else sizes
@@ -98,11 +100,11 @@ def check_mask(
 
 
 def check_possible(action: NDArray[np.int64], mask: NDArray[np.bool_], sizes: tuple[int, ...] | None = None) -> None:
-    """Refuse impossible actions: their probability is 0, and its logarithm would spoil all weights.
+    """Reject impossible actions: their probability is 0, and its logarithm would make all weights NaN.
 
     Args:
         action: `[batch]`, or of multi-discrete actions `[batch, len(sizes)]`.
-        mask: The mask as `check_mask` returns it, with as many rows.
+        mask: The result of `check_mask`, with as many rows.
         sizes: As for `check_mask`.
 
     Raises:
@@ -133,10 +135,10 @@ class ActionKind:
         both             (logits `[batch, sum(nvec)]`, mean, std)  float `[batch, len(nvec) + act_dim]`, choices first
 
     Attributes:
-        continuous: Whether actions are real numbers, drawn from a Gaussian.
+        continuous: True if actions are real numbers, drawn from a Gaussian.
         nvec: Number of choices of each part of a multi-discrete action (`gymnasium.spaces.MultiDiscrete.nvec`).
-        used: The actions that a team's agents have, `[agents, act_dim]`: False where a number or a choice of an agent
-            is padding, because another agent has more; None if all are used.
+        used: The actions of a team's agents, `[agents, act_dim]`: False where a number or a choice is padding, because
+            another agent has more; None if all are used.
     """
 
     continuous: bool = False
@@ -145,7 +147,7 @@ class ActionKind:
 
     @classmethod
     def of(cls, continuous_action: bool | None, nvec: Sequence[int] | None, model: Any = None) -> "ActionKind":
-        """Return the kind that the arguments of an algorithm's constructor describe, else the kind of its model.
+        """Return the kind of actions from the arguments of an algorithm's constructor, else from its model.
 
         Args:
             continuous_action: As in the algorithm.
@@ -178,7 +180,7 @@ class ActionKind:
         Args:
             name: The argument's name, for messages.
             values: The actions.
-            act_dim: Number of actions if they are discrete; where given, larger indices are refused.
+            act_dim: Number of actions if they are discrete; if given, larger indices are rejected.
 
         Raises:
             ValueError: They have another shape or dtype, or are not actions.
@@ -271,12 +273,12 @@ def policy_distribution(
 
 
 class _SideBySide:
-    """Independent distributions of choices, one for each part of an action: their logarithms add up."""
+    """Independent distributions of choices, one for each part of an action, whose log-probabilities add up."""
 
     _part: ClassVar[type[Any]]
     """The backend's distribution of one part."""
     _stacked: Callable[[Sequence[Any]], Any]
-    """Backend hook: columns `[batch]` side by side, `[batch, number of parts]`."""
+    """Backend hook: stack columns `[batch]` to `[batch, number of parts]`."""
 
     def __init__(self, logits: Any, sizes: Sequence[int], *masks: Any) -> None:
         if min(sizes, default=0) < 1 or sum(sizes) != logits.shape[-1]:
@@ -304,12 +306,12 @@ class MultiCategoricalDistribution(_SideBySide):
     """Independent categorical distributions, one for each part of a multi-discrete action.
 
     Args:
-        logits: Unnormalised log-probabilities of all parts side by side, `[batch, sum(sizes)]`.
+        logits: Unnormalised log-probabilities of all parts, concatenated, `[batch, sum(sizes)]`.
         sizes: Number of choices of each part.
         mask: `[batch, sum(sizes)]`, as in `CategoricalDistribution`.
 
     Raises:
-        ValueError: The number of logits is another.
+        ValueError: The number of logits is wrong.
     """
 
     def __init__(self, logits: Any, sizes: Sequence[int], mask: Any = None) -> None:
@@ -325,25 +327,25 @@ class MultiCategoricalDistribution(_SideBySide):
 
 
 class SoftMultiCategoricalDistribution(_SideBySide):
-    """Several soft categorical distributions side by side, as MADDPG uses for multi-discrete actions.
+    """Several independent soft categorical distributions, as MADDPG uses for multi-discrete actions.
 
     Args:
-        logits: Unnormalised log-probabilities of all actions side by side, `[batch, sum(high - low + 1)]`.
+        logits: Unnormalised log-probabilities of all actions, concatenated, `[batch, sum(high - low + 1)]`.
         low: Smallest value of each action.
         high: Largest value of each action.
 
     Raises:
-        ValueError: The number of logits is another.
+        ValueError: The number of logits is wrong.
     """
 
     _joined: Callable[[Sequence[Any]], Any]
-    """Backend hook: rows side by side."""
+    """Backend hook: concatenate rows."""
 
     def __init__(self, logits: Any, low: Sequence[int], high: Sequence[int]) -> None:
         super().__init__(logits, [int(top) - int(bottom) + 1 for bottom, top in zip(low, high, strict=True)])
 
     def sample(self) -> Any:
-        """Return relaxed one-hot actions side by side, as wide as the logits; gradients flow into the logits."""
+        """Return concatenated relaxed one-hot actions, as wide as the logits; gradients flow into the logits."""
         return self._joined([part.sample() for part in self.parts])
 
     def logp(self, actions: Any) -> Any:
@@ -352,7 +354,7 @@ class SoftMultiCategoricalDistribution(_SideBySide):
 
 
 class ChoicesAndNumbersDistribution:
-    """A distribution of independent choices and numbers, side by side in one row.
+    """A distribution of independent choices and numbers, concatenated in one row.
 
     Args:
         choices: The distribution of the choices, a `MultiCategoricalDistribution`.
@@ -384,5 +386,5 @@ class ChoicesAndNumbersDistribution:
         return self.choices.kl(other.choices) + self.numbers.kl(other.numbers)
 
     def _joined(self, choices: Any, numbers: Any) -> Any:
-        """Backend hook: both side by side, in the dtype of the numbers."""
+        """Backend hook: concatenate both in the dtype of the numbers."""
         raise NotImplementedError

@@ -3,7 +3,7 @@
     memory, loop, program ──> Transitions, Rollout, Fragment, Windows ──> the same of tensors ──> algorithm.learn(batch)
 
 A batch checks the shapes and kinds of its columns once, when it is made. Batches made by this library are not checked
-again (`Batch.made`). Values are checked only if a loss is not finite: `Batch.first_strange` names the row. Your own
+again (`Batch.made`). Values are checked only if a loss is not finite: `Batch.first_strange` finds the row. Your own
 columns (goals, hidden states, several rewards) are in `extra` and reach the algorithm: `batch.goal`.
 
 `Columns` turns the positional forms of PARL 1.x and 2.x, `learn(obs, action, reward, ...)`, into batches, for
@@ -48,13 +48,15 @@ _BITS: dict[tuple[Any, float], Any] = {
     for kind, whole in ((np.float32, np.uint32), (np.float64, np.uint64))
     for limit in (1.0, _LARGEST)
 }
-"""Largest numbers by dtype and value, their bits as unsigned integers. These are in the order of the floats from 0 on,
-and those of negative numbers and NaN are above them all, so that one pass compares with both ends of a range."""
+"""Limits by dtype and value, as unsigned integers with the bits of the floats.
+
+These integers have the order of the floats from 0 on, and those of negative numbers and NaN are larger, so that one
+comparison checks both ends of a range."""
 _PASS = dict.fromkeys(("terminal", "done"), ": pass the flag that env.step returned")
 
 
 def observations(values: Any) -> Observations:
-    """Return the observations of a batch as an array, or as a dictionary of arrays; copies only where needed."""
+    """Return the observations of a batch as an array, or as a dictionary of arrays; copied only if necessary."""
     found: Observations = map_nested(np.asarray, values)
     return found
 
@@ -65,7 +67,7 @@ def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArra
     Args:
         name: The argument's name, for messages.
         values: Action indices.
-        act_dim: Number of actions; if given, larger indices, which would end the process on a GPU, are refused.
+        act_dim: Number of actions; if given, larger indices, which would abort the process on a GPU, are rejected.
 
     Raises:
         ValueError: The shape is wrong, a number is not whole, or an index is not an action.
@@ -78,7 +80,7 @@ def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArra
         )
     array = _column(name, given)
     if array.dtype.kind == "f":
-        with np.errstate(invalid="ignore"):  # NaN and infinity are no whole numbers, and found below
+        with np.errstate(invalid="ignore"):  # NaN and infinity are not whole numbers, and are found below
             floats, array = array, array.astype(np.int64)
         if (strange := np.flatnonzero(array != floats)).size:
             row = strange[0]
@@ -129,7 +131,7 @@ class Batch:
     """Two columns of the same shapes."""
 
     checked: bool = False
-    """True if the library made it itself."""
+    """True if the library made the batch."""
 
     def __post_init__(self) -> None:
         columns, rows = self.__dict__, None
@@ -188,7 +190,7 @@ class Batch:
 
     @classmethod
     def made(cls, **columns: Any) -> Self:
-        """Return a batch of columns that are known to fit, without a check."""
+        """Return a batch of valid columns without a check."""
         batch = object.__new__(cls)
         batch.__dict__.update(columns, checked=True)
         return batch
@@ -205,7 +207,7 @@ class Batch:
         )
 
     def rows(self, index: Any) -> Self:
-        """Return the batch of some rows, selected by a slice, or by whole numbers of the columns' kind."""
+        """Return the batch of some rows, selected by a slice or by integers (an array or a tensor, as the columns)."""
         return self.map(lambda column: column[index])
 
     @property
@@ -217,13 +219,13 @@ class Batch:
         """Return some sequences of a batch with a `state`, which has one entry before each sequence.
 
         Args:
-            index: Whole numbers of the columns' kind, counted in sequences.
+            index: Indices of sequences, of the columns' type (arrays or tensors).
         """
         count = self.sequence_count
 
         def taken(column: Any) -> Any:
             rows, *rest = column.shape
-            by_sequence = column.reshape([count, rows // count, *rest])[index]  # not -1: a part may be empty
+            by_sequence = column.reshape([count, rows // count, *rest])[index]  # not -1, because a part may be empty
             return by_sequence.reshape([by_sequence.shape[0] * by_sequence.shape[1], *rest])
 
         found = {name: column for name, column in self.__dict__.items() if column is not None and name != "checked"}
@@ -237,10 +239,11 @@ class Batch:
         return {**found, **extra}
 
     def first_strange(self) -> str | None:
-        """Describe the position of the first number that would spoil a loss; None if there is none."""
+        """Return a description of the first number that makes a loss not finite; None if there is none."""
         for name, column in self.named().items():
             for leaf, array in leaves(name, column, _host).items():
-                # -inf belongs to an action that is never taken. A Python float as the limit would be inf in float16.
+                # -inf is the logit of an action that is never taken. A Python float as the limit would be inf in
+                # float16.
                 largest = np.float32(np.inf if name == "behaviour_logits" else _LARGEST)
                 strange = ~(np.abs(array) <= largest) if array.dtype.kind == "f" else np.zeros(1, np.bool_)
                 if strange.any():
@@ -282,7 +285,7 @@ def _host(value: Any) -> NDArray[Any]:
 def _check_same_shapes(one: Any, other: Any) -> None:
     later = leaves("obs", other, _as_array)
     for name, array in leaves("obs", one, _as_array).items():
-        # A layer that takes its shape from the first batch would take next observations of another shape.
+        # A lazily shaped layer would accept next observations of another shape.
         found = later.get(name, array)
         if tuple(found.shape) != tuple(array.shape):
             raise ValueError(
@@ -304,13 +307,13 @@ def _numbers(name: str, column: Any) -> Any:
 
 
 def _as_floats(tensor: Any) -> Any:
-    """Return a tensor of whole numbers or flags as one of floats; frameworks compute with both in different ways."""
+    """Return a tensor of whole numbers or flags as floats, because frameworks compute differently with them."""
     return tensor if "float" in str(tensor.dtype) else tensor * 1.0
 
 
 def _check_range(name: str, column: NDArray[Any], given: NDArray[Any], limit: tuple[float, str]) -> None:
     largest, remedy = limit
-    beyond = np.flatnonzero(~((column >= 0.0) & (column <= np.float64(largest))))  # float16 does not reach the limit
+    beyond = np.flatnonzero(~((column >= 0.0) & (column <= np.float64(largest))))  # the limit exceeds float16
     if beyond.size:
         row = int(beyond[0])
         raise ValueError(f"{name} must be {remedy.format(np.ravel(given)[row])} in row {row}{_PASS.get(name, '')}")
@@ -321,7 +324,7 @@ class Transitions(Batch):
     """A batch of transitions, for off-policy algorithms and those that learn from logged data.
 
     Attributes:
-        obs: `[n, ...]`, or a dictionary of such.
+        obs: `[n, ...]`, or a dictionary of arrays.
         action: `[n]` of discrete actions, else `[n, act_dim]`.
         reward: float `[n]`; with n-step returns their discounted sum.
         next_obs: As `obs`, n steps later with n-step returns.
@@ -347,20 +350,20 @@ class Transitions(Batch):
 
 @dataclass(frozen=True)
 class Sequences(Batch):
-    """Sequences of replayed steps, one after the other, as DQN learns from them with a model that has a memory.
+    """Concatenated sequences of replayed steps, from which DQN learns with a model that has a memory.
 
     Each of the n sequences has S rows; the last ones only serve to bootstrap from.
 
     Attributes:
-        obs: `[n * S, ...]`, or a dictionary of such.
+        obs: `[n * S, ...]`, or a dictionary of arrays.
         action: int64 `[n * S]`.
         reward: float `[n * S]`; with n-step returns their discounted sum.
-        discount: float `[n * S]`, of the bootstrapped value: 0 where the episode terminated before.
+        discount: float `[n * S]`, the factor of the bootstrapped value: 0 where the episode terminated before.
         ahead: int64 `[n * S]`, the row that each row bootstraps from.
-        weights: float `[n * S]`, of each row in the loss; 0 where nothing can be learned.
+        weights: float `[n * S]`, the weight of each row in the loss; 0 where nothing can be learned.
         begins: bool `[n * S]`, True where a row is the first of its episode.
-        state: The state before the first row of each sequence, or of what is before it, `[n, ...]` by name.
-        before_obs: `[n * B, ...]`, the steps before each sequence, over which the state is only brought up to date.
+        state: The state before the first row of each sequence, or before the steps that precede it, `[n, ...]` by name.
+        before_obs: `[n * B, ...]`, the steps before each sequence, which only update the state.
         before_begins: bool `[n * B]`.
         extra: Further columns.
     """
@@ -387,7 +390,7 @@ class Rollout(Batch):
     """Experience of the policy that learns, flattened over environments and time; one row per step.
 
     Attributes:
-        obs: `[n, ...]`, or a dictionary of such.
+        obs: `[n, ...]`, or a dictionary of arrays.
         action: int64 `[n]`, or int64 `[n, parts]` when multi-discrete, or float `[n, act_dim]` when continuous.
         value: float `[n]`, estimated by the policy that acted.
         return_: float `[n]`, the value function's target (advantage + value).
@@ -397,7 +400,7 @@ class Rollout(Batch):
             observations have it.
         begins: bool `[n]`, of a model with a memory: True where a row is the first of its episode.
         state: The state of a model with a memory before each sequence, `[sequences, ...]` by name. The rows of a
-            sequence follow each other, and all sequences have the same number.
+            sequence are consecutive, and all sequences have the same length.
         extra: Further columns.
     """
 
@@ -417,7 +420,7 @@ class Rollout(Batch):
 
 @dataclass(frozen=True)
 class TeamRollout(Rollout):
-    """A rollout of several agents: one row per step of the team, and in it one column per agent.
+    """A rollout of several agents, with one row per step of the team and one column per agent.
 
     Attributes:
         obs: Joint observations as in `parl_core.env.joint.JointEnv`, `[n, ...]` by name.
@@ -432,7 +435,7 @@ class TeamRollout(Rollout):
 
     @classmethod
     def of(cls, rollout: Rollout, numbers: Any) -> Self:
-        """Return a rollout of arrays or tensors as one of several agents; by default all of them acted at each step.
+        """Convert a rollout of arrays or tensors to one of several agents, all of which acted at each step by default.
 
         Args:
             rollout: The rollout, of arrays or tensors.
@@ -460,15 +463,15 @@ RolloutBatch = Rollout
 
 @dataclass(frozen=True)
 class Fragment(Batch):
-    """Fragments of T steps of slightly older policies, one after the other, as IMPALA learns from them.
+    """Concatenated fragments of T steps of slightly older policies, from which IMPALA learns.
 
     Attributes:
-        obs: `[n * T, ...]`, or a dictionary of such.
+        obs: `[n * T, ...]`, or a dictionary of arrays.
         action: int64 `[n * T]`.
         behaviour_logits: float `[n * T, act_dim]`, of the policy that acted.
         reward: float `[n * T]`.
         done: bool or float `[n * T]`, 1 where an episode ended, terminated or truncated.
-        last_obs: `[n, ...]`, the observation that each fragment's last step led to.
+        last_obs: `[n, ...]`, the observation after each fragment's last step.
         final_rows: int64 `[k]`, the rows of truncated steps.
         final_obs: `[k, ...]`, the last observation of each of these episodes.
         state: The state of a model with a memory before each fragment, `[n, ...]` by name.
@@ -518,13 +521,13 @@ class Windows(Batch):
 
 @dataclass(frozen=True)
 class Columns:
-    """The positional form of an algorithm's `learn`, and the batch that it stands for.
+    """The positional form of an algorithm's `learn`, and its conversion to a batch.
 
     Attributes:
         kind: The kind of the batch.
-        names: The columns' names as arguments, in their order, and their names in the batch.
+        names: The columns' names as arguments, in order, and their names in the batch.
         settings: Further arguments by place or name, such as learning rates.
-        keywords: Further arguments by name: settings, and columns of the batch that need not be given.
+        keywords: Further arguments by name: settings, and optional columns of the batch.
         extra: The keywords that are extra columns.
     """
 
@@ -544,12 +547,12 @@ class Columns:
         return inspect.Signature(parameters)
 
     def batch(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, recording: bool = False) -> tuple[Any, Any]:
-        """Return the batch that arguments stand for, and the settings among them.
+        """Return the batch and the settings from the arguments of a call.
 
         Args:
             args: A batch and settings, or columns and settings.
-            kwargs: The others.
-            recording: Whether the arguments are placeholders of a program; only their shapes are set.
+            kwargs: The keyword arguments.
+            recording: True if the arguments are placeholders of a program, of which only shapes are set.
 
         Raises:
             TypeError: An argument is missing or unknown.
@@ -587,7 +590,7 @@ class Columns:
         return self.kind.made(**columns), given
 
     def as_called(self, error: ValueError, args: tuple[Any, ...]) -> ValueError:
-        """Return an error about a column, with the name of the column's argument."""
+        """Return an error about a column with the name of its argument."""
         text = str(error)
         if args and isinstance(args[0], Batch):
             return error
@@ -609,10 +612,10 @@ def learns_from(
 
     Args:
         kind: The kind of the batch.
-        names: Names of the columns as arguments, in their order; where they differ, to those of the batch. Default: the
-            columns of the kind that have to be there.
+        names: Names of the columns as arguments, in order; a mapping to the names in the batch if they differ. Default:
+            the required columns of the kind.
         settings: Arguments after the columns, by place or name.
-        keywords: Arguments by name: settings, and columns that need not be there.
+        keywords: Arguments by name: settings, and optional columns.
         extra: Arguments by name that are extra columns.
     """
     if not names:

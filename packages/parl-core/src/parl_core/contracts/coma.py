@@ -1,4 +1,4 @@
-"""The contract of COMA: actors whose advantages compare each agent's action while the others' are kept fixed."""
+"""The contract of COMA: actors with counterfactual advantages, which vary one agent's action at a time."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -36,10 +36,10 @@ class COMA(OnPolicy):
     with means over agents that acted; critics see zeros for the actions of the others. Each rollout is used once:
     `critic_updates` steps of the critic, then one step of the actors with the new critic.
 
-    Deviations from the paper: each step of the critic takes the whole rollout, not one time step after the other from
-    the last; rollouts are of a fixed number of steps, which may cut episodes (the rest is bootstrapped); actors
-    have a memory only if the model has one; an optional entropy bonus keeps policies stochastic, instead of a mixture
-    with uniform actions; rewards are each agent's, which in a team with common rewards are the same.
+    Deviations from the paper: each step of the critic takes the whole rollout, not single time steps from the last to
+    the first; rollouts have a fixed number of steps and may cut episodes, which are then bootstrapped; actors have a
+    memory only if the model has one; an optional entropy bonus keeps policies stochastic, instead of a mixture with
+    uniform actions; rewards are each agent's, which in a team with common rewards are the same.
 
     It acts on joint observations (`parl_core.env.joint.JointEnv`). The model has `policy(obs)`, logits `[batch, agents,
     n_actions]`; `values(obs, action)`, with actions one-hot `[batch, agents, n_actions]`, Q of each agent's actions
@@ -48,8 +48,8 @@ class COMA(OnPolicy):
     `remember` returns joint observations with features of the policies; critics get the global state, and have no
     memory.
 
-    `gamma` and `td_lambda` are those of the loop's targets, because lambda-returns are estimated there: `gamma` of
-    `OnPolicySettings` must be the same, and its `gae_lambda` where that is given.
+    `gamma` and `td_lambda` belong to the targets, which the loop computes: `gamma` of `OnPolicySettings` must be the
+    same, and so must its `gae_lambda` if it is given.
 
     Args:
         model: actors and critic.
@@ -60,13 +60,14 @@ class COMA(OnPolicy):
         actor_lr: learning rate of the actors' Adam, above 0, or a schedule of the updates taken; default 5e-4 (PyMARL).
         critic_lr: the learning rate of the critic's Adam, likewise.
         gamma: discount of the next step, in [0, 1]; default 0.99.
-        td_lambda: of the critic's targets, in [0, 1]; default 0.8 (paper).
+        td_lambda: lambda of the critic's targets, in [0, 1]; default 0.8 (paper).
         entropy_coef: weight of the entropy bonus, at least 0, or a schedule of the updates taken; default 0.
         target_update_interval: steps of the critic after which the next call copies it to the target; default 200
             (PyMARL).
-        critic_updates: steps of the critic for one of the actors; default 1 (PyMARL: as many as an episode has).
-        optimizer: one of each part: `{"actor": ..., "critic": ...}`, of `parl.optim` or of the framework; default Adam.
-            Each keeps its own learning rate unless one is given here.
+        critic_updates: steps of the critic per step of the actors; default 1 (PyMARL: the number of steps of an
+            episode).
+        optimizer: an optimizer for each part, `{"actor": ..., "critic": ...}`, of `parl.optim` or of the framework;
+            default Adam. Each keeps its own learning rate unless one is given here.
         device: see `parl.Algorithm`.
 
     Raises:
@@ -146,14 +147,15 @@ class COMA(OnPolicy):
             action_mask: bool `[batch, agents, n_actions]`, True where an action is possible.
 
         Returns:
-            (Q of the target critic of what was drawn, action int64, log-probability, entropy), each `[batch, agents]`.
+            (Q of the drawn actions by the target critic, action int64, log-probability, entropy), each `[batch,
+            agents]`.
         """
         with self._no_gradients():
             policy = self._policy(obs, action_mask)
             rows = policy.sample()
             action = rows.reshape([-1, self.n_agents])
             value = self._of_actions(self._values(self.target_model, obs, action), action)
-            if self.model._waiting() or self.target_model._waiting():  # for the shapes of layers that did not run
+            if self.model._waiting() or self.target_model._waiting():  # to set the shapes of layers that did not run
                 self._values(self.model, obs, action)
                 first = self._initial_state(int(action.shape[0]))
                 self.target_model.policy(self._features(obs, first, None, model=self.target_model))
@@ -165,7 +167,7 @@ class COMA(OnPolicy):
         return self.sample(obs, action_mask)[:3]
 
     def value(self, obs: Any, action_mask: Any = None) -> Any:
-        """Return Q of the target critic of actions that are drawn, `[batch, agents]`, to bootstrap from."""
+        """Draw actions and return their Q by the target critic, `[batch, agents]`, to bootstrap from."""
         return self.sample(obs, action_mask)[0]
 
     @learns_from(
@@ -178,11 +180,11 @@ class COMA(OnPolicy):
 
         Args:
             batch: tensors: obs, action, return_ (the critic's targets) and active.
-            entropy_coef: for this step; default the constructor's.
+            entropy_coef: Weight of the entropy for this step; default the constructor's.
 
         Returns:
-            (critic_loss, policy_loss, entropy, advantage), detached scalars: the first of the critic's last step, the
-            last the mean of its magnitude.
+            (critic_loss, policy_loss, entropy, advantage), detached scalars: the loss of the critic's last step, and
+            the mean absolute advantage.
         """
         actor_lr, critic_lr = self._now("actor_lr", self.actor_lr), self._now("critic_lr", self.critic_lr)
         for _ in range(self.critic_updates):
@@ -210,13 +212,13 @@ class COMA(OnPolicy):
 
         Args:
             batch: the rollout, a `TeamRollout` of arrays.
-            epochs: refused, because COMA takes one step; likewise minibatch_size, lr, clip and target_kl.
-            minibatch_size: refused.
+            epochs: must be None, because COMA takes one step; likewise minibatch_size, lr, clip and target_kl.
+            minibatch_size: must be None.
             rng: not used.
-            lr: refused.
-            clip: refused.
-            entropy_coef: for this call; default the constructor's.
-            target_kl: refused.
+            lr: must be None.
+            clip: must be None.
+            entropy_coef: weight of the entropy for this call; default the constructor's.
+            target_kl: must be None.
 
         Returns:
             critic_loss, policy_loss, entropy, advantage, and `steps`, 1.
@@ -239,7 +241,7 @@ class COMA(OnPolicy):
         self._until_sync = self.target_update_interval
 
     def check_batch(self, batch: Rollout) -> Rollout:
-        """Return a batch of arrays with actions and masks that fit, and `active` where it was left out.
+        """Return a batch of arrays with valid actions and masks, and with `active` if it was left out.
 
         Raises:
             ValueError: actions or masks do not fit.
@@ -268,7 +270,7 @@ class COMA(OnPolicy):
         return self._distribution(logits.reshape([-1, logits.shape[-1]]), self.actions, rows)
 
     def _values(self, model: Any, obs: Any, action: Any) -> Any:
-        """Return a critic's values of each agent's actions beside the others', `[batch, agents, n_actions]`."""
+        """Return a critic's values of each agent's actions, given the others' actions, `[batch, agents, n_actions]`."""
         raise NotImplementedError
 
     def _of_actions(self, values: Any, action: Any) -> Any:

@@ -1,12 +1,12 @@
-"""The base of DDPG, TD3, SAC and OAC: actor and critic with a learning rate each, a target that follows slowly.
+"""The base of DDPG, TD3, SAC and OAC: actor and critic with separate learning rates, and a slowly moving target.
 
 Actions lie in [-1, 1] in every dimension; the loops and `parl.env.ActionMappingWrapper` map them to the finite bounds
 of an environment.
 
     model.policy(obs)               described in the algorithm's class
-    model.value(obs, action)        `[batch]` or `[batch, 1]`; of twin critics a pair of such
+    model.value(obs, action)        `[batch]` or `[batch, 1]`; for twin critics a pair of these
     model.get_actor_params()        parameters of the actor
-    model.get_critic_params()       those of the critic; by default all that are not the actor's
+    model.get_critic_params()       parameters of the critic; by default all that are not the actor's
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -52,7 +52,7 @@ class ContinuousActorCritic(CountingUpdates):
     NAMED: ClassVar[frozenset[str]] = frozenset({"td_error"})
     METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "get_actor_params")
     PAIRS: ClassVar[Mapping[str, str]] = {}
-    """Methods of the model that return a pair, and which; looked at before the first update."""
+    """Methods of the model that return a pair, with descriptions; checked before the first update."""
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"gamma": 0.99, "tau": 0.005, "actor_lr": 3e-4, "critic_lr": 3e-4}
 
     target_model: Any
@@ -60,7 +60,7 @@ class ContinuousActorCritic(CountingUpdates):
     critic_optimizer: Optimizer
 
     policy_freq: int = 1
-    """Updates of the critic for one of the actor."""
+    """Number of updates of the critic per update of the actor."""
 
     max_grad_norm: float | None = None
     """Limit of the norm of each optimizer's gradients."""
@@ -94,7 +94,7 @@ class ContinuousActorCritic(CountingUpdates):
         super().__init__(model, device=device, compile=compile)
         if self.HAS_TARGET:
             self.target_model = self._new_target()
-        # Not lambdas, in which a copy of the algorithm would still ask this one.
+        # Not lambdas, which would refer to this object in a copy of the algorithm.
         parts = {part: partial(self._listed, f"get_{part}_params") for part in ("actor", "critic")}
         rates = {"actor": self._at_start(self.actor_lr), "critic": self._at_start(self.critic_lr)}
         self.actor_optimizer, self.critic_optimizer = self._optimizers_of_parts(
@@ -136,7 +136,7 @@ class ContinuousActorCritic(CountingUpdates):
 
         Args:
             batch: Tensors.
-            drawn: Further values of the algorithm, such as noise: pass them on to `super().critic_loss`.
+            drawn: Further values of the algorithm, such as noise, to pass to `super().critic_loss`.
         """
         raise NotImplementedError
 
@@ -160,7 +160,8 @@ class ContinuousActorCritic(CountingUpdates):
     def settle_shapes(self, obs: Any, action: Any) -> None:
         """Run actor and critics once where they have lazily shaped layers."""
         if self.model._waiting():
-            with self._trying_out(obs, action) as (rows, actions, _), suppress(Exception):  # the first update explains
+            # the first update raises it with an explanation
+            with self._trying_out(obs, action) as (rows, actions, _), suppress(Exception):
                 self._run_model(rows, actions)
         super().settle_shapes(obs, action)
 
@@ -182,7 +183,7 @@ class ContinuousActorCritic(CountingUpdates):
         return critic_loss, actor_loss, figures["td_error"]
 
     def _when_due(self, batch: Transitions, learn: Callable[[], Any]) -> Any:
-        """Take a step of the actor if this update has one, and return its loss."""
+        """Take a step of the actor if it is due, and return its loss."""
         if self.policy_freq == 1:
             return learn()
         return self._branch_on(self._actor_is_due, learn, lambda: self._missing_metric(batch.reward))
@@ -191,11 +192,11 @@ class ContinuousActorCritic(CountingUpdates):
         return (self.updates + 1) % self.policy_freq == 0
 
     def _check_model(self, obs: Any, action: NDArray[Any]) -> None:
-        """Refuse a model that returns something else than its algorithm learns from.
+        """Reject a model whose outputs do not fit the algorithm.
 
         Raises:
-            ModelContractError: Its methods return something else.
-            HyperparameterError: A setting is not for what they return.
+            ModelContractError: The outputs of its methods are wrong.
+            HyperparameterError: A setting does not fit the outputs.
         """
         self._require_pairs(self.PAIRS, obs, action)
 
@@ -204,15 +205,15 @@ class ContinuousActorCritic(CountingUpdates):
         self.model.value(obs, action)
 
     def _listed(self, method: str) -> Iterable[Any]:
-        """Return the parameters that a method of the model lists; PARL 1.x's models know only the actor's."""
+        """Return the parameters that a method of the model lists; models of PARL 1.x list only the actor's."""
         if self.model.implements(method):
             return listed_parameters(self.model, method)
         actors = {id(parameter) for parameter in listed_parameters(self.model, "get_actor_params")}
         others = [parameter for parameter in self.model._named_parameters().values() if id(parameter) not in actors]
         if not others:
             raise ModelContractError(
-                f"get_actor_params() of {type(self.model).__name__} lists all parameters, so that none is left for the "
-                "critic: list those of the actor alone"
+                f"get_actor_params() of {type(self.model).__name__} lists all parameters and leaves none for the "
+                "critic: list only those of the actor"
             )
         return others
 
@@ -262,7 +263,7 @@ def unit_box(name: str, values: Any) -> NDArray[Any]:
             f"{name} must hold numbers of shape [n, act_dim] (continuous actions), got shape {action.shape} and dtype "
             f"{action.dtype}"
         )
-    # Rounding is let pass; NaN is not.
+    # Rounding errors are allowed; NaN is not.
     if action.size and not np.abs(action).max() <= 1.0 + 1e-3:
         raise ValueError(
             f"{name} must lie in [-1, 1], got {action.min()}..{action.max()}: store the actions as the agent chose "

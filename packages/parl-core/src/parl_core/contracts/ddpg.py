@@ -58,14 +58,14 @@ class DDPG(NoisyActorCritic):
         with self._trying_out(obs, action) as (rows, actions, count):
             try:
                 found = self.model.value(rows, actions)
-            except Exception:  # any: the update, which is next, raises it again and is explained
+            except Exception:  # any exception: the next update raises it again with an explanation
                 return
         if list(getattr(found, "shape", ())) not in ([count], [count, 1]):
             raise self._other_shape("value", "[batch] or [batch, 1]", found, count)
 
 
 class BootstrappedDDPG(ContinuousActorCritic):
-    """DDPG with several heads, each of which learns from a sample of its own of the transitions.
+    """DDPG with several heads, each of which learns from its own sample of the transitions.
 
     Deterministic policy gradients (Lillicrap et al. 2015, arXiv:1509.02971, algorithm 1) with the heads and masks of
     bootstrapped DQN (Osband et al. 2016, arXiv:1602.04621, algorithm 1), as in the winning solution of the NeurIPS 2018
@@ -77,7 +77,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
         model'        = (1 - tau) * model' + tau * model
 
     Losses are means over the heads, so shared features receive the mean of the heads' gradients. One head acts for a
-    whole episode, which explores further than noise in each step; without exploration all of them act:
+    whole episode, which explores more deeply than noise in each step; without exploration, all heads act:
 
         "mean"   the mean of the heads' actions
         "vote"   the head's action that the critics value most: argmax_k of mean_j Q_j(obs, mu_k(obs))
@@ -95,8 +95,8 @@ class BootstrappedDDPG(ContinuousActorCritic):
         tau: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.005.
         actor_lr: Learning rate of the actors' Adam, above 0, or a schedule of the updates taken; default 3e-4.
         critic_lr: The learning rate of the critics' Adam, likewise; default 3e-4.
-        ensemble: The way in which `predict` combines the heads' actions: `"mean"` or `"vote"`; the latter takes a pass
-            through all critics for each head.
+        ensemble: How `predict` combines the heads' actions: `"mean"` or `"vote"`; the latter needs a pass through all
+            critics for each head.
         optimizer, hyperparas: As in `DDPG`.
         device, compile: See `parl.Algorithm`.
 
@@ -127,7 +127,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
         """Return the actions of one head, with Gaussian noise, clipped to [-1, 1].
 
         Args:
-            obs: `[batch, ...]`, or a dictionary of such.
+            obs: `[batch, ...]`, or a dictionary of arrays.
             head: The index of the head, from 0, for all rows or `[batch]`; default: drawn for each row. Keep one for an
                 episode.
             noise: Standard deviation, at least 0; default 0.1.
@@ -166,7 +166,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
         return critic_loss, actor_loss, figures["td_error"]
 
     def check_batch(self, batch: Transitions) -> Transitions:
-        """Return a batch of arrays with a mask for each head; at the first one, the heads are counted."""
+        """Return a batch of arrays with a mask for each head; with the first batch, count the heads."""
         batch = super().check_batch(batch)
         if not self._heads:
             self._heads = self._count_heads(batch.obs, batch.action)
@@ -179,10 +179,10 @@ class BootstrappedDDPG(ContinuousActorCritic):
     # Shared
 
     def _count_heads(self, obs: Any, action: NDArray[Any]) -> int:
-        """Return the number of heads of the model; 0 if it raises, as the following update does again.
+        """Return the number of heads of the model; 0 if it raises, as the next update does.
 
         Raises:
-            ModelContractError: Its methods return other shapes than those of heads.
+            ModelContractError: The outputs of its methods do not have the shapes of heads.
         """
         with self._trying_out(obs, action) as (rows, _, count):
             try:
@@ -195,7 +195,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
                     raise self._misshapen("value", "[batch, heads]", values, found[:2])
             except ModelContractError:
                 raise
-            except Exception:  # any: the model's own
+            except Exception:  # any exception of the model
                 return 0
         return int(found[1])
 
@@ -206,7 +206,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
     def _misshapen(self, method: str, wanted: str, found: Any, expected: Any) -> ModelContractError:
         return ModelContractError(
             f"{type(self.model).__name__}.{method} has to return {wanted} for BootstrappedDDPG, here "
-            f"[{', '.join(map(str, expected))}]; it returned {list(found)}: reshape or join what its heads return"
+            f"[{', '.join(map(str, expected))}]; it returned {list(found)}: reshape or join the outputs of its heads"
         )
 
     def _checked_mask(self, mask: Any, rows: int) -> NDArray[Any]:
@@ -217,7 +217,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
                 "BootstrapMasks.of(batch.index) of the memory that the batch comes from"
             )
         if array.dtype.kind not in "fiub" or not np.isfinite(array).all() or (array.size and array.min() < 0):
-            raise ValueError("mask must hold finite numbers of at least 0: how often a head has seen a transition")
+            raise ValueError("mask must hold finite numbers of at least 0, the weights of transitions for each head")
         return array if array.dtype.kind == "f" else array.astype(np.float32)
 
     def _checked_heads(self, head: Any, rows: int, heads: int) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ _SHARE = 0.98
 
 
 class DiscreteSAC(SAC):
-    """Soft actor-critic for discrete actions (Christodoulou 2019, arXiv:1910.07207): expectations instead of draws.
+    """Soft actor-critic for discrete actions, with exact expectations (Christodoulou 2019, arXiv:1910.07207).
 
         V(s)             = sum_a pi(a|s) * (min(Q1', Q2')(s, a) - alpha * log pi(a|s))                  (equation 10)
         target           = reward + discount * (1 - terminal) * V(next_obs)
@@ -71,7 +71,7 @@ class DiscreteSAC(SAC):
         """Draw actions, int64 `[batch]`.
 
         Args:
-            obs: `[batch, ...]`, or a dictionary of such.
+            obs: `[batch, ...]`, or a dictionary of arrays.
             action_mask: bool `[batch, act_dim]`, True where an action is possible.
         """
         with self._no_gradients():
@@ -103,7 +103,7 @@ class DiscreteSAC(SAC):
         return super().learn(batch, actor_lr=actor_lr, critic_lr=critic_lr)
 
     def check_batch(self, batch: Transitions) -> Transitions:
-        """Return a batch of arrays with actions that the model has, and masks as booleans.
+        """Return a batch of arrays with valid actions, and masks as booleans.
 
         Raises:
             ValueError: An action is invalid, or a mask allows no action where one is chosen.
@@ -112,7 +112,8 @@ class DiscreteSAC(SAC):
             self._choices = self._output_size("policy", batch.obs)
         columns = {**batch.__dict__, "action": actions_column("action", batch.action, self._choices)}
         extra = dict(batch.extra or {})
-        over = np.asarray(batch.terminal) != 0  # nothing is bootstrapped from there, where no action may be possible
+        # there is no bootstrapping from terminal rows, where no action may be possible
+        over = np.asarray(batch.terminal) != 0
         for name, obs, unless in (("action_mask", batch.obs, None), ("next_action_mask", batch.next_obs, over)):
             mask = mask_of(obs, extra.get(name))
             if mask is not None:

@@ -51,7 +51,7 @@ class DistributionalDQN(DQN):
         return self._means_of(self._distributions(obs))
 
     def loss(self, batch: Transitions) -> tuple[Any, dict[str, Any]]:
-        """Return the loss of a batch of tensors, and `td_error` `[batch]`, by which transitions are drawn again."""
+        """Return the loss of a batch of tensors, and `td_error` `[batch]`, the basis of priorities."""
         raise NotImplementedError
 
     # Backend hooks
@@ -70,9 +70,9 @@ class C51(DistributionalDQN):
         m_i             = sum_j max(0, 1 - |target_j - z_i| / (z_1 - z_0)) * p'_j(next_obs, argmax_a Q')    (equation 7)
         loss            = mean over the batch of weights * -sum_i m_i log p_i(obs, action)
 
-    It acts by Q as DQN does: exploration, masks, n-step returns and targets are those of `DQN`. With `weights`, `learn`
-    returns KL(m || p) of each row instead of a TD error, by which Rainbow draws (Hessel et al. 2018, section 3).
-    Deviations from the paper: only when the target moves.
+    It acts on Q values like DQN: exploration, masks, n-step returns and targets are those of `DQN`. With `weights`,
+    `learn` returns KL(m || p) of each row instead of a TD error, by which Rainbow draws (Hessel et al. 2018, section
+    3). Deviations from the paper: only the time of the target's updates.
 
     The model's `atoms(obs)` returns logits `[batch, N, act_dim]`; `parl.networks.for_spaces(..., "categorical")` makes
     one.
@@ -82,9 +82,9 @@ class C51(DistributionalDQN):
         gamma: Discount of one step, in [0, 1]; default 0.99 (paper).
         lr: Learning rate of Adam, above 0, or a schedule of the updates taken; default 2.5e-4 (paper, section 5).
         v_min: The smallest value of a return; default -10 (paper, for rewards in [-1, 1]).
-        v_max: The largest value, above `v_min`; default 10. Returns outside count as the nearest of the two.
+        v_max: The largest value of a return, above `v_min`; default 10. Returns outside of the range are clipped.
         act_dim: Number of actions; only checked against the model's output.
-        double: Whether the next action is picked by the trained network.
+        double: True to select the next action by the trained network.
         sync_every: As in `DQN` (paper 10,000).
         tau: As in `DQN`.
         eps: Epsilon of Adam, above 0; default 0.01 / 32 (paper).
@@ -132,8 +132,9 @@ class QRDQN(DistributionalDQN):
         loss            = mean over the batch of weights * sum_i mean_j |tau_i - 1(u_ij < 0)| * L_kappa(u_ij),
                           u_ij = target_j - theta_i(obs, action), L_kappa the Huber loss              (equation 10)
 
-    It acts by Q as DQN does: exploration, masks, n-step returns, prioritised replay and targets are those of `DQN`; the
-    TD error of a row is mean_j target_j - Q(obs, action). Deviations from the paper: only when the target moves.
+    It acts on Q values like DQN: exploration, masks, n-step returns, prioritised replay and targets are those of `DQN`;
+    the TD error of a row is mean_j target_j - Q(obs, action). Deviations from the paper: only the time of the target's
+    updates.
 
     The model's `quantiles(obs)` returns `[batch, N, act_dim]`; `parl.networks.for_spaces(..., "quantile")` makes one.
 
@@ -142,7 +143,7 @@ class QRDQN(DistributionalDQN):
         gamma: Discount of one step, in [0, 1]; default 0.99 (paper).
         lr: Learning rate of Adam, above 0, or a schedule of the updates taken; default 5e-5 (paper, section 5.1).
         act_dim: Number of actions; only checked against the model's output.
-        double: Whether the next action is picked by the trained network.
+        double: True to select the next action by the trained network.
         sync_every: As in `DQN` (paper 10,000).
         tau: As in `DQN`.
         kappa: Error from which the loss grows linearly, above 0; default 1 (paper, QR-DQN-1).
@@ -176,17 +177,17 @@ class QRDQN(DistributionalDQN):
 
 
 class Rainbow(C51):
-    """Rainbow (Hessel et al. 2018, arXiv:1710.02298): six parts, each of which exists here under its own name.
+    """Rainbow (Hessel et al. 2018, arXiv:1710.02298): six parts, each of which is also available separately.
 
-        part                      where it is
+        part                      location
         double Q-learning         `double=True`, the default here
         prioritised replay        of the loop: `OffPolicySettings(prioritized=Prioritized(alpha=0.5))`
         n-step returns            of the loop: `n_step=3`
         distributions             the loss of `C51`; priorities are KL(m || p)
         dueling networks          of the model: `parl.networks.CategoricalNetwork(..., dueling=True)`
-        noisy networks            of the model: `noisy=0.5`; it explores by them, and `epsilon` is 0
+        noisy networks            of the model: `noisy=0.5`; they explore, and `epsilon` is 0
 
-    The recipes of `parl train rainbow` have all of them. The loss is that of `C51` with these defaults; to leave out a
+    The recipes of `parl train rainbow` use all of them. The loss is that of `C51` with these defaults; to leave out a
     part, change its setting, for example `double=False`, or a model without noise and an `epsilon`.
 
     The model's `atoms(obs)` returns logits `[batch, N, act_dim]`.
@@ -240,7 +241,7 @@ class Rainbow(C51):
         )
         if not any(isinstance(layer, NoisyFc) for layer in model._all_layers().values()):
             logger.warning(
-                "%s has no noisy layers, by which Rainbow explores: make it with noisy=0.5, or give sample an epsilon",
+                "%s has no noisy layers, which Rainbow uses to explore: make it with noisy=0.5, or pass an epsilon",
                 type(model).__name__,
             )
 

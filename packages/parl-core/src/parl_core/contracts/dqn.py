@@ -54,7 +54,8 @@ def _rescaled(values: Any, slope: float) -> Any:
 def _restored(values: Any, slope: float) -> Any:
     """Return the argument of `_rescaled` from its result."""
     beyond = values.abs() + (1.0 + slope)
-    root = 2.0 * beyond / ((beyond * (4.0 * slope) + 1.0).sqrt() + 1.0)  # (sqrt(1 + 4 e x) - 1) / 2 e, not cancelling
+    # (sqrt(1 + 4 e x) - 1) / 2 e, without cancellation
+    root = 2.0 * beyond / ((beyond * (4.0 * slope) + 1.0).sqrt() + 1.0)
     return values.sign() * (root.square() - 1.0)
 
 
@@ -89,7 +90,7 @@ class DQN(CountingUpdates):
             (Lillicrap et al. 2015, arXiv:1509.02971, section 3; the number is from Fujimoto et al. 2018), until the
             program calls `sync_target()`; `learn` alone never moves it, as in PARL. None: only `sync_target()` moves
             it.
-        tau: The share of the way that each of these moves goes, in (0, 1]; default 1, a copy. Given without
+        tau: The step size of each of these moves, in (0, 1]; default 1, a copy. Given without
             `sync_every`, the target moves after every update.
         huber: Error from which the loss grows linearly, above 0 (paper 1.0); by default the error is squared.
         eps: Epsilon of Adam, above 0; default 1e-8 (Kingma & Ba 2015). The PARL 1.x manual and Atari recipes have 1e-3
@@ -116,15 +117,15 @@ class DQN(CountingUpdates):
     LATER_COUNTERS: ClassVar[tuple[str, ...]] = ("syncs",)
     CHOOSES: ClassVar[bool] = True
     LOOP_TAU: ClassVar[float] = 0.005
-    """The part by which the loops move the target after each update, unless the program says otherwise."""
+    """The default `tau` by which the loops move the target after each update."""
 
     LEARNS_SEQUENCES: ClassVar[bool] = True
 
     syncs: int = 0
-    """Calls of `sync_target`."""
+    """Number of calls of `sync_target`."""
 
     METHODS: ClassVar[tuple[str, ...]] = ("value", "forward")
-    """The model's method that is called: the first of these that it has."""
+    """Names of the model's method, of which the first existing one is called."""
 
     target_model: Any
     optimizer: Optimizer
@@ -207,7 +208,7 @@ class DQN(CountingUpdates):
         if learning_rate is not None or callable(rate):
             rate = self._now("lr", rate, learning_rate, given_as="learning_rate")
         loss, figures = self.optimizer.descend(self.loss, batch, lr=rate)
-        if not figures.keys() <= self.NAMED:  # as `_descend`, without a call more in the shortest of updates
+        if not figures.keys() <= self.NAMED:  # as in `_descend`, inlined for the shortest updates
             self._add_figures(figures)
         if self.RECORDED:
             self._call_after_update(self._count_update)
@@ -274,20 +275,20 @@ class DQN(CountingUpdates):
         explore = rng.random(len(actions)) < check_fraction("epsilon", epsilon)
         if action_mask is None:
             return np.where(explore, rng.integers(output.shape[1], size=len(actions)), actions)
-        # Of independent uniform numbers the largest is at each possible action equally often.
+        # The largest of independent uniform numbers is a uniform draw among the possible actions.
         return np.where(explore, np.where(possible, rng.random(output.shape), -1.0).argmax(axis=1), actions)
 
     def check_batch(self, batch: Transitions | Sequences) -> Transitions | Sequences:
         """Return a batch of arrays with actions that the model has.
 
         Raises:
-            ValueError: An action is invalid, or the batch has sequences and the model no memory, or the other way
-                round.
+            ValueError: An action is invalid, or the batch has sequences and the model no memory, or vice versa.
         """
         self._fitted(batch)
         choices, action = self._outputs or self.act_dim, batch.action
         fits = action.ndim == 1 and action.dtype == _INT64
-        if not (fits and np.maximum.reduce(action.view(np.uint64)) < (choices or 0)):  # negative ones are beyond, too
+        # negative ones fail this check, too
+        if not (fits and np.maximum.reduce(action.view(np.uint64)) < (choices or 0)):
             action = actions_column("action", action, choices)
         if isinstance(batch, Sequences) or (batch.extra is None and not isinstance(batch.next_obs, (dict, Mapping))):
             return batch if action is batch.action else batch.made(**{**batch.__dict__, "action": action})
@@ -297,7 +298,7 @@ class DQN(CountingUpdates):
         if mask is None and isinstance(batch.next_obs, Mapping):
             mask = mask_of(batch.next_obs)
         if mask is not None:
-            # What an episode that terminated leaves behind may have no action; nothing is bootstrapped from there.
+            # The state after termination may allow no action; there is no bootstrapping from it.
             over = np.asarray(batch.terminal) != 0
             columns["extra"] = {**extra, "next_action_mask": check_mask(mask, unless=over) | over[:, None]}
         return batch.made(**columns)
@@ -306,7 +307,7 @@ class DQN(CountingUpdates):
         if isinstance(batch, Sequences) is not self.remembers:
             wanted = "Sequences, because its model has a memory" if self.remembers else "Transitions"
             raise ValueError(f"{type(self).__name__} learns from {wanted}, got {type(batch).__name__}")
-        if self._outputs is None:  # the number of the model's values, found once
+        if self._outputs is None:  # the number of the model's values, which is determined once
             shape = self._shape_returned(self._value, self._value_shape, batch.obs)
             outputs = None if shape is None else shape[-1]
             if outputs is not None and self.act_dim not in (None, outputs):
@@ -333,10 +334,10 @@ class DQN(CountingUpdates):
         return self._run(getattr(model, self._value), obs)
 
     def _distributions(self, obs: Any) -> Any:
-        """Return the model's output for acting, if it has one dimension more than values.
+        """Return the model's output for acting, if it has one more dimension than values.
 
         Raises:
-            ModelContractError: It has not.
+            ModelContractError: It does not.
         """
         found = self._values(self.model, obs)
         if len(getattr(found, "shape", ())) != 1 + self._value_shape.count(","):
@@ -375,7 +376,7 @@ class DDQN(DQN):
 class ApeX(DQN):
     """The learner of Ape-X DQN (Horgan et al. 2018, arXiv:1803.00933): double Q-learning from prioritised replay.
 
-        part                                   where it is
+        part                                   location
         many actors, an epsilon each           of the loop, `parl_core.training.apex.train_apex`
         priorities that actors compute         likewise
         prioritised replay, n-step returns     likewise, `ApexSettings(prioritized=..., n_step=3)`
@@ -425,14 +426,14 @@ class ApeX(DQN):
 
 
 class OfflineQ(DQN):
-    """Q-learning on logged data, with several heads a random ensemble mixture (Agarwal et al. 2020, arXiv:1907.04543).
+    """Q-learning on logged data; with several heads, random ensemble mixtures (Agarwal et al. 2020, arXiv:1907.04543).
 
         Q_w(s, a)  = sum_k w_k * Q_k(s, a),  w drawn uniformly, at least 0, divided by their sum, anew for every update
         target     = reward + discount * (1 - terminal) * max_a Q_w'(next_obs, a)                    (equation 3)
         loss       = mean(weights * huber(target - Q_w(obs, action)))                                 (equation 4)
 
-    With one head it is DQN with the Huber loss (Mnih et al. 2015) on the logged data. Deviation from the paper:
-    none but the default learning rate.
+    With one head it is DQN with the Huber loss (Mnih et al. 2015) on the logged data. Deviation from the paper: only
+    the default learning rate.
 
     The model's `value(obs)`, or `forward(obs)` where there is no `value`, returns Q values `[batch, act_dim]`, or those
     of several heads `[batch, heads, act_dim]`; heads may share all layers but the last. The agent acts by their mean.
@@ -443,11 +444,11 @@ class OfflineQ(DQN):
         lr: Learning rate of Adam, above 0, or a schedule of the updates taken; default 5e-5 (paper, table 2).
         heads: Number of heads of the model, at least 1; the paper's mixture has 200.
         act_dim: Number of actions; only checked against the model's output.
-        double: Whether the next action is picked by the trained network.
+        double: True to select the next action by the trained network.
         sync_every: The updates between two copies of the weights into the target network; default 2000 (paper, table
             2).
         huber: Error from which the loss grows linearly, above 0.
-        tau: The share of the way that each of these moves goes, in (0, 1]; default 1, a copy.
+        tau: The step size of each of these moves, in (0, 1]; default 1, a copy.
         eps: Epsilon of Adam, above 0; default 1e-8.
         max_grad_norm: Limit of the gradients' global norm; default: no limit.
         optimizer: As in `DQN`.

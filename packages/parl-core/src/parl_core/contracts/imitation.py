@@ -106,13 +106,13 @@ class BC(CountingUpdates):
         return -self._policy(batch.obs).logp(batch.action).mean(), {}
 
     def check_batch(self, batch: Transitions) -> Transitions:
-        """Return a batch of arrays with actions that the policy has, continuous ones in [-1, 1]."""
+        """Return a batch of arrays with valid actions, continuous ones in [-1, 1]."""
         if self._outputs is None and self.actions == ActionKind():
             self._outputs = self._output_size("policy", batch.obs)
         action = self.actions.column("action", batch.action, self._outputs)
         self._fitted(batch)
         if self.actions.continuous:
-            unit_box("action", action[:, len(self.actions.nvec or ()) :])  # choices stand before the numbers
+            unit_box("action", action[:, len(self.actions.nvec or ()) :])  # choices come before numbers
         return batch.made(**{**batch.__dict__, "action": action})
 
     def _fitted(self, batch: Transitions) -> Transitions:
@@ -129,7 +129,7 @@ class BC(CountingUpdates):
         if not self.actions.continuous:
             return action
         inside = action.clip(-1.0, 1.0)
-        if self.actions.nvec is not None:  # choices stand before the numbers
+        if self.actions.nvec is not None:  # choices come before numbers
             inside[:, : len(self.actions.nvec)] = action[:, : len(self.actions.nvec)]
         return inside
 
@@ -147,13 +147,13 @@ class DecisionTransformer(CountingUpdates):
 
     The model's `forward(obs, action, return_to_go, timestep, mask)` returns predicted actions `[batch, K, act_dim]`,
     each from what precedes the action; `parl_torch.transformer.TrajectoryTransformer` is one. If it has an attribute
-    `max_timestep`, longer episodes are refused.
+    `max_timestep`, longer episodes raise an error.
 
     Args:
         model: The sequence model.
         learning_rate: The learning rate after the warm-up, above 0, or a schedule of the updates taken, which the
-            warm-up multiplies; default 1e-4 (paper, table 9).
-        warmup_steps: Updates over which it grows, at least 1; default 10 000 (paper, table 9).
+            warm-up scales; default 1e-4 (paper, table 9).
+        warmup_steps: Number of updates of the warm-up, at least 1; default 10 000 (paper, table 9).
         weight_decay: The weight decay, at least 0; default 1e-4 (paper, table 9).
         context: Steps K of a window; default 20 (paper, table 9).
         return_scale: The number by which returns-to-go are divided; 1000 for most MuJoCo tasks (paper's code).
@@ -250,7 +250,7 @@ class DecisionTransformer(CountingUpdates):
         return self._sampler[1]
 
     def check_length(self, steps: int, source: str) -> None:
-        """Refuse episodes that are longer than those that the model was made for.
+        """Reject episodes that are longer than the model supports.
 
         Args:
             steps: Number of steps of the longest episode.
@@ -267,7 +267,7 @@ class DecisionTransformer(CountingUpdates):
             )
 
     def check_batch(self, batch: Windows) -> Windows:
-        """Return a batch of arrays whose windows fit each other."""
+        """Return a batch of arrays with consistent windows."""
         columns = {name: np.asarray(column) for name, column in batch.named().items() if name in _WINDOW}
         name = f"{type(self).__name__}.learn"
         for key in ("obs", "action", "return_to_go"):
@@ -289,7 +289,7 @@ class DecisionTransformer(CountingUpdates):
         if getattr(self.model, "act_dim", width) != width:
             raise ValueError(
                 f"action must have {self.model.act_dim} numbers, the model's act_dim, got {width}: make it with "
-                f"act_dim={width}, or give it the actions of its own environment"
+                f"act_dim={width}, or use the actions of its own environment"
             )
         flat = unit_box("action", columns["action"].reshape(-1, columns["action"].shape[-1]))
         columns["action"] = flat.reshape(columns["action"].shape)

@@ -1,4 +1,4 @@
-"""The contract of IMPALA: an actor-critic that learns from slightly older policies' experience, with V-trace."""
+"""The contract of IMPALA: an actor-critic that learns with V-trace from experience of slightly older policies."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -58,14 +58,14 @@ class IMPALA(CountingUpdates):
     Deviations from the paper, as in PARL: Adam instead of RMSProp, gradients clipped at the global norm 40.
     `entropy_coeff` keeps PARL's sign: it multiplies the entropy in the loss, so a bonus is *negative*.
 
-    A batch holds fragments of `sample_batch_steps` steps, one after the other: the rows of one environment's fragment
-    follow each other. The last step of each fragment is only bootstrapped from, as in PARL, unless `last_obs` is given.
+    A batch holds concatenated fragments of `sample_batch_steps` steps: the rows of one environment's fragment are
+    consecutive. The last step of each fragment is only bootstrapped from, as in PARL, unless `last_obs` is given.
 
     The model has `policy(obs)`, logits `[batch, act_dim]` or with `continuous_action` the pair (mean, std) of a
     Gaussian, and `value(obs)`, `[batch]` or `[batch, 1]`; or `policy_and_value(obs)` with the pair of both in one pass.
     Observations that are dictionaries may contain a mask of actions under the key `action_mask`; logits of impossible
-    actions are huge and negative. Learning uses a Gaussian's actions as they were drawn; loops cut them to [-1, 1] and
-    map them to the bounds of the environment.
+    actions are huge and negative. Learning uses the actions drawn from a Gaussian; loops clip them to [-1, 1] and map
+    them to the bounds of the environment.
 
     Args:
         model: Policy and value networks.
@@ -101,7 +101,7 @@ class IMPALA(CountingUpdates):
     optimizer: Optimizer
 
     _side_by_side: Callable[..., Any]
-    """Backend hook: two tensors `[batch, act_dim]` as one, `[batch, 2 * act_dim]`."""
+    """Backend hook: concatenate two tensors `[batch, act_dim]` to `[batch, 2 * act_dim]`."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class IMPALA(CountingUpdates):
         settings = merge("IMPALA", hyperparas, given, _DEFAULTS)
         if settings["sample_batch_steps"] is None:
             raise HyperparameterError(
-                "IMPALA needs sample_batch_steps, the number of steps of one environment that follow each other in a "
+                "IMPALA needs sample_batch_steps, the number of consecutive steps of one environment in a "
                 "batch: IMPALA(model, sample_batch_steps=50)"
             )
         self.sample_batch_steps = check_int("sample_batch_steps", settings["sample_batch_steps"])
@@ -172,7 +172,7 @@ class IMPALA(CountingUpdates):
     def sample(self, obs: Any) -> Any:
         """Draw actions: (action int64 `[batch]`, logits `[batch, act_dim]`, the `behaviour_logits` of `learn`).
 
-        With `continuous_action` these are float `[batch, act_dim]`, and mean and log std side by side.
+        With `continuous_action` these are float `[batch, act_dim]`, and concatenated mean and log std.
         """
         with self._no_gradients():
             policy, _ = self._policy_and_value(obs)
@@ -181,7 +181,7 @@ class IMPALA(CountingUpdates):
     def logits(self, obs: Any) -> Any:
         """Return the policy's logits `[batch, act_dim]`, without a pass through the value network if possible.
 
-        With `continuous_action`, mean and log std side by side, `[batch, 2 * act_dim]`.
+        With `continuous_action`, they are concatenated mean and log std, `[batch, 2 * act_dim]`.
         """
         with self._no_gradients():
             if not self._policy_alone:
@@ -197,7 +197,7 @@ class IMPALA(CountingUpdates):
         logits: of_actor_critic(
             lambda policy, _: policy.numbers, "policy", in_one_pass=lambda algorithm: not algorithm._policy_alone
         ),
-        predict: of_actor_critic(lambda policy, _: policy.mode()),  # with the values, whose layers take shapes, too
+        predict: of_actor_critic(lambda policy, _: policy.mode()),  # with the values, whose layers also need shapes
         CountingUpdates.sample_actions: of_actor_critic(lambda policy, _: (policy.sample(), policy.numbers)),
         value: VALUE,
     }
@@ -215,7 +215,7 @@ class IMPALA(CountingUpdates):
         keywords=("last_obs", "final_rows", "final_obs"),
     )
     def learn(self, batch: Fragment, learning_rate: float | None = None, entropy_coeff: float | None = None) -> Any:
-        """Take one step on n fragments of T = `sample_batch_steps` steps, fragment after fragment.
+        """Take one step on n concatenated fragments of T = `sample_batch_steps` steps.
 
         `learn(batch)`, or its columns one by one, as PARL 1.x and 2.x do.
 
@@ -243,7 +243,7 @@ class IMPALA(CountingUpdates):
         raise NotImplementedError
 
     def check_batch(self, batch: Fragment) -> Fragment:
-        """Return a batch of arrays whose lengths fit each other and `sample_batch_steps`.
+        """Return a batch of arrays with lengths that fit each other and `sample_batch_steps`.
 
         Raises:
             ValueError: The lengths do not fit, or a dtype or an action is wrong.
@@ -280,7 +280,7 @@ class IMPALA(CountingUpdates):
         if rows % steps:
             raise ValueError(f"IMPALA.learn needs fragments of sample_batch_steps={steps} steps each, got {rows} rows")
         if steps == 1 and batch.last_obs is None:
-            raise ValueError("fragments of one step need last_obs: a fragment's last step alone is not learned")
+            raise ValueError("fragments of one step need last_obs, because the last step of a fragment is not learned")
         if batch.last_obs is not None and rows_of(batch.last_obs) * steps != rows:
             raise ValueError(f"last_obs must have one row per fragment, {rows // steps}, got {rows_of(batch.last_obs)}")
         if (batch.final_rows is None) != (batch.final_obs is None):
@@ -293,7 +293,7 @@ class IMPALA(CountingUpdates):
         action = self.actions.column("actions", values)
         if 2 * action.shape[1] != columns:
             raise ValueError(
-                f"behaviour_logits must hold mean and log std side by side, {2 * action.shape[1]} columns for actions "
+                f"behaviour_logits must hold concatenated mean and log std, {2 * action.shape[1]} columns for actions "
                 f"of {action.shape[1]} numbers, got {columns}: pass the result of sample() or logits()"
             )
         return action
@@ -309,7 +309,7 @@ class IMPALA(CountingUpdates):
         return self._distribution(output, self.actions, None if self.actions.continuous else mask_of(obs))
 
     def _numbers_of(self, policy: Any) -> Any:
-        """Return the numbers of a distribution as they are sent: logits, or mean and log std side by side."""
+        """Return the parameters of a distribution to send: logits, or concatenated mean and log std."""
         return self._side_by_side(policy.mean, policy.logstd) if self.actions.continuous else policy.logits
 
 

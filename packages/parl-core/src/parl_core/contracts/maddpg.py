@@ -17,7 +17,7 @@ from parl_core.model import Model
 
 __all__ = ["MADDPG", "OneAgentMADDPG"]
 
-_CLIP = 0.5  # of the gradients, as in the authors' code
+_CLIP = 0.5  # limit of the gradients' norm, as in the authors' code
 
 
 class MADDPG(ContinuousActorCritic):
@@ -75,7 +75,7 @@ class MADDPG(ContinuousActorCritic):
     METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "get_actor_params", "get_critic_params")
     TEAM: ClassVar[str | None] = "actor-critic"
     ONE_AGENT_FORM: "ClassVar[type[Any] | None]" = None
-    """The class of PARL 2.x's form, on the class itself that makes one where it is asked for; subclasses do not."""
+    """The class of PARL 2.x's form, which the constructor of this class (but not of subclasses) may return."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         form = vars(cls).get("ONE_AGENT_FORM")
@@ -213,10 +213,10 @@ class MADDPG(ContinuousActorCritic):
 
     def _fitted(self, batch: Transitions) -> Transitions:
         self._require_joint(batch)
-        return super()._fitted(batch) if self.continuous else batch  # choices are no outputs of the policy
+        return super()._fitted(batch) if self.continuous else batch  # choices are not outputs of the policy
 
     def _require_joint(self, batch: Transitions) -> None:
-        """Refuse observations that lack a part of joint ones; of choices it needs the mask, too."""
+        """Reject observations that lack a part of joint observations, or the mask if actions are choices."""
         parts = ("obs", "alive", "rewards", "terminated", *(() if self.continuous else ("action_mask",)))
         for name, obs in (("obs", batch.obs), ("next_obs", batch.next_obs)):
             if not isinstance(obs, Mapping) or not set(parts) <= set(obs):
@@ -226,7 +226,7 @@ class MADDPG(ContinuousActorCritic):
                 )
 
     def _values(self, model: Any, obs: Any, action: Any) -> Any:
-        """Return all agents' values `[batch, agents]` of a joint action, or of one for each critic."""
+        """Return all agents' values `[batch, agents]` of one joint action, or of a joint action for each critic."""
         if _defines_values(type(model)):
             return model.values(obs, action)
         agents = int(action.shape[-2])
@@ -248,7 +248,7 @@ class MADDPG(ContinuousActorCritic):
 
 
 def _defines_values(model: type) -> bool:
-    """Return whether the class that defines `value` defines `values` as well: a subclass may have changed one alone."""
+    """Return whether the class that defines `value` also defines `values`, because a subclass may override only one."""
     defines = next(vars(kind) for kind in model.__mro__ if "value" in vars(kind))
     return "values" in defines
 
@@ -269,7 +269,7 @@ class OneAgentMADDPG(CountingUpdates):
     Args:
         model: Actor and critic of this agent; a target model is copied from it.
         agent_index: The agent's number in the lists, counted from 0.
-        act_space: Action spaces of all agents; actions are continuous where the first is a Box.
+        act_space: Action spaces of all agents; actions are continuous if the first space is a Box.
         gamma: Discount of one step, in [0, 1]; default 0.95; only the program uses it.
         tau: The share of the way that the target moves to the model in each step, in (0, 1]; default 0.01.
         actor_lr: Learning rate of the actor's Adam, above 0, or a schedule; default 1e-2.
@@ -326,7 +326,7 @@ class OneAgentMADDPG(CountingUpdates):
 
         Args:
             obs: The observations of this agent, `[batch, ...]`.
-            use_target_model: Whether the target's policy acts.
+            use_target_model: True to act with the target's policy.
         """
         return self._action((self.target_model if use_target_model else self.model).policy(obs), drawn=True)
 

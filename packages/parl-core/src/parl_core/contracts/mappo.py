@@ -1,4 +1,4 @@
-"""The contracts of MAPPO and IPPO: PPO for several agents, whose critic gets the global state or the agent's inputs.
+"""The contracts of MAPPO and IPPO: PPO for several agents, with critics of the global state or of the agents' inputs.
 
 joint observations ──> policy: logits of each agent ──> actions `[batch, agents]`
                   └──> value:  one number per agent, in units of PopArt ──> denormalised ──> GAE of each agent
@@ -24,7 +24,7 @@ __all__ = ["IPPO", "MAPPO", "PopArt"]
 
 
 class PopArt:
-    """Running mean and deviation of a critic's targets, in whose units it learns.
+    """Running mean and deviation of a critic's targets, which normalise the units in which it learns.
 
     PopArt (van Hasselt et al. 2016, arXiv:1602.07714, section 2): targets are shifted and scaled to mean 0 and
     deviation 1, and when these change, the critic's last layer is adjusted so that its values stay the same. Averages
@@ -37,11 +37,11 @@ class PopArt:
 
     def __init__(self, beta: float = 0.99, eps: float = 1e-2) -> None:
         self._beta, self._eps = check_fraction("beta", beta), check_positive("eps", eps)
-        self._sums = np.zeros(3)  # of the weights of all updates, of targets, of their squares
+        self._sums = np.zeros(3)  # decayed sums: of weights, of targets, of their squares
 
     @property
     def knows_units(self) -> bool:
-        """Return whether there has been an update."""
+        """Return whether there was an update."""
         return bool(self._sums[0])
 
     @property
@@ -168,7 +168,7 @@ class MAPPO(PPO):
             optimizer=optimizer,
             device=device,
         )
-        # What the model says is of the joint action; a row of the policy is one agent's.
+        # The model's kind is that of joint actions; a row of the policy belongs to one agent.
         self._used = self.actions.used_array() if self.continuous_action else None
         self.actions = ActionKind(continuous=self.continuous_action)
         self.popart = PopArt()
@@ -194,8 +194,8 @@ class MAPPO(PPO):
             deterministic: An argument of PARL 2.x; refused.
 
         Returns:
-            (value, action as in `predict`, log-probability, entropy), `[batch, agents]` but for actions; values in the
-            units of rewards.
+            (value, action as in `predict`, log-probability, entropy), `[batch, agents]` except for actions; values in
+            the units of rewards.
 
         Raises:
             TypeError: `deterministic` is given, or the observations are not joint ones.
@@ -270,7 +270,7 @@ class MAPPO(PPO):
             if not knows_units:
                 self._check_head()
             scale, shift = self.popart.update(return_[active] if active.any() else return_)
-            if knows_units:  # else values are those of first weights, which are as good in the new units as they were
+            if knows_units:  # without earlier updates, the initial values are as good in the new units
                 self._rescale(scale, shift)
                 value = self.popart.normalised(value)
             return_ = self.popart.normalised(return_)
@@ -282,7 +282,7 @@ class MAPPO(PPO):
         return super().learn_rollout(batch, rng=rng, **settings)
 
     def check_batch(self, batch: Rollout) -> Rollout:
-        """Return a batch of arrays with actions and masks that fit the policy, and `active` where it was left out.
+        """Return a batch of arrays with actions and masks that fit the policy, and with `active` if it was left out.
 
         Raises:
             ValueError: Actions or masks do not fit.
@@ -301,7 +301,7 @@ class MAPPO(PPO):
 
     def check_policy(self, obs: Any) -> None:
         """Refuse a policy for continuous actions that does not return valid Gaussians, as `PPO` does."""
-        whole = self._one_pass or self.remembers  # the critics use the memory, too
+        whole = self._one_pass or self.remembers  # the critics use the memory as well
         super().check_policy(self._seen_by_critics(obs) if whole else self._seen_by_actors(obs))
 
     def _fitted(self, batch: Rollout) -> TeamRollout:
@@ -323,7 +323,7 @@ class MAPPO(PPO):
             rows: Any = tuple(_rows(part) if len(part.shape) == 3 else part for part in output)
         else:
             rows = _rows(output)
-        if self._used is not None:  # some actions have fewer numbers
+        if self._used is not None:  # some agents have actions with fewer numbers
             rows = (*rows, _rows(output[0].detach() * 0.0 + self._tensor(self._used)))
         return self._distribution(rows, self.actions, None if mask is None or self.continuous_action else _rows(mask))
 
@@ -353,7 +353,7 @@ class MAPPO(PPO):
             )
 
     def _rescale(self, scale: float, shift: float) -> None:
-        """Change the critic's last layers, so that they give the same values in new units."""
+        """Rescale the critic's last layers, so that values in rewards' units stay the same."""
         weights = self.model.get_weights()
         for name, array in weights.items():
             if name.startswith("value_head."):

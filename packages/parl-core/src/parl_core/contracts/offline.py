@@ -83,7 +83,7 @@ class CQL(SAC):
     """Backend hook: the multiplier's loss of the gap."""
 
     _factor: Callable[..., Any]
-    """Backend hook: the multiplier as it is now."""
+    """Backend hook: the present multiplier."""
 
     def __init__(
         self,
@@ -161,8 +161,8 @@ class IQL(CountingUpdates):
         critics'     = (1 - alpha) * critics' + alpha * critics
 
     The steps are taken in this order, each with the networks updated by the previous one, as in the authors' code,
-    which also has the limit of 100 and the cosine decay of the actor's learning rate. Only actions of the data are ever
-    valued.
+    which also has the limit of 100 and the cosine decay of the actor's learning rate. Only actions of the data are
+    evaluated.
 
     The model has `policy(obs)`, the pair (mean, log std) of a Gaussian over actions in [-1, 1], each `[batch, act_dim]`
     (or a log std that broadcasts to it), or a distribution of the framework with `mean`, `sample` and `log_prob`;
@@ -345,7 +345,7 @@ def _cosine(progress: float) -> float:
 
 
 class AWAC(ContinuousActorCritic):
-    """Advantage-weighted actor-critic, from logged data and after it online (Nair et al. 2020, arXiv:2006.09359).
+    """Advantage-weighted actor-critic, for logged data and online fine-tuning (Nair et al. 2020, arXiv:2006.09359).
 
         target      = reward + discount * (1 - terminal) * min(Q1', Q2')(next_obs, next action of pi)
         critic loss = mean(weights * (Q1(obs, action) - target)**2) + the same of Q2                       (equation 2)
@@ -353,8 +353,8 @@ class AWAC(ContinuousActorCritic):
         actor loss  = -mean(min(exp(A / lam), 100) * log pi(action | obs))                                (equation 13)
         model'      = (1 - tau) * model' + tau * model
 
-    Deviations: weights are limited at 100, as those of IQL, and not normalised; the authors' code takes a softmax over
-    the batch. The state's value is estimated by one action of the policy.
+    Deviations: weights are limited to 100, as in IQL, and not normalised; the authors' code takes a softmax over the
+        batch. The state's value is estimated by one action of the policy.
 
     The model has `policy(obs)`, the pair (mean, log std) of a Gaussian over actions in [-1, 1], each `[batch,
     act_dim]`; `value(obs, action)`, the pair (Q1, Q2), each `[batch]` or `[batch, 1]`; `get_actor_params()`; and where

@@ -179,7 +179,7 @@ class PolicyGradient(OnPolicy):
         if mask is not None:
             if mask.shape != output.shape:
                 raise ValueError(f"action_mask must have shape {output.shape}, got {mask.shape}")
-            # Among actions that the policy never takes, those that are possible are equally good.
+            # If all possible actions have probability 0, they are equally likely.
             output = np.where(mask, np.maximum(output, np.finfo(output.dtype).tiny), 0.0)
         if sizes is None:
             return _chosen(output, rng)
@@ -191,7 +191,7 @@ class PolicyGradient(OnPolicy):
 
 
 def _no_probabilities(output: NDArray[Any], sums: NDArray[Any]) -> Exception:
-    """Return the error for an output of a model that is not probabilities."""
+    """Return the error for an output of a model that is not a distribution."""
     if not np.isfinite(output).all():
         return DivergedError(
             "the policy's probabilities are NaN or infinite; go back to the last checkpoint, lower the learning rate, "
@@ -204,9 +204,9 @@ def _no_probabilities(output: NDArray[Any], sums: NDArray[Any]) -> Exception:
 
 
 def _chosen(weights: NDArray[Any], rng: np.random.Generator | None) -> NDArray[np.int64]:
-    """Return the heaviest column of each row, or with `rng` one drawn in proportion to the weights."""
+    """Return the column with the largest weight in each row, or with `rng` one drawn in proportion to the weights."""
     if rng is None:
         return np.asarray(weights.argmax(axis=1), np.int64)
     cumulated = np.cumsum(weights, axis=1, dtype=np.float64)
-    drawn = rng.random((len(weights), 1)) * cumulated[:, -1:]  # scaled: float32 rows do not sum to 1 exactly
+    drawn = rng.random((len(weights), 1)) * cumulated[:, -1:]  # scaled, because float32 rows do not sum to 1 exactly
     return np.asarray((cumulated <= drawn).sum(axis=1), np.int64)

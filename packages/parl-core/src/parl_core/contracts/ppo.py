@@ -41,7 +41,7 @@ _SEPARATE_FORM = ("hyperparas", "act_dim", "policy_lr", "value_lr", "epsilon")
 
 
 def _asks_for_separate_form(positional: int, given: Mapping[str, Any]) -> bool:
-    """Return True where the arguments of `PPO` are those of PARL 1.x.
+    """Return True if the arguments of `PPO` are those of PARL 1.x.
 
     Args:
         positional: Number of positional arguments after the model.
@@ -61,7 +61,7 @@ def _asks_for_separate_form(positional: int, given: Mapping[str, Any]) -> bool:
 
 
 class _SeparateMethods:
-    """Methods of PARL 1.x's form on an algorithm of PARL 2.x's; each raises an error that says how to get that form."""
+    """Methods of PARL 1.x's form on an algorithm of PARL 2.x's form, which raise an explanatory error."""
 
     def policy_learn(
         self,
@@ -156,7 +156,7 @@ class PPO(_SeparateMethods, OnPolicy):
     NAMED: ClassVar[frozenset[str]] = frozenset(FIGURES)
 
     SEPARATE_FORM: "ClassVar[type[PPO] | None]" = None
-    """The class of PARL 1.x's form, on the class itself that makes one where it is asked for; subclasses do not."""
+    """The class of PARL 1.x's form, which the constructor of this class (but not of subclasses) may return."""
 
     optimizer: Optimizer
 
@@ -242,7 +242,7 @@ class PPO(_SeparateMethods, OnPolicy):
         """Draw actions.
 
         Args:
-            obs: `[batch, ...]`, or a dictionary of such.
+            obs: `[batch, ...]`, or a dictionary of arrays.
             action_mask: bool `[batch, act_dim]`, True where an action is possible.
 
         Returns:
@@ -308,7 +308,7 @@ class PPO(_SeparateMethods, OnPolicy):
         Add your own loss in a subclass: `loss, figures = super().loss(batch, clip, entropy_coef)`.
 
         Args:
-            batch: Tensors, with advantages as they are to be used.
+            batch: Tensors, with final advantages.
             clip: Clip range; default the constructor's.
             entropy_coef: The weight of the entropy bonus; default: the constructor's.
 
@@ -361,8 +361,8 @@ class PPO(_SeparateMethods, OnPolicy):
             lr: Learning rate of this call; default the constructor's.
             clip: Clip range of this call; default the constructor's.
             entropy_coef: The weight of the entropy bonus in this call; default: the constructor's.
-            target_kl: The KL divergence that ends the passes: they stop after an epoch whose mean approx_kl is above
-                1.5 times this (as in OpenAI's Spinning Up); default: never.
+            target_kl: Limit of the KL divergence: learning stops after an epoch whose mean approx_kl exceeds 1.5 times
+                this number (as in OpenAI's Spinning Up); default: no limit.
 
         Returns:
             Means over all steps taken of value_loss, policy_loss, entropy, approx_kl, clip_fraction; and `steps`.

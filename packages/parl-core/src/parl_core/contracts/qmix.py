@@ -1,4 +1,4 @@
-"""The contract of QMIX and VDN: agents that act on their own, and learn from the value of the team's actions."""
+"""The contract of QMIX and VDN: decentralised agents that learn from the value of joint actions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ __all__ = ["QMIX", "VDN", "Team", "TeamEpisodes"]
 
 @dataclass(frozen=True)
 class TeamEpisodes(Batch):
-    """Episodes of a team side by side, padded to T steps, as PARL 2.x's QMIX learns from them.
+    """A batch of episodes of a team, padded to T steps, as in PARL 2.x's QMIX.
 
     Attributes:
         global_state: `[n, T, state_dim]`.
         action: int64 `[n, T, agents]`.
-        reward: of the team, `[n, T]` or `[n, T, 1]`.
-        terminated: 1 where a step ended its episode for good, likewise.
+        reward: rewards of the team, `[n, T]` or `[n, T, 1]`.
+        terminated: 1 where a step terminated its episode, likewise.
         obs: `[n, T, agents, obs_dim]`.
         action_mask: 1 where an action is possible, `[n, T, agents, act_dim]`.
-        filled: 1 where a row is padding and 0 where it is a step, as in PARL 2.x.
+        filled: 1 for padding and 0 for steps, as in PARL 2.x.
     """
 
     global_state: Any
@@ -75,9 +75,9 @@ class TeamEpisodes(Batch):
 
 
 class Team(Model):
-    """The agents' network and the mixing network as one model, which is updated, copied and saved as one.
+    """The agents' network and the mixing network as one model, which is updated, copied and saved as a unit.
 
-    An agents' network of PARL 2.x, `forward(obs, hidden)` with `init_hidden()`, becomes one with a memory.
+    An agents' network of PARL 2.x, `forward(obs, hidden)` with `init_hidden()`, becomes a model with a memory.
     """
 
     def __init__(self, agents: Any, mixer: Any) -> None:
@@ -128,7 +128,7 @@ class Team(Model):
         """Return the team's values `[batch]`.
 
         Args:
-            values: of the agents, `[batch, agents]`.
+            values: values of the agents, `[batch, agents]`.
             state: `[batch, state_dim]`.
         """
         rows = values.shape[0]
@@ -140,7 +140,7 @@ class Team(Model):
         raise NotImplementedError
 
     def _side_by_side(self, steps: Any) -> Any:
-        """Backend hook: tensors `[rows, ...]` of T steps as one `[rows * T, ...]`."""
+        """Backend hook: concatenate tensors `[rows, ...]` of T steps to `[rows * T, ...]`."""
         raise NotImplementedError
 
 
@@ -164,8 +164,8 @@ class QMIX(DQN):
 
     Unlike there, targets do not come from an unrestricted central critic. In games of one step they are the rewards,
     and the loss is the paper's; in longer ones with deterministic rewards and transitions, the greatest team value
-    tends to that of the best joint action as the weight goes to 0. Elsewhere team values tend to the luckiest outcome,
-    and so do the targets that bootstrap from them, which the paper's critic prevents.
+    tends to that of the best joint action as the weight goes to 0. In stochastic games, team values tend to the
+    luckiest outcome, and so do the targets that bootstrap from them, which the paper's critic prevents.
 
     Deviations from the paper: double Q-learning (as in Samvelyan et al. 2019, section 2.3), Adam instead of RMSProp,
     and agents that have left count as 0. Unlike in PARL 2.x, the step that ends an episode is learned from.
@@ -184,7 +184,7 @@ class QMIX(DQN):
         clip_grad_norm: limit of the gradients' global norm, above 0; default: no limit (PyMARL: 10).
         sync_every: updates between two copies of the target; default 200 (paper: 200 episodes). None: only
             `sync_target()` moves it, as in PARL 2.x.
-        tau: how far each of these moves goes, in (0, 1]; default 1, a copy.
+        tau: step size of each of these moves, in (0, 1]; default 1, a copy.
         overestimate_weight: weight of rows whose team value is above the target, in (0, 1]; default 1, QMIX itself
             (Weighted QMIX: 0.5 in SMAC, 0.1 where agents that act alone are punished).
         eps: epsilon of Adam; default 1e-8.
@@ -231,7 +231,7 @@ class QMIX(DQN):
         self.overestimate_weight = check_fraction("overestimate_weight", overestimate_weight)
         if self.overestimate_weight == 0.0:
             raise HyperparameterError(
-                "overestimate_weight must be above 0, else team values only ever grow; a usual value is 0.1"
+                "overestimate_weight must be above 0, otherwise team values only grow; a usual value is 0.1"
             )
         super().__init__(
             self._team(agent_model, qmixer_model),
@@ -289,7 +289,7 @@ class QMIX(DQN):
         return self.target_model.mixer
 
     def _init_hidden_states(self, batch_size: int) -> None:
-        """Set `hidden_states` to those before an episode, `[batch_size, agents, size]`, as agents of PARL 2.x ask."""
+        """Set `hidden_states` to those before an episode, `[batch_size, agents, size]`, for agents of PARL 2.x."""
         self.hidden_states = self._tensor(self.model.initial_state(batch_size)["hidden"])
 
     def predict_local_q(self, obs: Any, hidden: Any) -> Any:
@@ -333,7 +333,7 @@ class QMIX(DQN):
 
         Args:
             batch: `Sequences` of joint observations; the state before them may be empty for zeros.
-            learning_rate: for this step; default the constructor's.
+            learning_rate: learning rate for this step; default the constructor's.
 
         Returns:
             (loss, mean of target - team value), detached scalars.
@@ -363,7 +363,7 @@ class QMIX(DQN):
 
     def _fitted(self, batch: Any) -> Any:
         if isinstance(batch, TeamEpisodes):
-            return batch  # `learn` makes sequences of it
+            return batch  # `learn` converts it to sequences
         if not isinstance(batch, Sequences):
             raise ValueError(f"{type(self).__name__} learns from Sequences or episodes, got {type(batch).__name__}")
         obs = batch.obs
@@ -391,8 +391,8 @@ class QMIX(DQN):
 
         Args:
             output: action values `[batch, agents, act_dim]`.
-            rng: the generator to explore with; each agent explores by itself.
-            epsilon: in [0, 1]; of this call.
+            rng: the generator to explore with; each agent explores independently.
+            epsilon: probability of random actions in this call, in [0, 1].
             action_mask: bool `[batch, agents, act_dim]`, True where an action is possible.
             options: none.
 
@@ -436,10 +436,10 @@ class VDN(QMIX):
         lr: learning rate.
         clip_grad_norm: limit of the gradients' global norm.
         sync_every: updates between two copies of the target.
-        tau: how far each of these moves goes.
+        tau: step size of each of these moves.
         overestimate_weight: weight of rows whose team value is above the target.
         eps: epsilon of Adam.
-        optimizer: replaces Adam.
+        optimizer: the optimizer in place of Adam.
         device: see `parl.Algorithm`.
     """
 

@@ -64,7 +64,7 @@ class RND(CountingUpdates):
             return self._novelty(obs)
 
     def value(self, obs: Any) -> Any:
-        """Return the returns of novelty `[batch]` that the model expects."""
+        """Return the predicted returns of novelty `[batch]`."""
         with self._no_gradients():
             return self.model.value(obs).reshape([-1])
 

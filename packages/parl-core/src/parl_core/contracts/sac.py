@@ -1,4 +1,4 @@
-"""The contracts of SAC and of the algorithms that change a part of it.
+"""The contracts of SAC and its variants.
 
     SAC      the smaller value of two critics; the policy's own noise explores
     OAC      explores where an upper bound of the critics rises
@@ -76,8 +76,9 @@ class SAC(ContinuousActorCritic):
     PAIRS: ClassVar[Mapping[str, str]] = {"policy": "the pair (mean, log std)", "value": "the pair (Q1, Q2)"}
     NAMED: ClassVar[frozenset[str]] = frozenset({"td_error", "log_prob"})
     BY_MODE: ClassVar[str] = ""
-    """Layers that a model should have, and how to make one that has them, in words; models none of whose layers depends
-    on training mode cause a warning. Empty: none are needed."""
+    """Description of layers that a model should have, and of how to make such a model; empty if none are needed.
+
+    A model without layers that depend on training mode causes a warning."""
 
     temperature: Any
     temperature_optimizer: Optimizer
@@ -126,7 +127,7 @@ class SAC(ContinuousActorCritic):
         raise NotImplementedError
 
     def sample_actions(self, obs: Any) -> Any:
-        """Return actions to explore with: those of `sample`."""
+        """Return the actions of `sample`, for exploration."""
         return self.sample(obs)[0]
 
     def predict(self, obs: Any) -> Any:
@@ -161,11 +162,11 @@ class SAC(ContinuousActorCritic):
     # Backend hooks
 
     def _of_dtype(self, number: Any, like: Any) -> Any:  # noqa: ARG002
-        """Return a number or a float64 scalar, as the framework multiplies it with tensors of the dtype of `like`."""
+        """Return a number or a float64 scalar in a form that can be multiplied with tensors of the dtype of `like`."""
         return number
 
     def _new_temperature(self) -> Model:
-        """Return a model that holds the logarithm of the temperature, 0 at first, and has `alpha()`."""
+        """Return a model of the logarithm of the temperature, initially 0, with a method `alpha()`."""
         raise NotImplementedError
 
 
@@ -217,7 +218,7 @@ class OAC(SAC):
         raise NotImplementedError
 
     def sample_actions(self, obs: Any) -> Any:
-        """Return actions to explore with: those of `get_optimistic_exploration_action`."""
+        """Return the actions of `get_optimistic_exploration_action`, for exploration."""
         return self.get_optimistic_exploration_action(obs)
 
 
@@ -279,7 +280,7 @@ class TQC(SAC):
         found = self._shape_returned("quantiles", "[batch, critics, quantiles]", obs, action)
         if found is not None and self.drop >= found[1]:
             raise HyperparameterError(
-                f"drop must be below the {found[1]} quantiles of each critic, else none is left, got {self.drop}"
+                f"drop must be below the {found[1]} quantiles of each critic, so that some are left, got {self.drop}"
             )
 
     def _run_model(self, obs: Any, action: Any) -> None:
@@ -402,7 +403,7 @@ class CrossQ(SAC):
         policy_freq: Critic steps for one of actor and temperature, at least 1; default 3 (paper, table 2).
         alpha_lr, target_entropy, optimizer: As in `SAC`.
         device: See `parl.Algorithm`.
-        compile: An option that is refused, because actor and critics switch modes within a loss.
+        compile: Must be False, because actor and critics switch modes within a loss.
 
     Raises:
         HyperparameterError: A setting is out of range or has no effect with a fixed temperature, or `compile` is true.

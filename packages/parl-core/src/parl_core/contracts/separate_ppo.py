@@ -217,7 +217,7 @@ class SeparatePPO(PPO):
         return super().choose(output, rng=rng, **options)[0]
 
     def _require_width(self, width: int) -> None:
-        """Refuse means of another number of dimensions than `act_dim`."""
+        """Reject means whose number of dimensions is not `act_dim`."""
         if self.act_dim not in (None, width):
             raise ModelContractError(
                 f"PPO was made with act_dim={self.act_dim}, {type(self.model).__name__}.policy returns means of "
@@ -225,7 +225,7 @@ class SeparatePPO(PPO):
             )
 
     def _checked(self, name: str, value: Any, check: Callable[[str, object], float] = check_non_negative) -> Any:
-        """Return a setting of one call, if it is a number that `check` lets pass; None and a program's tensors pass."""
+        """Return a setting of one call if it is a number that `check` accepts, None, or a tensor of a program."""
         return check(name, value) if isinstance(value, (int, float, str, np.generic)) else value
 
     def _part(self, attribute: str) -> str | None:

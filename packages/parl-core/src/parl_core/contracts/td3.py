@@ -233,7 +233,7 @@ class ReBRAC(TD3):
             self._followed = dataset, np.flatnonzero(known)
         rows = self._followed[1][rng.integers(len(self._followed[1]), size=n)]
         columns = {name: column[rows] for name, column in dataset.whole().items()}
-        following = np.minimum(rows + 1, len(dataset) - 1)  # behind a terminal step any action does
+        following = np.minimum(rows + 1, len(dataset) - 1)  # after a terminal step, any action will do
         return {**columns, "extra": {"next_action": dataset.action[following]}}
 
     def whole_log(self, dataset: OfflineDataset) -> dict[str, Any]:

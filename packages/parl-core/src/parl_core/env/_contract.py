@@ -1,8 +1,8 @@
-"""The contract of environments: options that they take, and what they return, checked and converted.
+"""The contract of environments: checks and conversions of options and results.
 
-Rewards become one number, flags bools, and observations what their space has. Numbers are taken as they come where
-nothing is lost (float64 for float32, whole numbers for uint8 where they fit); everything else is refused with the value
-that was found, because numpy would repeat, wrap or cut it silently.
+Rewards become numbers, flags become bools, and observations get the shape and dtype of their space. Conversions without
+loss are accepted (float64 to float32, whole numbers that fit uint8); other values raise an error that shows them,
+because numpy would silently broadcast, wrap or truncate them.
 """
 
 import contextlib
@@ -38,12 +38,12 @@ __all__ = [
 
 CHOICES = (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)
 CHECKED_SPACES = (gymnasium.spaces.Dict, gymnasium.spaces.Box, *CHOICES)
-"""Spaces whose observations numpy would take though they have other keys, are other choices, or would wrap."""
+"""Spaces for whose observations numpy would silently accept wrong keys, wrong choices, or numbers that wrap."""
 
 
 @contextlib.contextmanager
 def explaining_options(name: str, given: Mapping[str, Any], made_by: Callable[[], Any]) -> Iterator[None]:
-    """Provide a context in which an environment is made, and refuses options with the names of those that it has.
+    """Provide a context for making an environment, in which errors about options list the valid ones.
 
     Args:
         name: The name of the environment.
@@ -59,7 +59,7 @@ def explaining_options(name: str, given: Mapping[str, Any], made_by: Callable[[]
         if not given:
             raise
         known: list[str] = []
-        with contextlib.suppress(Exception):  # any: the options of what cannot be inspected stay unknown
+        with contextlib.suppress(Exception):  # any exception: some callables cannot be inspected
             found = made_by()
             if isinstance(found, str):
                 module, _, attribute = found.partition(":")
@@ -84,7 +84,7 @@ def as_beginning(env: Any, answer: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def wrong_answer(env: Any, method: str, answer: Any, wanted: str) -> EnvironmentContractError:
-    """Return the error for what a method returned instead of what is wanted."""
+    """Return the error for a wrong result of a method."""
     found = f"an array of shape {list(answer.shape)}" if isinstance(answer, np.ndarray) else f"{answer!r:.99}"
     found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else found
     return EnvironmentContractError(
@@ -93,10 +93,10 @@ def wrong_answer(env: Any, method: str, answer: Any, wanted: str) -> Environment
 
 
 def require_info(env: Any, method: str, info: Any) -> None:
-    """Refuse an info that is no dictionary.
+    """Reject an info that is not a dictionary.
 
     Raises:
-        EnvironmentContractError: It names the method.
+        EnvironmentContractError: It is not a dictionary; the message names the method.
     """
     if not isinstance(info, Mapping):
         raise EnvironmentContractError(
@@ -135,10 +135,10 @@ def as_flag(env: Any, name: str, flag: Any) -> bool:
 
 
 def as_observation(env: Any, space: Any, observation: Any) -> NDArray[Any]:
-    """Return the observation of a space of arrays, in its shape and dtype; the same array where it has both.
+    """Return an observation of a space of arrays in its shape and dtype; the same array if it already has both.
 
     Raises:
-        EnvironmentContractError: It has another shape, or other numbers than the dtype holds.
+        EnvironmentContractError: It has another shape, or numbers that do not fit the dtype.
     """
     if isinstance(observation, np.ndarray) and observation.shape == space.shape and observation.dtype == space.dtype:
         return observation
@@ -154,17 +154,17 @@ def as_observation(env: Any, space: Any, observation: Any) -> NDArray[Any]:
 
 
 def casting_to(space: Any) -> str:
-    """Return numpy's name of the conversions that keep all numbers: whole ones of the same kind may wrap."""
+    """Return numpy's name of the conversions that keep all numbers; integers of the same kind may wrap."""
     return "same_kind" if space.dtype.kind == "f" else "safe"
 
 
 def _holds(space: Any, found: NDArray[Any]) -> bool:
-    """Return whether the dtype of a space has all numbers of an array; floating-point ones may be rounded."""
+    """Return whether the dtype of a space can represent all numbers of an array; floats may be rounded."""
     if np.can_cast(found.dtype, space.dtype, casting_to(space)):  # type: ignore[arg-type]  # one of numpy's names
         return True
     if found.dtype.kind not in "iuf":
         return False
-    with np.errstate(invalid="ignore"):  # numbers that do not fit are what is looked for
+    with np.errstate(invalid="ignore"):  # the check looks for numbers that do not fit
         return np.array_equal(found.astype(space.dtype), found)
 
 
@@ -175,12 +175,12 @@ def choices_of(space: Any) -> tuple[Any, Any]:
 
 
 def require_parts(env: Any, space: Any, observation: Any, place: str = "") -> None:
-    """Refuse a dictionary with other keys than those of its space, and numbers that are none of a space of choices.
+    """Reject dictionaries with wrong keys, and numbers that are not in a space of choices.
 
-    What is of another kind is not looked at.
+    Values of other kinds are not checked.
 
     Raises:
-        EnvironmentContractError: It names the key.
+        EnvironmentContractError: An observation is wrong; the message names the key.
     """
     if isinstance(space, CHOICES):
         is_number = isinstance(observation, (int, np.integer, np.ndarray))
@@ -189,7 +189,7 @@ def require_parts(env: Any, space: Any, observation: Any, place: str = "") -> No
             if np.any((observation < start) | (observation >= stop)):
                 raise EnvironmentContractError(
                     f"{name_of(env)} gave the observation{place} {observation}, which is not in {space}: return one of "
-                    f"{start}..{stop - 1}, or mend the space"
+                    f"{start}..{stop - 1}, or correct the space"
                 )
         return
     if isinstance(space, gymnasium.spaces.Box):
@@ -205,7 +205,7 @@ def require_parts(env: Any, space: Any, observation: Any, place: str = "") -> No
         found = f"with the key {unknown[0]!r}" if unknown else f"without the key {missing[0]!r}"
         raise EnvironmentContractError(
             f"{name_of(env)} gave the observation{place} {found}, its observation_space has there the keys "
-            f"{list(parts)}: return exactly those, or mend the space"
+            f"{list(parts)}: return exactly those, or correct the space"
         )
     for key, part in parts.items():
         if isinstance(part, CHECKED_SPACES):
@@ -213,7 +213,7 @@ def require_parts(env: Any, space: Any, observation: Any, place: str = "") -> No
 
 
 def wrong_observation(env: Any, space: Any, observation: Any, place: str = "") -> EnvironmentContractError:
-    """Return the error for an observation, or the part of one at some place, that does not fit its space."""
+    """Return the error for an observation (or a part of it) that does not fit its space."""
     if isinstance(space, ArraySpaces):
         array = isinstance(observation, np.ndarray)
         found = f"of shape {list(observation.shape)} and dtype {observation.dtype}" if array else f"{observation!r:.99}"
@@ -224,15 +224,15 @@ def wrong_observation(env: Any, space: Any, observation: Any, place: str = "") -
         found, wanted = f"{observation!r:.299}", "like that"
     return EnvironmentContractError(
         f"{name_of(env)} gave the observation{place} {found}, its observation_space{place} is {space!r:.299}: return "
-        f"one {wanted}, or mend the space; parl.env.check_env finds the place"
+        f"one {wanted}, or correct the space; parl.env.check_env finds the place"
     )
 
 
 def require_equal_spaces(name: str, spaces: list[Any]) -> None:
-    """Refuse environments whose spaces have other shapes, dtypes or parts than those of the first one.
+    """Reject environments whose spaces differ in shapes, dtypes or parts from those of the first one.
 
     Raises:
-        EnvironmentContractError: It has both spaces; different bounds are fine.
+        EnvironmentContractError: They differ; the message has both spaces. Different bounds are allowed.
     """
     for index, space in enumerate(spaces):
         if _form(space) != _form(spaces[0]):

@@ -1,17 +1,16 @@
-"""Environments whose episode can be continued in another process, from its beginning and every action since.
+"""Environments whose episodes can be continued in another process, by replaying them from the beginning.
 
-    reset ──> seed, or the state of the generators before it          set_state:  reset as then, every action again,
+    reset ──> seed, or the state of the generators before it          set_state:  repeat the reset and every action,
     step  ──> action                                                              and compare the last observation
 
-That needs nothing of an environment but what Gymnasium asks for: an episode follows from `np_random` and the actions.
-Whatever outlives an episode beside `np_random` (running statistics, an emulator's own generator) is saved where the
-layer that has it is known, or offers it itself:
+This only relies on Gymnasium's rule that `np_random` and the actions determine an episode. Other state that outlives an
+episode (running statistics, an emulator's own generator) is saved if its layer is known, or provides it by two methods:
 
-    checkpoint_state() -> state      what outlives an episode; see `parl_core.checkpoint` for what it may hold
-    restore_checkpoint(state)        called on a new environment before its episode is played again
+    checkpoint_state() -> state      state that outlives an episode; see `parl_core.checkpoint` for allowed values
+    restore_checkpoint(state)        called on a new environment before its episode is replayed
 
-An outermost layer with the attribute `restores_episodes = True` is taken at its word: its state holds the episode as
-well, and no action is recorded (a simulator that can save itself, or one whose steps are slow).
+If the outermost layer has the attribute `restores_episodes = True`, its state includes the episode, and no action is
+recorded (for a simulator that can save itself, or one with slow steps).
 """
 
 import json
@@ -39,11 +38,11 @@ __all__ = [
     "statistics_of",
 ]
 
-FIRST_CAPACITY = 64  # actions; it doubles when it is full
+FIRST_CAPACITY = 64  # capacity in actions, which doubles when it is full
 
 
 class RecordedEnv(AnyWrapper):
-    """Passes everything on, and records the course of its episode.
+    """Wrapper that records the actions of its episode.
 
     A reset that only continues with the same game (a layer says so by `reset_continues`, as `EpisodicLifeEnv` does) is
     part of the record; any other one begins a new record.
@@ -91,10 +90,10 @@ class RecordedEnv(AnyWrapper):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> Any:
-        """Bring a new environment to the state of the saved one, and return its newest observation.
+        """Restore the state of the saved environment in a new one, and return its newest observation.
 
         Raises:
-            CheckpointError: With the same actions it did not come to the same observation.
+            CheckpointError: The same actions led to another observation.
         """
         if self._whole:
             layer: Any = self.env
@@ -104,7 +103,7 @@ class RecordedEnv(AnyWrapper):
             return self._obs
         options = None if state["options"] is None else json.loads(state["options"])
         _restore(self.env, state["carried"])
-        self._begin(state["seed"], options)  # the record begins here, even for a layer that was reset before
+        self._begin(state["seed"], options)  # the record begins here, even if a layer was reset before
         self._reset(state["seed"], options)
         resets = list(state["resets"])
         actions = self._loaded_actions(state["actions"])
@@ -117,7 +116,7 @@ class RecordedEnv(AnyWrapper):
         if not _same(named(self.env.observation_space, self._obs), state["obs"]):
             raise CheckpointError(
                 f"{self.env} took the same {len(actions)} actions from the same start as before and reached another "
-                f"observation: an episode of it does not follow from its np_random and the actions. Go on with new "
+                f"observation: its np_random and the actions do not determine an episode. Go on with new "
                 "episodes (fresh_episodes=True, parl resume --fresh-episodes); for runs that resume exactly train with "
                 'environments="reset", or give it checkpoint_state() and restore_checkpoint()'
             )
@@ -165,7 +164,7 @@ class RecordedEnv(AnyWrapper):
 
 
 def _carried(env: AnyEnv, seed: int | None) -> list[Any]:
-    """Return the state that a reset with this seed keeps from earlier episodes, by layer, the outermost first."""
+    """Return the state that a reset with this seed keeps from earlier episodes, by layer, outermost first."""
     return [_state_of(layer, seed) for layer in _layers(env)]
 
 
@@ -200,7 +199,7 @@ def _state_of(layer: Any, seed: int | None) -> dict[str, Any]:
                 state["np_random"] = generator_to_json(generator)
             except ValueError as error:
                 raise CheckpointError(f"the generator of {layer} cannot be saved: {error}") from error
-        if hasattr(layer, "ale") and hasattr(layer, "clone_state"):  # an emulator has a generator of its own
+        if hasattr(layer, "ale") and hasattr(layer, "clone_state"):  # an emulator has its own generator
             state["ale"] = layer.clone_state(include_rng=True).__getstate__()
     return state
 
@@ -219,11 +218,11 @@ def _restore_layer(layer: Any, state: Mapping[str, Any]) -> None:
 
 # The running statistics of Gymnasium's NormalizeObservation and NormalizeReward, and of VecNormalizeEnv.
 _RUNNING = ("obs_rms", "return_rms", "ob_rms", "ret_rms")
-_SUM = "discounted_reward"  # of NormalizeReward, which does not begin it anew with an episode
+_SUM = "discounted_reward"  # of NormalizeReward, which does not reset it with an episode
 
 
 def statistics_of(layer: Any) -> Any:
-    """Return the state of a wrapper that outlasts an episode, around an environment or a vector; None without any."""
+    """Return the state of a wrapper of an environment or a vector that outlasts an episode, or None."""
     if hasattr(layer, "checkpoint_state"):
         return layer.checkpoint_state()
     if hasattr(layer, "state_dict") and hasattr(layer, "load_state_dict"):
@@ -232,7 +231,7 @@ def statistics_of(layer: Any) -> Any:
 
 
 def put_statistics(layer: Any, saved: Any) -> None:
-    """Continue with the result of `statistics_of` of a wrapper of the same kind."""
+    """Restore the result of `statistics_of` of a wrapper of the same kind."""
     if hasattr(layer, "restore_checkpoint"):
         layer.restore_checkpoint(saved)
     elif hasattr(layer, "load_state_dict"):
@@ -248,7 +247,7 @@ def state_beyond_episode(env: AnyEnv) -> list[Any]:
 
 
 def set_state_beyond_episode(env: AnyEnv, states: list[Any]) -> None:
-    """Continue with the result of `state_beyond_episode` of an environment of the same kind, which is to be reset next.
+    """Restore the result of `state_beyond_episode` of an environment of the same kind, before its next reset.
 
     Raises:
         CheckpointError: It has other layers.
@@ -270,7 +269,7 @@ def statistics_inside(envs: Any) -> list[Any] | None:
 
 
 def put_statistics_inside(envs: Any, saved: list[Any]) -> None:
-    """Continue with the result of `statistics_inside` of a vector of the same kind.
+    """Restore the result of `statistics_inside` of a vector of the same kind.
 
     Raises:
         CheckpointError: The number of environments differs.
@@ -291,7 +290,8 @@ def _attributes_inside(envs: SyncVectorEnv | AsyncVectorEnv) -> list[dict[str, A
     """Return the attributes in which each environment may keep statistics, by name, if all have them."""
     rows: list[dict[str, Any]] = [{} for _ in range(envs.num_envs)]
     for name in (*_RUNNING, _SUM):
-        if all(envs.call("has_wrapper_attr", name)):  # asked first: a worker process ends with its first error
+        # checked first, because a worker process ends with its first error
+        if all(envs.call("has_wrapper_attr", name)):
             for row, value in zip(rows, envs.get_attr(name), strict=True):
                 row[name] = value
     return rows
@@ -313,7 +313,8 @@ def _continued(attributes: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[
     found = {name: attributes[name] for name in _RUNNING if name in saved}
     for name, statistics in found.items():
         for part, value in saved[name].items():
-            is_plain = type(getattr(statistics, part)) is float  # numpy's would raise the others' precision
+            # numpy's scalars would change the precision of the others
+            is_plain = type(getattr(statistics, part)) is float
             setattr(statistics, part, value.item() if is_plain else value[()])
     if _SUM in saved:
         found[_SUM] = saved[_SUM].copy()

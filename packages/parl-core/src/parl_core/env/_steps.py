@@ -1,4 +1,4 @@
-"""Steps of a group of environments: their messages, and the memory in which both ends see them on one host.
+"""Steps of a group of environments: messages, and shared memory on one host.
 
     rows of actions  ─>  EnvGroup  ─>  GroupStep: arrays, and an Ending for each episode that ended
 
@@ -9,8 +9,8 @@
     wait_for_answer <════════ pipe ══════════════════════ answer, one byte
 
 The memory is an anonymous file, and the pipes have no names either: the actor opens them by the other process's
-descriptors (`StepTicket`), so nothing can stay behind. Where it cannot, because it is on another host or in another
-container, or the system has no such files, steps travel as pickled messages.
+descriptors (`StepTicket`), so nothing can be left behind. If that is impossible, because the actor is on another host
+or in another container, or the system has no such files, steps are sent as pickled messages.
 """
 
 import enum
@@ -65,13 +65,13 @@ class Ending(NamedTuple):
     """The end of one environment's episode, in the step that ended it."""
 
     env_index: int
-    """which environment of the group, from 0"""
+    """index of the environment in the group"""
     observation: Any
-    """the last observation, from which a truncated episode bootstraps; None where the step itself returns it"""
+    """the last observation, from which a truncated episode bootstraps; None if the step itself returns it"""
     info: dict[str, Any]
     """the last info"""
     episode_return: float
-    """undiscounted sum of the episode's rewards; before wrappers scaled them where one of those tells it in its info"""
+    """undiscounted sum of the episode's rewards, unscaled if a wrapper reports it in its info"""
     length: int
     """steps of the episode"""
 
@@ -88,7 +88,7 @@ class GroupStep(NamedTuple):
     """The answer of one step, arrays over the group's environments."""
 
     observations: Any
-    """`[count, *obs]`, or a dict or tuple of such; with SAME_STEP the next episode's first one where one ended"""
+    """`[count, *obs]`, or a dict or tuple of arrays; with SAME_STEP, the next episode's first one after an end"""
     rewards: npt.NDArray[np.float64]
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
@@ -101,7 +101,7 @@ class GroupStep(NamedTuple):
 
 
 class ActionRows:
-    """Actions `[count, *act]` on their way to a group, which sees them one by one."""
+    """Actions `[count, *act]` in a message to a group, which iterates over them."""
 
     def __init__(self, actions: npt.NDArray[Any]) -> None:
         self._actions = actions
@@ -113,27 +113,28 @@ class ActionRows:
         return unpacked, packed(self._actions)
 
 
-# numpy spends ten times as long on pickling a few numbers as on copying them: small arrays travel as bytes. Larger
-# ones stay arrays, which parl-remote hands over without a copy.
+# Pickling a few numbers takes numpy ten times as long as copying them, so small arrays are sent as bytes. Larger ones
+# stay arrays, which parl-remote transfers without a copy.
 _BYTES_WORTH_A_COPY = 8192
 
 Packed = tuple[Any, ...]
 
 
 def packed(part: Any) -> Packed:
-    """Return a part of a message as the arguments of `unpacked`: a small array as bytes, anything else as it is."""
+    """Return a part of a message as the arguments of `unpacked`: small arrays as bytes, other values unchanged."""
     if not isinstance(part, np.ndarray) or part.nbytes >= _BYTES_WORTH_A_COPY:
         return (part,)
-    if part.dtype.hasobject or part.dtype.names:  # dtype.str has no names of fields
+    if part.dtype.hasobject or part.dtype.names:  # dtype.str does not contain names of fields
         return (part,)
     return part.tobytes(), part.dtype.str, part.shape
 
 
 def unpacked(data: Any, dtype: str = "", shape: tuple[int, ...] = ()) -> Any:
-    """Return what was packed."""
+    """Return the packed array or value."""
     if not dtype:
         return data
-    return np.frombuffer(bytearray(data), dtype).reshape(shape)  # of a bytearray, because arrays of bytes are read-only
+    # from a bytearray, because arrays over bytes are read-only
+    return np.frombuffer(bytearray(data), dtype).reshape(shape)
 
 
 def _unpack(endings: list[Ending], infos: Infos, *parts: Packed) -> GroupStep:
@@ -147,7 +148,7 @@ _WIDEST_NUMBER = 8  # bytes of an action's number, whatever its dtype
 _LEAVE = b"."
 _NAME = "parl-steps"
 _NUMBERS = frozenset("?bBhHiIlLqQefd")
-"""dtypes of actions that fit into the memory, by numpy's characters; the one of a call's actions is its byte."""
+"""Dtypes of actions that fit into the memory, as numpy's characters; the byte of a call is that of its actions."""
 
 
 class Answer(bytes, enum.Enum):
@@ -156,25 +157,25 @@ class Answer(bytes, enum.Enum):
     STEPPED = b"s"
     """the arrays are there"""
     ENDED = b"e"
-    """the arrays are there, those of episodes that ended too"""
+    """the arrays are there, including those of ended episodes"""
     RETURNED = b"r"
-    """the call that serves has ended: what there is to know is its result, or its exception"""
+    """the serving call has ended, with a result or an exception"""
     PARKED = b"p"
-    """the same, without a step: there was no call for a while, or the actor was asked to leave"""
+    """the serving call has ended without a step, after a time without calls or on request"""
 
 
 class StepTicket(NamedTuple):
     """The address of the memory and the pipes, for another process of this host."""
 
     token: bytes
-    """the memory's first bytes; a process with the same number on another host does not have them"""
+    """the memory's first bytes, which distinguish a process with the same id on another host"""
     memory: MemoryAddress
     calls: int
     answers: int
 
     @property
     def pid(self) -> int:
-        """The process that made the memory and the pipes."""
+        """The id of the process that made the memory and the pipes."""
         return self.memory.pid
 
 
@@ -191,12 +192,12 @@ class StepArrays(NamedTuple):
 
 
 def can_share(spaces: GroupSpaces) -> bool:
-    """Return whether such environments take and give arrays of known sizes only, and the system has shared memory."""
+    """Return whether such environments have only arrays of known sizes, and the system has shared memory."""
     return isinstance(spaces.action, ArraySpaces) and _is_of_arrays(spaces.observation) and has_shared_memory()
 
 
 class StepMemory:
-    """One end of it; made by `create` at the end that steps, by `open` in the actor."""
+    """One end of the shared memory, made by `create` in the stepping process and by `open` in the actor."""
 
     def __init__(self, memory: mmap.mmap, spaces: GroupSpaces, count: int, *, reads: int, writes: int) -> None:
         self._count, self._action_space = count, spaces.action
@@ -210,7 +211,7 @@ class StepMemory:
 
     @classmethod
     def create(cls, spaces: GroupSpaces, count: int) -> Self:
-        """Make the memory for a group of `count` environments; `ticket` leads there until `keep_own_ends`.
+        """Make the memory for a group of `count` environments; `ticket` is valid until `keep_own_ends`.
 
         Raises:
             OSError: There is no memory or no descriptor left.
@@ -235,7 +236,7 @@ class StepMemory:
 
     @classmethod
     def open(cls, ticket: StepTicket, spaces: GroupSpaces, count: int) -> Self | None:
-        """Open another process's memory; None where that is impossible, or where the process is this one."""
+        """Open another process's memory; return None if that is impossible, or if it is this process."""
         if ticket.pid == os.getpid():
             return None
         opened: list[int] = []
@@ -257,7 +258,7 @@ class StepMemory:
                 os.close(one)
 
     def keep_own_ends(self) -> None:
-        """Close the descriptors that the actor has opened by now, so that the end of either process is noticed."""
+        """Close the descriptors that the actor has opened, so that the end of either process is detected."""
         for one in self._lent:
             os.close(one)
         self._lent, self.ticket = (), None
@@ -275,7 +276,7 @@ class StepMemory:
             self.close()
 
     def forget(self) -> None:
-        """Discard the bytes that the other end has written so far, one for each call or answer."""
+        """Discard the bytes that the other end has written so far, one per call or answer."""
         while self._poll.poll(0) and os.read(self._reads, _TOKEN_BYTES):
             pass
 
@@ -296,15 +297,15 @@ class StepMemory:
         return True
 
     def ask_to_leave(self) -> None:
-        """Make the actor end the call in which it serves."""
+        """Make the actor end its serving call."""
         os.write(self._writes, _LEAVE)
 
     def wait_for_answer(self, timeout_s: float) -> bytes | None:
-        """Return the actor's next byte; none at all once it is gone, None once the time has passed."""
+        """Return the actor's next byte; an empty result if it is gone, None after the timeout."""
         return os.read(self._reads, 1) if self._poll.poll(timeout_s * 1000) else None
 
     def endings(self) -> list[Ending]:
-        """Return the episodes that the last step ended; their last observations mean something with SAME_STEP only."""
+        """Return the episodes that the last step ended; their last observations are valid with SAME_STEP only."""
         arrays = self.arrays
         return [
             Ending(i, _row_of(arrays.last_observations, i), {}, float(arrays.returns[i]), int(arrays.lengths[i]))
@@ -314,7 +315,7 @@ class StepMemory:
     # -- the actor's end ---------------------------------------------------------------------------------------------
 
     def wait_for_call(self, timeout_s: float) -> npt.NDArray[Any] | None:
-        """Return the actions of the next step; None once the time has passed, or if the actor is to leave."""
+        """Return the actions of the next step; None after the timeout, or on a request to leave."""
         if not self._poll.poll(timeout_s * 1000):
             return None
         dtype = os.read(self._reads, 1)
@@ -322,7 +323,7 @@ class StepMemory:
             return None
         char = dtype.decode()
         view = self._by_dtype.get(char)
-        return (self._view_as(char) if view is None else view).copy()  # an environment may keep the action that it got
+        return (self._view_as(char) if view is None else view).copy()  # an environment may keep its action
 
     def answer(self, answer: Answer) -> None:
         """Signal the other end."""
@@ -348,7 +349,7 @@ Make = Callable[..., Any]
 
 
 def _laid_out(spaces: GroupSpaces, count: int, make: Make) -> tuple[Any, StepArrays]:
-    """Return all arrays, one after another; both ends lay them out in the same way."""
+    """Return all arrays, one after another, in the same layout at both ends."""
     actions = make((count * max(1, int(np.prod(spaces.action.shape))) * _WIDEST_NUMBER,), dtype=np.uint8)
     return actions, StepArrays(
         create_empty_array(spaces.observation, count, make),
@@ -362,7 +363,7 @@ def _laid_out(spaces: GroupSpaces, count: int, make: Make) -> tuple[Any, StepArr
 
 
 def _carver(memory: mmap.mmap) -> Make:
-    at = _ALIGNMENT  # the token is before it
+    at = _ALIGNMENT  # after the token
 
     def carve(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         nonlocal at

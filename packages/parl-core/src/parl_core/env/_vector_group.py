@@ -1,7 +1,7 @@
-"""Groups of environments, each held and stepped together by one actor; a vector environment is a row of groups.
+"""Groups of environments, each held and stepped by one actor; a vector environment consists of groups.
 
-Nothing here knows of actors: a group is an ordinary class, constructed in this process or in another one, so
-both give the same numbers. What happens to an environment that ends is Gymnasium's `AutoresetMode`:
+A group is an ordinary class that does not depend on actors, so it gives the same numbers in this process and in another
+one. Gymnasium's `AutoresetMode` determines the reset after the end of an episode:
 
     SAME_STEP   it is reset within the step: that returns the next episode's first observation, `Ending` the last one
     NEXT_STEP   the step returns the last observation; the next one ignores the action, resets, and gives reward 0
@@ -64,22 +64,22 @@ __all__ = [
 EnvMaker = str | Callable[..., Any]
 """The id of a registered environment, or a function that returns an environment."""
 
-# How long a group waits for the next step before it ends the call in which it serves. Long against the time between two
-# steps, so that calls are few, and short for other calls of its actor, which takes one at a time.
+# Seconds that a group waits for the next step before it ends its serving call: long compared to the time between two
+# steps, so that such calls are rare, and short for other calls of its actor, which executes one at a time.
 PATIENCE_S = 0.1
 
 
 class EnvGroup:
     """`count` environments of one kind, stepped one after another.
 
-    They are made by `open` and not by the constructor, so that all groups can make theirs at the same time.
+    They are made by `open` instead of the constructor, so that all groups can make theirs in parallel.
 
     Args:
         env: The environment, of which each is an instance: an id or a function.
         count: The number of environments.
         env_kwargs: The arguments of `make_env`.
-        with_infos: Whether `step` returns the infos of ordinary steps.
-        autoreset: Name of the `AutoresetMode`; a name, because it travels to other processes.
+        with_infos: True if `step` returns the infos of ordinary steps.
+        autoreset: Name of the `AutoresetMode`, which can be sent to other processes.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class EnvGroup:
     ) -> None:
         self._make: Callable[[], Any] = lambda: make_env(env, env_kwargs)
         self._envs: list[Any] = []
-        self._space: Any = None  # of one observation; wrappers take a microsecond to tell it
+        self._space: Any = None  # of one observation; wrappers take a microsecond to look it up
         self._with_infos = with_infos
         self._mode = AutoresetMode[autoreset]
         self._over = [False] * count  # with NEXT_STEP: the next step only resets it
@@ -95,8 +95,8 @@ class EnvGroup:
         self._count = count
         self._returns = np.zeros(count)
         self._now = 0  # calls of `step`
-        self._begun = [0] * count  # its value when each episode began
-        self._at = 0  # the environment that is being stepped or reset, to name it when it raises
+        self._begun = [0] * count  # the counter's value when each episode began
+        self._at = 0  # index of the environment that is being stepped or reset, for error messages
         self._memory: StepMemory | None = None
 
     def open(self) -> GroupSpaces:
@@ -144,7 +144,7 @@ class EnvGroup:
         return stacked, infos
 
     def attach(self, ticket: StepTicket, spaces: GroupSpaces) -> bool:
-        """Open the memory in which the caller shares arrays, for `serve`; return whether that worked."""
+        """Open the caller's shared memory for `serve`, and return whether that worked."""
         self._memory = StepMemory.open(ticket, spaces, self._count)
         return self._memory is not None
 
@@ -152,8 +152,7 @@ class EnvGroup:
         """Step whenever a byte signals that the arrays are in the memory.
 
         Returns:
-            What the last step had beside its arrays, if that was more than the memory takes; None after a while without
-            a step.
+            The other results of the last step, if they do not fit into the memory; None after some time without a step.
         """
         memory = self._memory
         if memory is None:
@@ -173,7 +172,7 @@ class EnvGroup:
         return None
 
     def stop_serving(self) -> None:
-        """Discard steps that were not served: the caller gave up, and does the next ones by calls."""
+        """Discard unserved steps, because the caller continues with calls."""
         if self._memory is not None:
             self._memory.forget()
 
@@ -211,7 +210,7 @@ class EnvGroup:
                     observation, reward, ended, cut, info = answer
                     if type(info) is not dict:
                         require_info(env, "step", info)
-                    if type(reward) is not float:  # the usual kind costs no call
+                    if type(reward) is not float:  # no function call for the usual case
                         reward = as_reward(env, reward)
                     rewards[index] = reward
                     if type(ended) is not bool or type(cut) is not bool:
@@ -242,7 +241,7 @@ class EnvGroup:
         self._envs = [env if isinstance(env, RecordedEnv) else RecordedEnv(env) for env in self._envs]
 
     def get_state(self) -> list[dict[str, Any]]:
-        """Return the state of each environment, for `set_state` of another group, which need not be as large.
+        """Return the state of each environment, for `set_state` of another group, which may have another size.
 
         Raises:
             CheckpointError: An environment cannot be saved.
@@ -258,10 +257,10 @@ class EnvGroup:
         ]
 
     def set_state(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Bring every environment to the state of the saved one.
+        """Restore the saved state of every environment.
 
         Raises:
-            CheckpointError: One did not come to the same observation.
+            CheckpointError: An environment reached another observation.
         """
         try:
             for index, (env, state) in enumerate(zip(self._envs, states, strict=True)):
@@ -292,7 +291,7 @@ class EnvGroup:
         return [state_beyond_episode(env) for env in self._envs]
 
     def set_statistics(self, states: Sequence[list[Any]]) -> None:
-        """Continue with the result of `get_statistics`; a reset has to follow."""
+        """Restore the result of `get_statistics`; a reset must follow."""
         for env, state in zip(self._envs, states, strict=True):
             set_state_beyond_episode(env, state)
 
@@ -325,7 +324,7 @@ class EnvGroup:
         length = self._now - self._begun[index]
         episode = info.get("episode")
         if isinstance(episode, Mapping) and episode.get("l") == length and "r" in episode:
-            # A wrapper that saw the same steps from further inside, where rewards were not scaled yet.
+            # An inner wrapper saw the same steps with unscaled rewards.
             return Ending(index, last, info, float(episode["r"]), length)
         return Ending(index, last, info, float(self._returns[index]) + reward, length)
 
@@ -356,8 +355,8 @@ class EnvGroup:
         shape = space.shape or ()
         if shape:
             casting: Any = casting_to(space)
-            try:  # looks at shapes and kinds of numbers itself, and is faster than row by row
-                if {*map(len, observations)} == {shape[0]}:  # else it might cut them all into rows of that length
+            try:  # checks shapes and kinds of numbers itself, and is faster than a loop over rows
+                if {*map(len, observations)} == {shape[0]}:  # otherwise it might split them into rows of that length
                     if out is not None:
                         np.concatenate(observations, out=out.reshape(count * shape[0], *shape[1:]), casting=casting)
                         return out
@@ -365,17 +364,17 @@ class EnvGroup:
                     if rows.shape[1:] == shape[1:]:
                         return rows.reshape(count, *shape)
             except (TypeError, ValueError):
-                pass  # one does not fit: the slower way converts or names it
+                pass  # one does not fit: the slower way converts it or raises an error
         stacked = np.empty((count, *shape), space.dtype) if out is None else out
         is_choice = isinstance(space, gymnasium.spaces.Discrete)
         for index, observation in enumerate(observations):
             self._at = index
-            is_plain = is_choice and type(observation) is int  # the usual kind costs no call
+            is_plain = is_choice and type(observation) is int  # no function call for the usual case
             stacked[index] = observation if is_plain else as_observation(self._envs[index], space, observation)
         return stacked
 
     def _unlike(self, space: Any, observations: list[Any]) -> Exception:
-        """Return the error for the first of some observations that is not in its space."""
+        """Return the error for the first observation that is not in its space."""
         unlike = [index for index, observation in enumerate(observations) if not space.contains(observation)]
         self._at = unlike[0] if unlike else 0
         return wrong_observation(self._envs[self._at], space, observations[self._at])
@@ -391,8 +390,8 @@ def _copied(value: Any) -> Any:
 def _metadata(env: Any) -> dict[str, Any]:
     """Return an environment's metadata, and the properties that loops need.
 
-    Under `running_statistics` is what changes its numbers as training goes on, and `action_masks` is True where it has
-    a method of that name, sb3-contrib's way to tell which actions are possible.
+    `running_statistics` names the wrapper that changes numbers during training, and `action_masks` is True if there is
+    a method of that name, sb3-contrib's way to report possible actions.
     """
     found = dict(env.metadata)
     if isinstance(env, gymnasium.Env) and env.has_wrapper_attr("action_masks"):
@@ -405,10 +404,10 @@ def _metadata(env: Any) -> dict[str, Any]:
 
 
 def make_envs(make: Callable[[], Any], count: int) -> list[Any]:
-    """Make some environments; where one cannot be made, those before it are closed.
+    """Make some environments; if one cannot be made, close those before it.
 
     Raises:
-        EnvironmentContractError: The function gave an environment that it had given before.
+        EnvironmentContractError: The function returned the same environment twice.
     """
     envs: list[Any] = []
     try:
@@ -421,7 +420,7 @@ def make_envs(make: Callable[[], Any], count: int) -> list[Any]:
                 )
             envs.append(env)
     except BaseException:
-        with contextlib.suppress(Exception):  # any: why one could not be made matters more
+        with contextlib.suppress(Exception):  # any exception: the first error matters more
             close_all(envs)
         raise
     return envs
@@ -445,24 +444,24 @@ def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
         an environment with Gymnasium's API.
 
     Raises:
-        HyperparameterError: `env` is none of them, or has no such option.
-        EnvironmentContractError: What the function returned has no space of observations or actions.
+        HyperparameterError: `env` is none of these, or an option is unknown.
+        EnvironmentContractError: The environment has no space of observations or actions.
         TypeError: It lacks `reset` or `step`.
     """
     return as_gymnasium(make_as_it_is(env, env_kwargs))
 
 
 def make_as_it_is(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
-    """Return what `make_env` makes an environment of.
+    """Return the object that `make_env` converts to an environment.
 
     Raises:
-        HyperparameterError: As of `make_env`.
+        HyperparameterError: As in `make_env`.
     """
     kwargs = dict(env_kwargs or {})
     if isinstance(env, str):
         if env not in gymnasium.registry and is_joint(env):
             return make_joint_env(env, **kwargs)
-        # The passive checker looks at the first step only, and costs a call on every other.
+        # The passive checker only checks the first step, but costs a call in every step.
         with explaining_options(env, kwargs, lambda: gymnasium.spec(env).entry_point):
             return gymnasium.make(env, disable_env_checker=True, **kwargs)
     if not callable(env):

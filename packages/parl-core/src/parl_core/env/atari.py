@@ -1,4 +1,4 @@
-"""Atari games as DQN and its successors play them.
+"""Preprocessing of Atari games for DQN and its successors.
 
 Order, from the game outwards:
 
@@ -115,7 +115,7 @@ class WarpFrame(ApiWrapper):
     def _warped(self, screen: NDArray[Any]) -> Frame:
         grey = screen.astype(np.float32) if screen.ndim == 2 else screen @ _LUMA
         small = self._rows @ grey @ self._columns
-        return (small + 0.5).astype(np.uint8)  # rounds; the means cannot leave [0, 255]
+        return (small + 0.5).astype(np.uint8)  # rounded; means cannot leave [0, 255]
 
 
 class FrameStack(ApiWrapper):
@@ -146,7 +146,8 @@ class FrameStack(ApiWrapper):
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        self._frames.extend([np.array(obs)] * (self._frames.maxlen or 0))  # copies: the game may change its own
+        # copies, because the game may change its own frames
+        self._frames.extend([np.array(obs)] * (self._frames.maxlen or 0))
         return np.stack(self._frames, self._axis), info
 
     def _step(self, action: Any) -> Step:
@@ -156,7 +157,7 @@ class FrameStack(ApiWrapper):
 
 
 def _area_weights(size: int, smaller: int) -> NDArray[np.float32]:
-    """Return `[smaller, size]`: which share of each new pixel each old one has; rows sum to 1."""
+    """Return `[smaller, size]`: the share of each old pixel in each new one; rows sum to 1."""
     edges = np.linspace(0, size, smaller + 1)
     pixels = np.arange(size)
     overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
@@ -235,7 +236,7 @@ class EpisodicLifeEnv(ApiWrapper):
         return {"was_real_done": self.was_real_done}
 
     def restore_checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Restore that state, also if this wrapper was reset before."""
+        """Restore the result of `checkpoint_state`, also if this wrapper was reset before."""
         self.was_real_done = bool(state["was_real_done"])
 
     def _lives(self) -> int:
@@ -314,7 +315,7 @@ class TestEnv(ApiWrapper):
         HyperparameterError: There is no `MonitorEnv`.
     """
 
-    __test__ = False  # no test, whatever pytest thinks of the name
+    __test__ = False  # not a test, despite its name
 
     def __init__(self, env: Any, test_episodes: int = 3) -> None:
         super().__init__(env)
@@ -354,7 +355,7 @@ def wrap_deepmind(
     *,
     whole_games: bool = False,
 ) -> ApiWrapper:
-    """Wrap an Atari game as this module's description shows.
+    """Wrap an Atari game as described in this module.
 
     Frames are skipped here when the game itself does not: ids with `NoFrameskip`, or made with `frameskip=1`.
     (`ALE/...-v5` skip four by themselves, without the maximum, and repeat an action with a probability of 25 %.)
@@ -390,7 +391,7 @@ def make_atari(
     render_mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> ApiWrapper:
-    """Make a game as DQN and its successors play it: one frame of four, no repeated actions, `wrap_deepmind`.
+    """Make a game with DQN's preprocessing: every fourth frame, no sticky actions, `wrap_deepmind`.
 
     Args:
         env_id: The id of ale-py, such as `"ALE/Pong-v5"`.

@@ -52,7 +52,7 @@ def mode_of(given: str | AutoresetMode) -> AutoresetMode:
 
 
 def chosen_by(mask: Any, count: int) -> npt.NDArray[np.bool_] | None:
-    """Return the environments that the option `reset_mask` selects; None if it was not given.
+    """Return the environments that the option `reset_mask` selects; None without this option.
 
     Raises:
         HyperparameterError: It is not a bool array `[count]`.
@@ -108,7 +108,7 @@ def in_same_step(envs: AnyVector) -> AnyVector:
 
 
 def require_vector(envs: object) -> None:
-    """Refuse an object that is not a vector of environments, such as a single environment.
+    """Reject an object that is not a vector of environments, such as a single environment.
 
     Raises:
         HyperparameterError: It is not a vector; the message has the call that makes one.
@@ -131,20 +131,20 @@ class SameStep(VectorWrapper):
 
     def __init__(self, envs: AnyVector) -> None:
         super().__init__(envs)
-        self._envs: Any = envs  # Gymnasium's wrappers are less exact in their types than what they wrap
+        self._envs: Any = envs  # the types of Gymnasium's wrappers are less exact than those of the wrapped objects
         self._metadata = {**envs.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step every environment once, and reset those whose episodes end.
 
         Raises:
-            ParlError: The environments did not reset exactly those that were selected.
+            ParlError: Other environments than the selected ones were reset.
         """
         observations, rewards, terminated, truncated, infos = self._envs.step(actions)
         ended = terminated | truncated
         if not ended.any():
             return observations, rewards, terminated, truncated, infos
-        # Copies, because a vector environment may go on to use its arrays of the step in the reset.
+        # Copies, because a vector environment may reuse the arrays of the step in the reset.
         rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
         before = _rows(self.single_observation_space, self.observation_space, observations)
         final_obs = np.full(len(ended), None, object)

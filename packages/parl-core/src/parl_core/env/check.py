@@ -1,4 +1,4 @@
-"""A check of environments: problems that would break training, or make it slow or poor.
+"""A check of environments for problems that would break training, or make it slow or poor.
 
     for advice in check_env(MyEnv()):
         print(advice)
@@ -31,13 +31,13 @@ _LARGE = 100.0
 
 
 def check_env(env: Any, *, steps: int = 200, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None) -> list[str]:
-    """Play an environment with random actions and check everything that a training loop relies on.
+    """Play an environment with random actions, and check everything on which training loops rely.
 
     If observations have an `action_mask`, only actions that it allows are taken.
 
     Args:
         env: A Gymnasium environment, a registered id, or a function that returns an environment. An environment that is
-            made here is closed again; a given one is left open.
+            made here is closed; a given one is left open.
         steps: Number of steps to take.
         seed: Seed of the environment and of the actions.
         env_kwargs: Arguments for an id or function.
@@ -47,12 +47,12 @@ def check_env(env: Any, *, steps: int = 200, seed: int = 0, env_kwargs: Mapping[
 
     Raises:
         EnvironmentContractError: The environment breaks Gymnasium's rules; the message lists all findings.
-        Exception: One that the environment itself raised, with a note.
+        Exception: An exception of the environment, with a note.
     """
     check_int("steps", steps)
     maker: EnvMaker | None = env if isinstance(env, (str, type)) or not hasattr(env, "step") else None
     found = make_as_it_is(maker, env_kwargs) if maker is not None else env
-    if getattr(found, "api", None) == "gym":  # as it says itself
+    if getattr(found, "api", None) == "gym":  # as it declares itself
         found = as_gymnasium(found)
     name = name_of(found)
     try:
@@ -78,7 +78,7 @@ class _Checker:
 
     def check(self, steps: int, seed: int) -> None:
         if self._spaces():
-            self._actions = copy.deepcopy(self.env.action_space)  # the environment may draw from its own
+            self._actions = copy.deepcopy(self.env.action_space)  # the environment may use its own generator
             first = self._reset(seed)
             if not self.problems:
                 self._same_seed(first, seed)
@@ -238,7 +238,7 @@ class _Checker:
             self._advise(f"rewards reach {scale:g}: scale them, or use parl.env.wrap_rms or NormalizeVector")
 
     def _drawn(self, observation: Any) -> Any:
-        """Return a random action that the mask allows, which has parts side by side, or a row an agent."""
+        """Return a random action that the mask allows; the mask has concatenated parts, or a row per agent."""
         space, mask = self._actions, mask_of(observation)
         match space:
             case gymnasium.spaces.Discrete():
@@ -276,7 +276,7 @@ class _Checker:
         if isinstance(reward, (bool, np.bool_)) or not _is_number(reward):
             self._problem(f"the reward is {_kind(reward)}: return one number, such as float(reward)")
         elif not math.isfinite(float(reward)):
-            self._problem(f"the reward is {float(reward)}: one such number spoils all weights, look for divisions by 0")
+            self._problem(f"the reward is {float(reward)}: it would make all weights NaN, look for divisions by 0")
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, (bool, np.bool_)):
                 self._problem(f"{name} is {_kind(flag)}: return a bool, such as bool({name})")
@@ -307,27 +307,28 @@ def _mismatches(space: Any, value: Any, name: str) -> Iterator[str]:
     elif isinstance(space, gymnasium.spaces.Box):
         yield from _box_mismatches(space, value, name)
     elif not space.contains(value):
-        yield f"{name} is {value!r} of type {type(value).__name__}, which is not in {space}: mend the one or the other"
+        yield f"{name} is {value!r} of type {type(value).__name__}, which is not in {space}: correct one of them"
 
 
 def _box_mismatches(space: Any, value: Any, name: str) -> Iterator[str]:
-    if isinstance(value, np.generic):  # what numpy makes of an array without dimensions
+    if isinstance(value, np.generic):  # numpy returns scalars for arrays without dimensions
         value = np.asarray(value)
     if not isinstance(value, np.ndarray):
         yield f"{name} is {_kind(value)}: return a numpy array, such as numpy.array(value, {space.dtype})"
     elif value.shape != space.shape:
-        yield f"{name} has shape {list(value.shape)}, the space {list(space.shape)}: mend the one or the other"
+        yield f"{name} has shape {list(value.shape)}, the space {list(space.shape)}: correct one of them"
     elif value.dtype.kind not in "biuf":
         yield _other_dtype(space, value, name)
     elif value.dtype.kind == "f" and (where := first_not_finite(value)) is not None:
-        yield f"{name}{list(where)} is {value[where]}: one such number spoils all weights, look for divisions by 0"
+        yield f"{name}{list(where)} is {value[where]}: it would make all weights NaN, look for divisions by 0"
     elif (outside := (value < space.low) | (value > space.high)).any():
         at = tuple(np.argwhere(outside)[0])
         yield (
             f"{name}{[int(i) for i in at]} is {value[at]}, outside of its bounds [{space.low[at]:g}, "
             f"{space.high[at]:g}]: widen the bounds of observation_space, or clip"
         )
-    elif not np.can_cast(value.dtype, space.dtype):  # after the bounds: converting what lies outside would wrap it
+    # after the check of bounds, because conversion would wrap numbers outside
+    elif not np.can_cast(value.dtype, space.dtype):
         yield _other_dtype(space, value, name)
 
 

@@ -61,14 +61,14 @@ def _numbers(version: str) -> list[int]:
 def api_of(env: Any) -> Api:
     """Return the name of the API of an environment.
 
-    If the environment, or what it wraps, has an attribute `api`, that is the name. Other environments whose `reset`
-    takes a `seed`, of any class, and those of gym 0.26 have the API "gymnasium"; all others have "gym".
+    An attribute `api` of the environment, or of a wrapped one, is the name. Other environments whose `reset` takes a
+    `seed`, and those of gym 0.26, have the API "gymnasium"; all others have "gym".
 
     Raises:
-        ValueError: the attribute is something else.
+        ValueError: The attribute has another value.
     """
     while True:
-        # `vars` first: the wrappers of old gym pass any attribute on, and so do many environments' own.
+        # `vars` first, because the wrappers of old gym, and many others, forward any attribute.
         found = vars(env).get("api", getattr(type(env), "api", None)) if hasattr(env, "__dict__") else None
         if found in ("gymnasium", "gym"):
             api: Api = found
@@ -87,20 +87,20 @@ def api_of(env: Any) -> Api:
 def _takes_seed(reset: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(reset).parameters.values()
-    except ValueError:  # of a compiled class, which may not tell them
+    except ValueError:  # a compiled class may have no signature
         return False
     return any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def as_gymnasium(env: Any) -> AnyEnv:
-    """Return an environment with Gymnasium's API: the given one if it has it, otherwise a view of it.
+    """Return an environment with Gymnasium's API: the given one if it has this API, otherwise an adapter.
 
     In gym's API `info["TimeLimit.truncated"]` marks an episode that a time limit ended: it counts as truncated, and
     every other end as terminated.
 
     Raises:
-        TypeError: it is not an environment: it lacks `reset` or `step`.
-        EnvironmentContractError: it has no space of observations or actions.
+        TypeError: It lacks `reset` or `step`.
+        EnvironmentContractError: It has no space of observations or actions.
     """
     for method in ("reset", "step"):
         if not callable(getattr(env, method, None)):
@@ -132,10 +132,10 @@ class ApiWrapper(AnyWrapper):
     Subclasses override `_reset` and `_step`. These and `self.env` always have Gymnasium's forms.
 
     Args:
-        env: of either API.
+        env: An environment of either API.
 
     Attributes:
-        api: "gymnasium" or "gym": which form `reset` and `step` have.
+        api: "gymnasium" or "gym", the form of `reset` and `step`.
     """
 
     api: Api
@@ -182,10 +182,11 @@ class ApiWrapper(AnyWrapper):
         """Return the rendering of the environment.
 
         Args:
-            mode: as gym's API has it: for an environment whose own `render` takes none, the mode that it was made with.
+            mode: An argument of gym's API; for an environment whose `render` takes no mode, the mode with which it was
+                made.
 
         Raises:
-            ValueError: the environment was made with another mode.
+            ValueError: The environment was made with another mode.
         """
         return _rendered(self.env, mode)
 
@@ -196,7 +197,7 @@ class ApiWrapper(AnyWrapper):
 
     @property
     def _max_episode_steps(self) -> int:
-        """The limit of steps of an episode, for programs of PARL 2.x; they ask by `hasattr` whether there is one."""
+        """The limit of steps of an episode, for programs of PARL 2.x, which check it by `hasattr`."""
         env: AnyEnv = self.env
         while isinstance(env, gymnasium.Wrapper):
             if isinstance(env, gymnasium.wrappers.TimeLimit):
@@ -208,7 +209,7 @@ class ApiWrapper(AnyWrapper):
         return int(limit)
 
     def __getattr__(self, name: str) -> Any:
-        # Gymnasium's wrappers do not pass attributes on; those of gym did.
+        # Gymnasium's wrappers do not forward attributes, unlike those of gym.
         if name.startswith("_") or vars(self).get("api") != "gym":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self.env.get_wrapper_attr(name)
@@ -219,7 +220,7 @@ class ApiWrapper(AnyWrapper):
     def _step(self, action: Any) -> Any:
         env: Any = self.env
         obs, reward, terminated, truncated, info = env.step(action)
-        if isinstance(terminated, list):  # an entry for each agent
+        if isinstance(terminated, list):  # one entry per agent
             return obs, reward, terminated, truncated, info
         return obs, float(reward), bool(terminated), bool(truncated), info
 
@@ -244,7 +245,7 @@ def _one_end(terminated: bool, truncated: bool, info: dict[str, Any]) -> tuple[b
 
 
 class CompatWrapper(ApiWrapper):
-    """Gives any environment gym's old API, for which programs of PARL 1.x and 2.x are written.
+    """Wrapper that gives any environment gym's old API, for programs of PARL 1.x and 2.x.
 
         env = CompatWrapper(gymnasium.make("CartPole-v1"))
         env.seed(7)
@@ -255,8 +256,8 @@ class CompatWrapper(ApiWrapper):
     `info["TimeLimit.truncated"]` of the last step marks a time limit. A seed is used once, not at each reset.
 
     Args:
-        env: of either API. For a `ParallelAgents` or `MAenv`, `reset` and `step` return lists with one entry per agent,
-            and `step` one list of `done` flags.
+        env: An environment of either API. For a `ParallelAgents` or `MAenv`, `reset` and `step` return lists with one
+            entry per agent, and `step` one list of `done` flags.
     """
 
     api: Api = "gym"
@@ -265,14 +266,14 @@ class CompatWrapper(ApiWrapper):
         super().__init__(env)
         self.api = "gym"
         if isinstance(self.action_space, gymnasium.spaces.Discrete):
-            # Agents of PARL 2.x assert that `n` is an int, as gym's was; Gymnasium's is numpy's.
+            # Agents of PARL 2.x assert that `n` is an int, as in gym; Gymnasium's is a numpy integer.
             space: Any = copy.copy(self.action_space)
             space.n = int(space.n)
             self.action_space = space
 
 
 class _GymAdapter(AnyWrapper):
-    """An environment of gym's API, seen through Gymnasium's."""
+    """Adapter of an environment with gym's API to Gymnasium's."""
 
     api: Api = "gymnasium"
 
@@ -310,7 +311,7 @@ class _GymAdapter(AnyWrapper):
 
 
 class _ForeignEnv(AnyEnv):
-    """Wraps an environment that is not of Gymnasium's classes in an object that is; its API does not change."""
+    """Wraps an environment of a foreign class in a Gymnasium environment without changing its API."""
 
     def __init__(self, env: Any, api: Api) -> None:
         self._env = env
@@ -341,17 +342,17 @@ class _ForeignEnv(AnyEnv):
 
     @property
     def unwrapped(self) -> Any:
-        """The innermost object of theirs."""
+        """The innermost foreign object."""
         return getattr(self._env, "unwrapped", self._env)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_env":  # not made yet: a copy or an unpickled object looks for its methods first
+        if name == "_env":  # not initialised yet: copying and unpickling look up methods first
             raise AttributeError(name)
         return getattr(self._env, name)
 
 
 def _space(space: Any) -> Any:
-    """Return a space of Gymnasium's for one of gym's, by the name of its class and its attributes; of a list, each."""
+    """Convert a space of gym (or each of a list) to Gymnasium's, by the name of its class and its attributes."""
     if isinstance(space, list):
         return [_space(part) for part in space]
     if isinstance(space, gymnasium.Space):

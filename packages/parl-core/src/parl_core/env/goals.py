@@ -1,4 +1,4 @@
-"""Small environments whose rewards are rare: two with goals, and a grid to explore.
+"""Small environments with sparse rewards: two with goals, and a grid to explore.
 
     BitFlipping     choices: flip one of n bits          2**n states, one of which is rewarded
     PointReach      numbers: move a point in a square    a small disc is rewarded
@@ -9,9 +9,9 @@ them as `BitFlipping-v0` and `PointReach-v0`. As in Gymnasium's GoalEnv, an obse
 be computed for any goal:
 
     observation     the state of the task
-    achieved_goal   where that is, as a goal
-    desired_goal    where it should be
-    env.compute_reward(achieved_goal, desired_goal, info)       of one goal, or of arrays of them
+    achieved_goal   the goal that this state achieves
+    desired_goal    the goal to achieve
+    env.compute_reward(achieved_goal, desired_goal, info)       for one goal, or for arrays of goals
     env.compute_terminated(achieved_goal, desired_goal, info)   likewise
 """
 
@@ -142,11 +142,11 @@ _MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
 class SparseGrid(gymnasium.Env[Any, Any]):
-    """An open square, in which the corner opposite to the start has to be found.
+    """An open square grid, in which the agent must find the corner opposite to the start.
 
-    Observations are the row and the column, one-hot, side by side, float32 `[2 * size]`. Actions are up, down, left and
-    right; walls cannot be crossed. The reward is 1 in the far corner, where the episode ends, and 0 elsewhere. The
-    episode is truncated after `4 * size` steps.
+    Observations are the row and the column, each one-hot, concatenated, float32 `[2 * size]`. Actions are up, down,
+    left and right; walls cannot be crossed. The reward is 1 in the far corner, where the episode ends, and 0 elsewhere.
+    The episode is truncated after `4 * size` steps.
 
     Args:
         size: Rows and columns of the grid, at least 2.

@@ -4,11 +4,11 @@
     PettingZoo's AEC API ───────┼──> JointEnv ──> make_vector_env, remote actors, every training loop
     matrix games, SMAC, LBF ────┘
 
-The observation contains everything that a team of `n` agents learns from, always in the order of `JointEnv.agents`. It
-is a dictionary:
+The observation contains everything from which a team of `n` agents learns, in the order of `JointEnv.agents`. It is a
+dictionary:
 
     obs           [n, obs_dim], or [n, *shape] where all agents observe arrays of one shape; zeros of absent agents
-    state         [state_dim]: the features of the environment's own `state()`, else of all observations side by side
+    state         [state_dim]: the features of the environment's own `state()`, else the concatenated observations
     alive         [n]: 1 where an agent is in the episode
     rewards       [n]: each agent's reward of the step that led here; 0 after `reset` and of absent agents
     terminated    [n]: 1 where an agent has terminated, in this step or before; 0 where it was truncated
@@ -21,8 +21,8 @@ an agent that acted, the agent keeps its previous observation and mask. The epis
 truncated if its last step truncated an agent, or removed it without an end; otherwise it terminates. An agent that was
 truncated before has been bootstrapped from in the step in which it left.
 
-Features are numbers: images, and whole numbers with bounds, scaled to [0, 1] by the bounds of their space, choices
-one-hot, floats as they are. Where the agents' observations are no arrays of one shape, `obs` has features, too.
+Features are numbers: images and bounded integers are scaled to [0, 1] by the bounds of their space, choices are
+one-hot, and floats are unchanged. If the agents' observations are not arrays of one shape, `obs` also has features.
 
 Observations and actions that are smaller than the largest are padded: observations with zeros, choices with ones that
 the mask excludes, numbers of an action with ones that are ignored. Nothing else differs between kinds of agents.
@@ -63,7 +63,7 @@ _INFO_NAMES = (
     "episode",
     "final_info",
     "final_obs",
-)  # of vectors' infos, each with the mask of environments that have it
+)  # keys of vectors' infos, each with a mask of environments
 _PACKAGES = ("mpe2", "pettingzoo", "lbforaging", "smac")
 
 
@@ -75,13 +75,13 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
     episode, also after a `reset` without a seed.
 
     Args:
-        env: of PettingZoo's parallel API or, with agents that take turns, of its AEC API, which PettingZoo's own
-            conversions make parallel. It has `possible_agents`, `observation_space(agent)`, `action_space(agent)`,
-            `reset` and `step`.
+        env: An environment of PettingZoo's parallel API or, with agents that take turns, of its AEC API, which
+            PettingZoo's own conversions make parallel. It has `possible_agents`, `observation_space(agent)`,
+            `action_space(agent)`, `reset` and `step`.
         team_reward: the team's reward: the `"mean"` of the rewards of the agents that acted, which is the common reward
             if they share one; or their `"sum"`.
         state: the source of the global state: `"env"`, its `state()`, which its `state_space` describes; `"obs"`, all
-            observations side by side; `"auto"`, `"env"` if the environment has a `state_space`.
+            observations, concatenated; `"auto"`, `"env"` if the environment has a `state_space`.
 
     Attributes:
         parallel_env: the environment of PettingZoo's parallel API.
@@ -132,7 +132,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         self._own_state = state == "env" or (state == "auto" and own is not None)
         if self._own_state and own is None:
             raise HyperparameterError(
-                f'{type(self.parallel_env).__name__} has no state_space: use state="obs", all observations side by side'
+                f'{type(self.parallel_env).__name__} has no state_space: use state="obs", the concatenated observations'
             )
         self._state_features = _Features(own) if self._own_state else None
         size = sum(self.obs_sizes) if self._state_features is None else self._state_features.size
@@ -218,7 +218,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
                 self._alive[row] = not gone
                 self._terminated[row] = ended
                 any_cut = any_cut or (gone and not ended)
-            elif name in present and not (terminated.get(name) or truncated.get(name)):  # it joins, or comes back
+            elif name in present and not (terminated.get(name) or truncated.get(name)):  # it joins or rejoins
                 self._alive[row], self._terminated[row] = 1, 0
         over = not self._alive.any()
         self._running = not over
@@ -262,7 +262,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         """Return the agents that are in the episode, as reported by the environment.
 
         Raises:
-            EnvironmentContractError: it does not know one of them.
+            EnvironmentContractError: One of them is unknown.
         """
         present = set(self.parallel_env.agents)
         if unknown := present.difference(self.agents):
@@ -348,7 +348,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             found = f"has shape {list(state.shape)}" if isinstance(state, np.ndarray) else f"is {state!r}"
             raise EnvironmentContractError(
                 f"state() of {type(self.parallel_env).__name__} {found}, its state_space "
-                f"{self.parallel_env.state_space}: mend the one or the other"
+                f"{self.parallel_env.state_space}: correct one of them"
             ) from error
 
     def _of_agent(self, name: str, space: spaces.Box, own: Any) -> NDArray[Any]:
@@ -358,13 +358,13 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             raise EnvironmentContractError(f"the observation of {name} does not fit: {error}") from None
 
     def _mask(self, row: int, name: str, found: Mapping[str, Any], infos: Mapping[str, Any]) -> Any:
-        """Return the mask of possible choices of a present agent: one choice of an agent that waits.
+        """Return the mask of possible choices of a present agent; an agent that waits has a single choice.
 
         An agent that was truncated by this step, too, has those that it would have if the episode went on.
         """
         size = self.act_sizes[row]
         if self._turns is not None and not self._terminated[row] and name != self._turns.agent_selection:
-            return np.arange(size) == 0  # whatever it chooses is ignored: nothing is learned of it
+            return np.arange(size) == 0  # its choice is ignored, so nothing is learned from it
         if self._with_mask[row] and name in found:
             given = found[name]["action_mask"]
         else:
@@ -439,7 +439,7 @@ def make_joint_env(env_id: str, **options: Any) -> JointEnv:
         raise misnamed(env_id)
     package, _, name = env_id.partition(":")
     if package == "mpe2":
-        own.setdefault("state", "obs")  # its own is the same numbers, observed once more
+        own.setdefault("state", "obs")  # its own state is a copy of the observations
     with explaining_options(env_id, options, lambda: GAMES.get(env_id) or f"{package}.{name}:raw_env"):
         made = maker(**options)
     joint = JointEnv(made, **own)
@@ -448,7 +448,7 @@ def make_joint_env(env_id: str, **options: Any) -> JointEnv:
 
 
 def _leave_out_checks(joint: JointEnv) -> None:
-    """Remove checks from PettingZoo's conversion that cost a quarter of MPE's steps and change no episode.
+    """Remove checks from PettingZoo's conversion that take a quarter of MPE's time and do not change episodes.
 
     These are wrappers that check what `JointEnv` checks, and the observation of each agent before it acts, which the
     conversion asks for and drops.
@@ -543,7 +543,7 @@ def _masked_observation(found: Mapping[str, Any]) -> Any:
 
 
 class _Features:
-    """Observations of a space as a row of numbers for networks."""
+    """Converts observations of a space to rows of numbers for networks."""
 
     def __init__(self, space: Any) -> None:
         self._space, self._is_box = space, isinstance(space, spaces.Box)
@@ -552,10 +552,10 @@ class _Features:
         self._scale = (low.astype(np.float32), span.astype(np.float32)) if low.any() or (span != 1.0).any() else None
 
     def of(self, observation: Any) -> NDArray[np.float32]:
-        """Return the features of one observation, in an array of their own.
+        """Return the features of one observation as a new array.
 
         Raises:
-            ValueError: it has another number of entries than the space, or is not in it.
+            ValueError: It is not in the space.
         """
         flat = observation if self._is_box else spaces.flatten(self._space, observation)
         row = np.array(flat, np.float32).reshape(self.size)
@@ -563,7 +563,7 @@ class _Features:
 
 
 def _equal_arrays(found: list[Any]) -> spaces.Box | None:
-    """Return the space that all agents' observations have, where they are arrays of one shape and dtype."""
+    """Return the common space of all agents' observations, if they are arrays of one shape and dtype."""
     first = found[0]
     alike = all(
         isinstance(space, spaces.Box) and space.shape == first.shape and space.dtype == first.dtype for space in found
@@ -580,7 +580,7 @@ def _joint_actions(names: tuple[str, ...], acts: list[Any]) -> tuple[Any, tuple[
         return spaces.MultiDiscrete(np.array(sizes)), sizes
     if all(isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) for space in acts):
         sizes = tuple(_size(space) for space in acts)
-        low, high = np.zeros((2, len(acts), max(sizes)), np.float32)  # padding can only be 0
+        low, high = np.zeros((2, len(acts), max(sizes)), np.float32)  # padding is always 0
         for row, (space, size) in enumerate(zip(acts, sizes, strict=True)):
             low[row, :size], high[row, :size] = space.low.reshape(-1), space.high.reshape(-1)
         return spaces.Box(low, high, dtype=np.float32), sizes

@@ -1,11 +1,11 @@
-"""Cooperative matrix games with known optima, as environments of PettingZoo's parallel API (which they do not need).
+"""Cooperative matrix games with known optima, with PettingZoo's parallel API (PettingZoo is not required).
 
     two_step        Rashid et al. 2018 (arXiv:1803.11485), section 6.1: optimum 8, VDN finds 7
     cued_two_step   the same behind a cue that is shown once, so that the team needs a memory: optimum 8
     climbing        Claus & Boutilier 1998, section 4: optimum 11
     penalty         the same, with k = -100: optimum 10
 
-All agents get the same reward. `optimum` is the largest mean return of an episode that any team reaches.
+All agents get the same reward. `optimum` is the largest possible mean return of an episode.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ Steps = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool]
 
 
 class _TeamGame:
-    """Agents with equal rewards that all begin and end together."""
+    """Base of games whose agents have equal rewards, and begin and end together."""
 
     metadata: Mapping[str, Any] = MappingProxyType({"name": "matrix_game", "render_modes": []})
     render_mode = None
@@ -121,7 +121,7 @@ class MatrixGame(_TeamGame):
 
 
 class TwoStepGame(_TeamGame):
-    """The first agent chooses one of two matrix games, which both play in the second step.
+    """The first agent chooses one of two matrix games, which both agents play in the second step.
 
         game A: 7 whatever they do      game B: 0 1
                                                 1 8
@@ -191,4 +191,4 @@ GAMES: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "penalty": penalty,
     }
 )
-"""The games by the names of the command."""
+"""The games by their names for `make_joint_env`."""

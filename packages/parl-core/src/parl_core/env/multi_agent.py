@@ -42,7 +42,7 @@ SCENARIOS = (
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {"simple_spread": {"local_ratio": 0.0}}
 """The options of PARL 2.x that are not the defaults of the particle environments' packages."""
 
-_PACKAGES = ("mpe2", "pettingzoo.mpe")  # the particle environments' own package, and where they were before
+_PACKAGES = ("mpe2", "pettingzoo.mpe")  # the present package of the particle environments, and the previous one
 _VERSIONS = range(9, 0, -1)
 
 Step = tuple[list[Any], list[float], list[bool], list[bool], list[dict[str, Any]]]

@@ -30,7 +30,7 @@ __all__ = ["AleVectorEnv", "EnvPoolVectorEnv", "NativeVectorEnv", "make_native_v
 
 Step = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
 
-_GOES_ON = -1  # ALE's sign for an environment that goes on with its own generator
+_GOES_ON = -1  # ALE's code for an environment that continues with its own generator
 _LAST_SEED = np.iinfo(np.int32).max
 
 
@@ -59,7 +59,7 @@ def make_native_vector_env(env: str, num_envs: int, engine: str, **options: Any)
 class NativeVectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
     """Base of both libraries' environments: spaces, and statistics of episodes."""
 
-    closed = True  # until it is made: Gymnasium before 1.4 closes what an error has left half made
+    closed = True  # set before construction, because Gymnasium before 1.4 closes partly constructed environments
 
     def __init__(self, num_envs: int, observation_space: Any, action_space: Any, mode: AutoresetMode) -> None:
         self.closed = False
@@ -70,7 +70,7 @@ class NativeVectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         self.metadata = {"autoreset_mode": mode}
         self._returns = np.zeros(num_envs)
         self._now = 0  # steps
-        self._begun = np.zeros(num_envs, np.int64)  # its value when each episode began
+        self._begun = np.zeros(num_envs, np.int64)  # the counter's value when each episode began
 
     def _begin_episodes(self, chosen: npt.NDArray[np.bool_] | None) -> None:
         which = slice(None) if chosen is None else chosen
@@ -89,7 +89,7 @@ class NativeVectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         return named if resets_later else {**named, "_final_obs": ended}
 
     def _checked(self, actions: Any, dtype: Any) -> npt.NDArray[Any]:
-        """Return the actions as the library takes them, which checks little: ALE waits forever for a missing one."""
+        """Return the actions in the library's form, checked because ALE waits forever for a missing one."""
         given, space = np.asarray(actions), self.single_action_space
         if given.shape != self.action_space.shape:
             raise HyperparameterError(

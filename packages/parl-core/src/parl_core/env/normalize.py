@@ -213,8 +213,8 @@ def wrap_rms(
 class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
     """Shifts and scales observations by their running mean and deviation, and scales rewards.
 
-    A NaN or infinite number would spoil the statistics for good. It is passed on unchanged, so that the loops refuse
-    it, and none of the observations or rewards of that step are counted.
+    A NaN or infinite number would corrupt the statistics permanently. It is passed on unchanged, so that the loops
+    raise an error, and the observations or rewards of that step are not counted.
 
     Rewards are divided by the standard deviation of the running discounted sums of past rewards, and not shifted. Last
     observations in `infos["final_obs"]` are normalised as well (a truncated episode bootstraps from them), without
@@ -262,7 +262,7 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         space = self._envs.single_observation_space
         if obs and not isinstance(space, gymnasium.spaces.Box):
             todo = "wrap each environment in gymnasium.wrappers.FlattenObservation"
-            if has_agents(space):  # flattened, they would no longer be a team's
+            if has_agents(space):  # a flattened observation would lose its agents
                 todo = "normalise each agent's observations inside the environment that JointEnv is given"
             raise HyperparameterError(
                 f"NormalizeVector normalises Box observations, got {space}: {todo}, or pass obs=False"
@@ -298,7 +298,7 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         """Step every environment once."""
         observations, rewards, terminated, truncated, infos = self._envs.step(actions)
         self.raw_obs, self.raw_reward, self.raw_final_obs = observations, rewards, infos.get("final_obs")
-        ended = np.asarray(terminated | truncated, np.bool_)  # some vectors give 0 and 1
+        ended = np.asarray(terminated | truncated, np.bool_)  # some vectors return 0 and 1
         infos = self._with_episodes(rewards, ended, infos)
         if self.ret_rms is not None:
             if np.isfinite(rewards).all():
@@ -323,7 +323,7 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         return _clip_finite(scaled, self.clip_obs).astype(np.float32)
 
     def normalize_reward(self, rewards: Any, steps: float = 1.0) -> Any:
-        """Return rewards in the scale that the agent learns from, by the present statistics, without counting them.
+        """Return rewards scaled as for learning by the present statistics, without counting them.
 
         Args:
             rewards: Rewards of any shape.
@@ -335,7 +335,7 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
 
     @property
     def raw_observation_space(self) -> gymnasium.Space[Any]:
-        """The space of one environment's observations as they are stored."""
+        """The space of one environment's stored observations."""
         found: gymnasium.Space[Any] = self._envs.single_observation_space
         return found
 
@@ -374,7 +374,7 @@ class NormalizeVector(ClosingContext, SavedStatistics, VectorWrapper):
         """
         self.set_state(state)
         self._sums = np.array(state["sums"], np.float64)
-        self._returns = np.array(state.get("returns", self._returns), np.float64)  # older checkpoints have none
+        self._returns = np.array(state.get("returns", self._returns), np.float64)  # older checkpoints lack them
         self._lengths = np.array(state.get("lengths", self._lengths), np.int64)
 
     def _with_episodes(self, rewards: Any, ended: NDArray[np.bool_], infos: dict[str, Any]) -> dict[str, Any]:

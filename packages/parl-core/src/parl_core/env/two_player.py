@@ -24,7 +24,7 @@ __all__ = ["ConnectFour", "ConnectFourBoards", "MatrixGame", "TurnGame", "rock_p
 
 ROWS, COLUMNS = 6, 7
 _HEIGHT = ROWS + 1
-_DIRECTIONS = (1, _HEIGHT, _HEIGHT - 1, _HEIGHT + 1)  # up, to the right, and the two diagonals
+_DIRECTIONS = (1, _HEIGHT, _HEIGHT - 1, _HEIGHT + 1)  # shifts: up, right, and both diagonals
 _BOTTOM = tuple(1 << (_HEIGHT * column) for column in range(COLUMNS))
 _TOP = tuple(bit << (ROWS - 1) for bit in _BOTTOM)
 _FULL = sum(bit * ((1 << ROWS) - 1) for bit in _BOTTOM)
@@ -36,7 +36,7 @@ _ONE = np.uint64(1)
 
 
 def _connects_four(stones: Any) -> Any:
-    """Return a value that is not zero where stones, a number or an array of such, have four in a row."""
+    """Return nonzero where stones (a number or an array) have four in a row."""
     found = stones & 0
     for step in _DIRECTIONS:
         shift = np.uint64(step) if isinstance(stones, np.ndarray) else step
@@ -104,7 +104,7 @@ class TurnGame:
         return self.action
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Begin a game. Nothing in it is drawn, so the seed has no effect."""
+        """Begin a game; the seed has no effect, because games are deterministic."""
         self.agents = list(self.possible_agents)
         self.agent_selection = self.agents[0]
         self.rewards = dict.fromkeys(self.agents, 0.0)
@@ -189,11 +189,11 @@ class TurnGame:
         raise NotImplementedError
 
     def _possible(self) -> Sequence[bool]:
-        """Return for each action whether the player whose turn it is may play it."""
+        """Return for each action whether the player to move may play it."""
         raise NotImplementedError
 
     def _play(self, action: int) -> tuple[float, float] | None:
-        """Play an action that is possible; return the rewards of both players where the game is over now."""
+        """Play a possible action; if the game is over, return the rewards of both players."""
         raise NotImplementedError
 
 

@@ -4,13 +4,12 @@
     VectorEnv.step(a) ───┤                                                         ├─ gather ─> arrays [n, ...]
                          └─ submit step ─> actor 1: EnvGroup of environments 4..7 ─┘
 
-All calls are sent before the first answer is awaited. Without an actor system there is one group in this process.
-Environment i is seeded with `seed + i` and continues with its own generator, so results do not depend on the number of
-actors, or on where they run.
+All calls are sent before the first result is awaited. Without an actor system there is one group in this process.
+Environment i is seeded with `seed + i` and continues with its own generator, so results depend neither on the number of
+actors nor on their hosts.
 
-A link to a group has one of two forms with the same contract: `finish` completes what `begin` started, and raises every
-error of the group. An exception such as Ctrl-C may interrupt this anywhere; the next `begin` settles what was in
-progress.
+A link to a group has one of two forms with the same contract: `finish` completes the operation of `begin`, and raises
+every error of the group. Ctrl-C may interrupt this anywhere; the next `begin` completes the interrupted operation.
 
     _CallLink    every step is a call: actions in the message, arrays in the answer; between hosts, and in this process
     _SharedLink  the group's actor stays in one call, `EnvGroup.serve`, and each step is a byte there and a byte back
@@ -52,12 +51,12 @@ from parl_core.errors import CheckpointError, HyperparameterError, ParlError
 __all__ = ["VectorEnv", "make_vector_env"]
 
 
-# How often a silent actor is asked for elsewhere: one that is stopped, not ended, does not close its pipe.
+# Seconds between two checks of a silent actor: one that is stopped, not ended, does not close its pipe.
 _LOOK_S = 1.0
 
 
 class _CallLink:
-    """Steps by calls.
+    """A link that steps by calls.
 
     Args:
         group: An actor that holds an `EnvGroup`.
@@ -84,7 +83,7 @@ class _CallLink:
         """Wait for the answer of the call.
 
         Raises:
-            TimeoutError: It did not come in time.
+            TimeoutError: The result did not arrive in time.
             Exception: One that the method raised, or the loss of the actor.
         """
         answer, self._answer = self._answer, None
@@ -97,7 +96,7 @@ class _CallLink:
         return step
 
     def step(self, actions: Any) -> GroupStep:
-        """Begin a step and finish it, for a group that is alone; errors as in `finish`."""
+        """Make a whole step, for a single group; errors as in `finish`."""
         step: GroupStep = self._group.call("step", _sent(actions))
         return step
 
@@ -106,7 +105,7 @@ class _CallLink:
         self.begin("close")
 
     def begin_end(self) -> None:
-        """Signal the actor, whose `close` was waited for, to end without waiting for it, where its system can do so."""
+        """Signal the actor to end after its `close`, without waiting, if its system supports that."""
         if (begin := getattr(self._group, "begin_close", None)) is not None:
             begin(was_waited_for=True)
 
@@ -116,7 +115,7 @@ class _CallLink:
 
 
 class _SharedLink(_CallLink):
-    """Steps by bytes, with the arrays in memory that both ends see. Whatever does not fit there goes by calls.
+    """A link that steps by bytes, with arrays in shared memory. Steps that do not fit are calls.
 
     Args:
         group: An actor that holds an `EnvGroup` to which the memory is attached.
@@ -127,7 +126,7 @@ class _SharedLink(_CallLink):
         super().__init__(group)
         self._memory = memory
         self._serving: ActorFuture | None = None
-        self._called = False  # from before a call until its answer was taken
+        self._called = False  # True from before a call until its answer is read
         _, rewards, terminated, truncated, *_ = memory.arrays
         self._step = GroupStep(memory.arrays.observations, rewards, terminated, truncated, [], [])
 
@@ -142,7 +141,7 @@ class _SharedLink(_CallLink):
         return self.finish_step()
 
     def begin(self, method: str, *arguments: Any) -> None:
-        """Send a call of a method, once the actor has left the call in which it serves."""
+        """Send a call of a method, after the actor has left its serving call."""
         self._leave()
         super().begin(method, *arguments)
 
@@ -175,24 +174,24 @@ class _SharedLink(_CallLink):
 
     def begin_close(self) -> None:
         """Make the actor leave its serving call, then send the call that closes the environments."""
-        with contextlib.suppress(OSError):  # an actor that is gone cannot be asked
+        with contextlib.suppress(OSError):  # the actor is gone
             self._memory.ask_to_leave()
         super().begin("close")
 
     def close(self) -> None:
-        """End the actor, and let the memory go."""
+        """End the actor, and release the memory."""
         super().close()
         self._memory.close()
         self._called, self._serving = False, None
 
     def _leave(self) -> None:
-        """End the call in which the actor serves, and discard calls and answers that no call waited for.
+        """End the actor's serving call, and discard calls and answers without a waiting caller.
 
         Those of an interrupted step may or may not have been written and read. Calls run in order, so the actor serves
         no more when it answers this one, and both pipes are empty then.
         """
         if self._called or self._serving is not None:
-            with contextlib.suppress(Exception):  # any: an actor that is lost says so in the call that follows
+            with contextlib.suppress(Exception):  # any exception: a lost actor raises its error in the next call
                 self._memory.ask_to_leave()
                 self._group.call("stop_serving")
             self._memory.forget()
@@ -200,14 +199,14 @@ class _SharedLink(_CallLink):
 
     def _end_of_serving(self) -> Any:
         serving, self._serving = self._serving, None
-        assert serving is not None, "only who serves can stop it"
+        assert serving is not None, "there is no serving call to stop"
         return serving.result()
 
     def _next_byte(self) -> bytes:
-        """Return the actor's next byte; empty if there will be none, and its call has the reason."""
+        """Return the actor's next byte; empty if there will be none, for a reason that its call raises."""
         answer = self._memory.wait_for_answer(_LOOK_S)
         while answer is None:
-            # Asked before the last look: what a call has written before it ended is there to be read then.
+            # Checked before the last read, so that bytes written before the end of the call are read.
             has_ended = self._serving is None or self._serving.done()
             answer = self._memory.wait_for_answer(0.0 if has_ended else _LOOK_S)
             if has_ended:
@@ -220,7 +219,7 @@ def _sent(actions: Any) -> Any:
 
 
 def _link_to(group: ActorHandle, count: int, spaces: GroupSpaces) -> _CallLink:
-    """Return the faster of the ways that lead to a group whose environments are open."""
+    """Return the fastest possible link to a group whose environments are open."""
     if not can_share(spaces):
         return _CallLink(group)
     try:
@@ -238,7 +237,7 @@ def _link_to(group: ActorHandle, count: int, spaces: GroupSpaces) -> _CallLink:
     return _CallLink(group)
 
 
-# Seconds to wait for the environments' own `close` before their actors are ended anyway.
+# Seconds to wait for the environments' own `close` before their actors are ended.
 CLOSE_TIMEOUT_S = 1.0
 
 
@@ -262,7 +261,7 @@ def make_vector_env(
         envs_per_actor: The number of environments that share an actor and one call per step; default: `num_envs` split
             evenly over the slots of `actors`.
         env_kwargs: Arguments of `gymnasium.make` or of the function.
-        with_infos: Whether `step` returns the infos of ordinary steps. Off by default, because one dictionary per
+        with_infos: True if `step` returns the infos of ordinary steps. Off by default, because one dictionary per
             environment and step costs more than a small environment's step. Infos of `reset` and of an episode's last
             step are always returned.
         autoreset_mode: Gymnasium's name for when an environment that ended is reset. The training loops need the
@@ -270,7 +269,7 @@ def make_vector_env(
 
     Raises:
         HyperparameterError: A number is out of its range, the mode is unknown, or the system's slots are unknown.
-        Exception: One that an environment's constructor raised.
+        Exception: An exception of an environment's constructor.
     """
     num_envs = check_int("num_envs", num_envs)
     if envs_per_actor is not None:
@@ -286,7 +285,7 @@ def make_vector_env(
     counts = [min(envs_per_actor, num_envs - start) for start in starts]
     groups: list[ActorHandle] = []
     try:
-        for count in counts:  # one by one, so that those made before a failure are closed
+        for count in counts:  # one by one, so that earlier ones are closed after a failure
             group = actors.create(EnvGroup, env, count, dict(env_kwargs or {}), with_infos, mode.name)
             groups.append(group)
         opened = [future.result() for future in [group.submit("open") for group in groups]]
@@ -303,8 +302,8 @@ def make_vector_env(
 class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
     """A Gymnasium vector environment over groups of environments in actors; made by `make_vector_env`.
 
-    By default an environment that ends is reset within the same step (`AutoresetMode.SAME_STEP`). `infos` of that step
-    has, besides what Gymnasium puts there (`final_obs`, `final_info`, each with its mask `_final_obs`, …), the finished
+    By default an environment that ends is reset within the same step (`AutoresetMode.SAME_STEP`). Besides Gymnasium's
+    entries (`final_obs`, `final_info`, each with its mask `_final_obs`, …), `infos` of that step has the finished
     episodes' statistics: `infos["episode"]["r"]` and `["l"]`, `[num_envs]`, with the mask `infos["_episode"]`. In the
     other modes the step's own observation is the last one, and only the statistics are added.
     """
@@ -329,7 +328,7 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         self.action_space = batch_space(spaces.action, self.num_envs)
         self.metadata = {**spaces.metadata, "autoreset_mode": autoreset_mode}
         self._mode = autoreset_mode
-        self._over = np.zeros(self.num_envs, np.bool_)  # with DISABLED: those that have to be reset
+        self._over = np.zeros(self.num_envs, np.bool_)  # with DISABLED: the environments that must be reset
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a new episode in every environment, or in some.
@@ -369,15 +368,15 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         """Step every environment once.
 
         Args:
-            actions: `[num_envs, *act]`, or a dict or tuple of such.
+            actions: `[num_envs, *act]`, or a dict or tuple of arrays.
 
         Returns:
             observations `[num_envs, *obs]`, rewards, terminated, truncated (each `[num_envs]`), infos.
 
         Raises:
             HyperparameterError: There are more or fewer actions than environments.
-            ParlError: `reset` has to be called first, also after a step that raised.
-            Exception: One that an environment raised, or the loss of its actor; a note names the environments.
+            ParlError: `reset` must be called first, also after a step that raised.
+            Exception: An exception of an environment, or the loss of its actor; a note names the environments.
         """
         if self._awaits_reset:
             raise ParlError("call reset() before step(): no episode is running, or the last step raised")
@@ -412,7 +411,7 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         )
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of every environment, as vectors of Gymnasium do; episodes go on.
+        """Call a method of every environment, as in Gymnasium's vectors; episodes continue.
 
         Args:
             name: The name of a method of the environment or of one of its wrappers, or of an attribute, whose values
@@ -424,7 +423,7 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
             One result per environment.
 
         Raises:
-            Exception: One that an environment raised, AttributeError if it has no such name; `reset` has to follow.
+            Exception: An exception of an environment, or AttributeError for an unknown name; `reset` must follow.
         """
         found = self._in_all(
             lambda group, _start, _stop: group.begin("call", name, args, kwargs), lambda group: group.finish()
@@ -432,13 +431,13 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         return tuple(itertools.chain.from_iterable(found))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute of every environment; errors as of `call`."""
+        """Return an attribute of every environment; errors as in `call`."""
         return self.call("get_wrapper_attr", name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of every environment, in the wrapper that has it; episodes go on.
+        """Set an attribute of every environment, in the wrapper that has it; episodes continue.
 
-        Checkpoints of a loop do not contain it; a resumed run sets it again and begins new episodes.
+        Checkpoints of a loop do not contain it; a resumed run must set it again and begin new episodes.
 
         Args:
             name: The name of the attribute.
@@ -446,7 +445,7 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
 
         Raises:
             HyperparameterError: There are more or fewer values than environments.
-            Exception: One that an environment raised; `reset` has to follow.
+            Exception: An exception of an environment; `reset` must follow.
         """
         each = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(each) != self.num_envs:
@@ -473,7 +472,7 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         """Restore the saved position of every environment; they must have been reset, and may be in other actors.
 
         Raises:
-            CheckpointError: The number of environments differs, or one did not come to the same observation.
+            CheckpointError: The number of environments differs, or one reached another observation.
         """
         saved = state["environments"]
         if len(saved) != self.num_envs:
@@ -491,7 +490,7 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         return list(itertools.chain.from_iterable(found))
 
     def set_statistics(self, saved: Sequence[list[Any]]) -> None:
-        """Restore the result of `get_statistics`; it takes effect at the next reset, which has to follow.
+        """Restore the result of `get_statistics`; it takes effect at the next reset, which must follow.
 
         Raises:
             CheckpointError: An environment has other wrappers.
@@ -502,7 +501,7 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         self._awaits_reset = True
 
     def _step_alone(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Return the same for one group, whose arrays are the answer; small environments are worth the short way."""
+        """Step a single group, whose arrays are the result; this shortcut pays for small environments."""
         self._awaits_reset = True
         answer = self._groups[0].step(actions)
         self._awaits_reset = False
@@ -516,7 +515,7 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         _end(self._groups)
 
     def _in_all(self, begin: Callable[[_CallLink, int, int], None], finish: Callable[[_CallLink], Any]) -> list[Any]:
-        """Begin the same in every group, wait for all answers, then raise the first error if there was one."""
+        """Begin an operation in every group, wait for all results, then raise the first error if there was one."""
         awaited_reset, self._awaits_reset = self._awaits_reset, True
         for group, (start, stop) in zip(self._groups, self._spans, strict=True):
             begin(group, start, stop)
@@ -553,7 +552,7 @@ class VectorEnv(ClosingContext, GymnasiumVectorEnv[Any, Any, Any]):
         return (infos if same_step else info) | named | {f"_{name}": ended for name in named}
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
-        """Do as Gymnasium does, with an array of objects for entries of other forms than an earlier one's."""
+        """Add an info as Gymnasium does, with an array of objects for entries of different forms."""
         usual = {}
         for name, entry in env_info.items():
             column = vector_infos.get(name)
@@ -581,12 +580,12 @@ _USUAL_KINDS = frozenset({float, int, bool})
 
 
 def _fits(column: npt.NDArray[Any] | dict[str, Any], entry: Any) -> bool:
-    """Return whether Gymnasium puts an entry of an info into the array, or dictionary, of this entry over all."""
+    """Return whether an entry of an info fits Gymnasium's array, or dictionary, of this entry over all environments."""
     kind: Any = type(entry)
     if isinstance(column, dict):
         return isinstance(entry, dict)
     if kind in _USUAL_KINDS and column.ndim == 1 and column.dtype == kind:
-        return True  # the usual cases, which the rest takes ten times as long for
+        return True  # a shortcut for the usual cases, ten times as fast as the rest
     if kind is np.ndarray and column.dtype == entry.dtype and not column.dtype.hasobject:
         return bool(entry.shape == column.shape[1:])
     if column.dtype.hasobject:
@@ -600,7 +599,7 @@ def _fits(column: npt.NDArray[Any] | dict[str, Any], entry: Any) -> bool:
 
 
 def _entry_of(column: npt.NDArray[Any] | dict[str, Any], index: int) -> Any:
-    """Return the entry of one environment from that over all environments."""
+    """Return one environment's part of an entry over all environments."""
     if not isinstance(column, dict):
         return column[index]
     has = {name: mask for name in column if (mask := column.get(f"_{name}")) is not None}
@@ -608,7 +607,7 @@ def _entry_of(column: npt.NDArray[Any] | dict[str, Any], index: int) -> Any:
 
 
 def _joined(space: Any, parts: Sequence[Any]) -> Any:
-    """Return the groups' observations as one, copied."""
+    """Return the concatenated observations of the groups, copied."""
     if isinstance(space, ArraySpaces):
         return np.concatenate(parts)
     if isinstance(space, gymnasium.spaces.Dict):
@@ -619,15 +618,15 @@ def _joined(space: Any, parts: Sequence[Any]) -> Any:
 
 
 def _end(groups: Sequence[_CallLink]) -> None:
-    """Close the environments of groups and end their actors, side by side."""
+    """Close the environments of groups and end their actors, in parallel."""
     closing = []
     for group in groups:
-        with contextlib.suppress(Exception):  # any: an actor that is gone is not asked
+        with contextlib.suppress(Exception):  # any exception: the actor may be gone
             group.begin_close()
             closing.append(group)
-    deadline = time.monotonic() + CLOSE_TIMEOUT_S  # of all: one in a step without end does not keep the others
+    deadline = time.monotonic() + CLOSE_TIMEOUT_S  # a common limit, so that an endless step does not delay the others
     for group in closing:
-        with contextlib.suppress(Exception):  # any: it ends with its actor
+        with contextlib.suppress(Exception):  # any exception: the environments end with their actor
             group.finish(max(0.0, deadline - time.monotonic()))
     for group in groups:
         group.begin_end()

@@ -1,4 +1,4 @@
-"""Wrappers that PARL's programs use, and environments in a list; each has the API of the environments inside.
+"""Wrappers of PARL's programs, and lists of environments; each has the API of its environments.
 
     ActionMappingWrapper    a policy acts in [-1, 1], the environment in its own bounds
     MonitorEnv              returns and lengths of episodes, inside of wrappers that cut or clip
@@ -73,14 +73,14 @@ class ActionMappingWrapper(ApiWrapper):
         low, high = self.low_bound, self.high_bound
         if low.dtype.kind == "f":
             return mapped.astype(low.dtype)
-        # The largest int64 is none of float64's numbers, and the next one above it would wrap around.
+        # float64 cannot represent the largest int64, and the next number above it would wrap around.
         top = np.nextafter(high, -np.inf, dtype=np.float64)
         whole = np.rint(mapped)
         return np.where(whole > top, high, np.minimum(whole, top).astype(low.dtype))
 
 
 class MonitorEnv(ApiWrapper):
-    """Keeps the return and the length of every finished episode.
+    """Wrapper that records the return and the length of every finished episode.
 
     The last step of an episode returns them in `info["episode"]`: `r` is the undiscounted return, `l` the number of
     steps, `t` the seconds since the wrapper was made. An episode that `reset` cuts short does not count.
@@ -131,7 +131,7 @@ class MonitorEnv(ApiWrapper):
 
 
 class VectorEnv:
-    """Steps a list of environments in turn, and begins a new episode where one has ended.
+    """Steps a list of environments in turn, and begins new episodes after their ends.
 
     Arguments and results are lists with one entry for each environment, so that observations may be anything.
     `parl_core.env.vector` has the one for training, with arrays, and environments in other processes.
@@ -143,7 +143,7 @@ class VectorEnv:
         api: The API of the environments, "gymnasium" or "gym", which determines the form of `reset` and `step`.
 
     Raises:
-        ValueError: There is none, or their APIs differ.
+        ValueError: The list is empty, or their APIs differ.
     """
 
     def __init__(self, envs: Sequence[Any]) -> None:
@@ -176,9 +176,9 @@ class VectorEnv:
     def step(self, actions: Sequence[Any]) -> Any:
         """Take a step in every environment.
 
-        Where an episode ends, the observation returned is the first one of the next episode, and the info has the
-        last one of the old in `final_obs` (bootstrap from it where the episode was truncated). In Gymnasium's API it
-        has the info of that step in `final_info`, too, beside that of the new episode.
+        Where an episode ends, the returned observation is the first one of the next episode, and the info has the last
+        observation in `final_obs` (bootstrap from it if the episode was truncated). In Gymnasium's API the info also
+        has that of the last step, in `final_info`.
 
         Args:
             actions: One for each environment.
@@ -210,7 +210,7 @@ class VectorEnv:
     def _step(env: Any, action: Any) -> Step:
         obs, reward, terminated, truncated, info = env.step(action)
         if terminated or truncated:
-            final = deepcopy(obs)  # the reset may change it
+            final = deepcopy(obs)  # the reset may change the info
             obs, first_info = env.reset()
             info = {**first_info, "final_obs": final, "final_info": info}
         return obs, float(reward), terminated, truncated, info
@@ -232,7 +232,7 @@ class PreviousStep(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     The entries of a dictionary stay beside the new ones; any other observation becomes the entry `observation`.
 
-        previous_action     float32 vector, as `gymnasium.spaces.flatten` gives it: of a choice the one-hot code
+        previous_action     float32 vector, the result of `gymnasium.spaces.flatten`: one-hot for a choice
         previous_reward     float32 `[1]`, clipped to [-1, 1]
 
     Both are zeros in the first step of an episode.
@@ -272,7 +272,7 @@ class PreviousStep(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take an action, and return it and its reward with the observation."""
-        taken = deepcopy(action)  # the environment may change its own
+        taken = deepcopy(action)  # the environment may change its action
         observation, reward, terminated, truncated, info = self.env.step(action)
         done = np.asarray(spaces.flatten(self._actions, taken), np.float32)
         return self._with(observation, done, float(reward)), reward, terminated, truncated, info

@@ -446,7 +446,7 @@ class GroupActor:
         return self._environments(group).get_statistics()
 
     def set_statistics(self, group: int, states: Sequence[Any]) -> None:
-        """Continue with the result of `get_statistics`; a reset has to follow."""
+        """Restore the result of `get_statistics`; a reset must follow."""
         self._environments(group).set_statistics(states)
 
     def close(self) -> None:

@@ -248,7 +248,7 @@ def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) ->
 
     Args:
         agent: The agent; one with a `predict` of its own, which need not take a batch, is left alone.
-        obs: `[n, ...]`, or a dictionary of such.
+        obs: `[n, ...]`, or a dictionary of arrays.
         space: The environment's action space.
         valid: The result of `into_space`.
 
@@ -292,7 +292,7 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
 
     Args:
         agent: An agent that is not a `parl.Agent`, or has no model with a `policy`, is not checked.
-        obs: `[n, ...]`, or a dictionary of such.
+        obs: `[n, ...]`, or a dictionary of arrays.
         space: The environment's action space; only of those with choices the number of outputs follows.
 
     Raises:
@@ -332,7 +332,7 @@ def refuse_uncarried_state(agent: object, obs: Any) -> None:
 
     Args:
         agent: An agent that is not a `parl.Agent`, or acts by methods of its own, is not checked.
-        obs: `[n, ...]`, or a dictionary of such.
+        obs: `[n, ...]`, or a dictionary of arrays.
 
     Raises:
         HyperparameterError: It names the layer and what to do.

@@ -475,7 +475,7 @@ def check_observations(
     """Refuse observations of N environments that are not finite; networks may hide them while their weights degrade.
 
     Args:
-        obs: Arrays `[N, ...]`, or `[T, N, ...]` over T steps with `leading=2`, or a dictionary of such.
+        obs: Arrays `[N, ...]`, or `[T, N, ...]` over T steps with `leading=2`, or a dictionary of arrays.
         when: The words that end the first part of the message.
         leading: Number of dimensions before those of an observation.
         environments: The environments that observed the rows; None: all, in order.

@@ -72,7 +72,7 @@ def run_episode(
     seen, actions, rewards = [], [], []
     over = False
     while not over:
-        seen.append(map_nested(np.array, obs))  # copies: the environment may change its own
+        seen.append(map_nested(np.array, obs))  # copies: the environment may change its action
         chosen = act(obs)
         actions.append(np.array(chosen))
         action = chosen if valid is None else valid(np.asarray(chosen)[None])[0]

@@ -63,7 +63,7 @@ def evaluate(
             this process.
         episodes: the number of episodes, at least 1.
         seed: the episodes' seeds are derived from it; those of the first episodes stay when `episodes` grows.
-        env_kwargs: passed to `gymnasium.make` or to the function.
+        env_kwargs: Arguments of `gymnasium.make` or of the function.
         at_once: the maximum number of environments played side by side.
         max_steps: steps of one episode at most; a longer one counts with its return so far, with a warning. Without
             this limit, an evaluation in an environment without a time limit might not end.
@@ -205,7 +205,7 @@ class EvaluateInActor(Callback):
         actors: the system that makes the actor.
         every: steps of the loop between evaluations.
         episodes: of one evaluation.
-        seed: of the episodes.
+        seed: Seed of the episodes.
         callbacks: called for evaluations; a reason to stop ends the loop.
         max_steps: of one episode; see `evaluate`.
         normalization: the `NormalizeVector` of training; its statistics are sent with the weights, and normalise the
@@ -312,7 +312,7 @@ class RecordVideo(Callback):
         env: a registered id, or a function that returns an environment; either is given `render_mode="rgb_array"`.
         every: evaluations from one video to the next; the first one has a video.
         seed: of the episode.
-        env_kwargs: passed to `gymnasium.make` or to the function.
+        env_kwargs: Arguments of `gymnasium.make` or of the function.
         playing: called with `make_env=`, a function that makes the environment which records, to play the episode
             instead of `evaluate`; for agents that see an environment otherwise, or that `evaluate` does not take.
 

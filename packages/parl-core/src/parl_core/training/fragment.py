@@ -322,7 +322,7 @@ class FragmentBatch:
 
     Attributes:
         n_steps: T.
-        obs: `[N * T, *obs]`, or a dictionary of such.
+        obs: `[N * T, *obs]`, or a dictionary of arrays.
         action: `[N * T, *act]`.
         reward: `[N * T]`.
         terminated: `[N * T]`.
@@ -403,7 +403,8 @@ class BatchMemory:
 
     def _rows(self, *parts: NDArray[Any]) -> NDArray[Any]:
         joined = self._joined(*parts)
-        return joined.reshape(joined.shape[0] * joined.shape[1], *joined.shape[2:])  # not -1: a part may be empty
+        # not -1, because a part may be empty
+        return joined.reshape(joined.shape[0] * joined.shape[1], *joined.shape[2:])
 
     def _joined(self, *parts: NDArray[Any]) -> NDArray[Any]:
         if len(parts) == 1 and parts[0].flags.writeable:
