@@ -245,7 +245,7 @@ class ContinuousConformance(Conformance):
         agent.alg.model.__class__ = type(base.__name__, (base,), listed)
         if agent.alg.model.implements("get_critic_params"):
             pytest.skip("its model lists the critic's parameters as well")
-        with pytest.raises(ModelContractError, match="lists all parameters, so that none is left for the critic"):
+        with pytest.raises(ModelContractError, match="lists all parameters and leaves none for the critic"):
             agent.learn(*columns_of(some_batch(np.random.default_rng(2)), FLOAT32))
 
     def test_a_layer_without_a_shape_that_is_not_used_is_left_out(self) -> None:

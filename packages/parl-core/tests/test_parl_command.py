@@ -358,8 +358,8 @@ def test_settings_are_listed_with_type_value_and_meaning(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--cluster", "nonsense"), "'nonsense' is no HOST:PORT"),
-        (("--cluster", "host:"), "'host:' is no HOST:PORT"),
+        (("--cluster", "nonsense"), "'nonsense' is not HOST:PORT"),
+        (("--cluster", "host:"), "'host:' is not HOST:PORT"),
         (("--jobs", "3"), "--jobs is the number of parallel runs of --seeds"),
     ],
 )
