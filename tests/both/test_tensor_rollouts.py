@@ -169,5 +169,5 @@ def test_the_loop_with_a_replay_memory_refuses_tensors_in_words(name: str) -> No
     network: Any = parl.networks.QNetwork(2) if name == "DQN" else parl.networks.SquashedActorCritic(1)
     agent = parl.Agent(getattr(parl.algorithms, name)(network, device="cpu"))
     envs: Any = make_vector_env("CartPole-v1" if name == "DQN" else "Pendulum-v1", 2)
-    with pytest.raises(HyperparameterError, match="replay memories keep arrays, and VectorEnv gives tensors"):
+    with pytest.raises(HyperparameterError, match="replay memories store arrays, and VectorEnv gives tensors"):
         training.train_off_policy(agent, AsTensors(envs, agent.alg), training.OffPolicySettings(total_steps=10))

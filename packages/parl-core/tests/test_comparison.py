@@ -213,7 +213,7 @@ def test_runs_without_a_return_are_no_part_of_the_mean_and_null_in_json(tmp_path
     (tmp_path / "none" / "seed-1" / "metrics.jsonl").write_text("")
     found = Comparison.read([tmp_path / "group", tmp_path / "none"])
     assert "group: interquartile mean of 1 runs 4.00" in found.table()
-    assert "none: no run was evaluated, and none has ended an episode" in found.table()
+    assert "none: no run has an evaluation or a finished episode" in found.table()
     rows = json.loads(json.dumps(found.rows(), allow_nan=False))
     assert [row["last"] for row in rows] == [4.0, None, None, None]
     assert [row["returns_of"] for row in rows] == ["evaluations", None, None, None]

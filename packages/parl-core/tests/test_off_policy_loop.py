@@ -746,7 +746,7 @@ def test_callbacks_that_would_do_nothing_are_told_when_training_begins(caplog: p
     with caplog.at_level(logging.WARNING, "parl"):
         train_off_policy(Table(), make_vector_env(Counting, 1), settings(total_steps=30), callbacks=unused)
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
-        "ConfirmedReturn, NoImprovement: nothing happens without evaluations, and the loop has no evaluator",
+        "ConfirmedReturn, NoImprovement: no effect without evaluations, and the loop has no evaluator",
         "no loop calls Misspelt.on_rollout_start",
         "no loop calls Misspelt.on_updates",
     ]

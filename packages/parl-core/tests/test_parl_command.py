@@ -224,7 +224,7 @@ def test_a_folder_that_exists_is_refused_with_the_command_to_go_on(tmp_path: Pat
     result = run("train", "ppo", "CartPole-v1", "--run", str(tmp_path))
     assert result.exit_code == 1
     assert (
-        f"{tmp_path} exists, and nothing in it is overwritten. Go on with that run: parl resume {tmp_path}"
+        f"{tmp_path} exists, and nothing in it is overwritten. Continue that run: parl resume {tmp_path}"
         in result.output
     )
 

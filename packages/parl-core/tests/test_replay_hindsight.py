@@ -200,7 +200,7 @@ class InAColumn(gymnasium.Env[Any, Any]):
 def test_rewards_in_a_column_are_taken_and_several_numbers_a_goal_refused() -> None:
     goals = np.array([[0.0], [2.0]])
     np.testing.assert_array_equal(outcome_of(InAColumn())(goals, np.zeros((2, 1)))[0], [0.0, -2.0])
-    with pytest.raises(HyperparameterError, match=r"compute_reward must give one number for each goal, got .*\(2, 3\)"):
+    with pytest.raises(HyperparameterError, match=r"compute_reward must return one number per goal, got .*\(2, 3\)"):
         outcome_of(InAColumn())(np.zeros((2, 3)), np.zeros((2, 3)))
 
 

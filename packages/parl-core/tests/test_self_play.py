@@ -181,7 +181,7 @@ def test_wrong_settings_are_refused_in_words() -> None:
         arena.play([Match(Mixed([1, 0, 0]), Mixed([1, 0, 0]), 3)])
     with pytest.raises(HyperparameterError, match="chances must be 1 numbers"):
         AgainstOpponents(matrix_game, [Mixed([1, 0, 0])], [0.5])
-    with pytest.raises(HyperparameterError, match="opponents must be at least one"):
+    with pytest.raises(HyperparameterError, match="there must be at least one opponent"):
         AgainstOpponents(matrix_game, [])
     with pytest.raises(HyperparameterError, match="opponents must be a list of policies, got a Mixed"):
         AgainstOpponents(matrix_game, Mixed([1, 0, 0]))  # type: ignore[arg-type]

@@ -270,7 +270,7 @@ def test_a_trial_without_an_evaluation_has_no_score(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(tuning, "open_actors", lambda *_, **__: Unevaluated())
     monkeypatch.setattr(tuning, "wait_any", lambda futures, _: futures)
     asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=1000)
-    with pytest.raises(ParlError, match="no trial has ended with a score; none was evaluated"):
+    with pytest.raises(ParlError, match="no trial has ended with a score; no trial was evaluated"):
         tune(asked, tmp_path / "study", {"lr": Range(1e-4, 1e-2)}, 1, workers=1, report=told.append)
     assert told[0].startswith("trial 0: no evaluation within its steps")
 

@@ -1,4 +1,4 @@
-"""A namespace for settings that the modules of a program share, as in PARL's examples."""
+"""A namespace for settings that the modules from a program share, as in PARL's examples."""
 
 import argparse
 from types import SimpleNamespace

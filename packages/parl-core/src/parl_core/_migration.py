@@ -468,7 +468,7 @@ def _is_mixed(programs: Sequence[Program]) -> bool:
 def _to_wrap(programs: Sequence[Program]) -> list[Program]:
     """Return the programs in which environments get a `CompatWrapper`.
 
-    The steps and seeds of a program decide for the environments that it makes. For a program that only makes
+    The steps and seeds from a program decide for the environments that it makes. For a program that only makes
     environments, the other programs decide, if all of them use gym's API.
     """
     others_tell = bool(_with_gyms_api(programs)) and not _is_mixed(programs)

@@ -314,7 +314,7 @@ def open_actors(name: str = IN_PROCESS, **options: Any) -> ActorSystem:
 
 
 def choose_actors(count: int, address: str = "") -> ActorSystem:
-    """Open the actor system of a program's settings.
+    """Open the actor system from a program's settings.
 
     Args:
         count: Number of actors that the program makes, at least 0.

@@ -392,7 +392,7 @@ class Agent:
             )
 
     def _refuse_spoiled(self, method: str, batch: Batch) -> None:
-        """Refuse numbers that are not finite before an update, where its losses would not show them.
+        """Reject numbers that are not finite before an update, where its losses would not show them.
 
         Raises:
             SpoiledBatchError: It names the row.
@@ -405,7 +405,7 @@ class Agent:
             )
 
     def _check_figures(self, figures: Any, batch: Batch | None) -> None:
-        """Refuse figures that are not finite, and name the row of the batch that spoiled them.
+        """Reject figures that are not finite, and name the row of the batch that spoiled them.
 
         Raises:
             DivergedError: One is NaN or infinite.
@@ -787,7 +787,7 @@ def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def _refuse_nan(batch: Any) -> None:
-    """Refuse observations that are NaN, for which any action is as good as none.
+    """Reject observations that are NaN, for which any action is as good as none.
 
     Raises:
         SpoiledBatchError: It names the number's place.
@@ -891,7 +891,7 @@ def _explain(
 
 
 def _check_figures(source: str, figures: Any) -> None:
-    """Refuse NaN and infinity in the result of an algorithm's method: a number, a tuple or a dictionary.
+    """Reject NaN and infinity in the result of an algorithm's method: a number, a tuple or a dictionary.
 
     Raises:
         DivergedError: It names the figures, and what usually helps.

@@ -353,7 +353,7 @@ class FrameworkOptimizer(LearningRate):
 
 
 def require_gradient(has_one: bool, owner: str) -> None:
-    """Refuse a loss on which no trainable parameter has an influence.
+    """Reject a loss on which no trainable parameter has an influence.
 
     Args:
         has_one: Whether the loss has a gradient.
@@ -818,7 +818,7 @@ class Algorithm:
         raise NotImplementedError
 
     def _copied(self, tensor: Any) -> NDArray[Any] | None:
-        """Return a copy of a dense tensor's values as an array; None for other values, and if numpy has none such."""
+        """Return a copy of a dense tensor's values as an array; None for others, and for dtypes that numpy lacks."""
         raise NotImplementedError
 
     def _is_generator(self, value: Any) -> bool:
@@ -1270,7 +1270,7 @@ class Algorithm:
         return {name: value for name, value in attributes(self) if isinstance(value, Optimizer)}
 
     def _require_pairs(self, pairs: Mapping[str, str], obs: Any, action: NDArray[Any]) -> None:
-        """Refuse a model of which one of the methods returns something else than a pair.
+        """Reject a model of which one of the methods returns something else than a pair.
 
         Args:
             pairs: The required result of each method, in words; methods other than `policy` also take the action.
@@ -1300,7 +1300,7 @@ class Algorithm:
                     )
 
     def _require_gaussians(self, method: str, obs: Any, *, after: int = 0) -> None:
-        """Refuse a policy that does not return means and standard deviations above 0: it has no log-probabilities.
+        """Reject a policy that does not return means and standard deviations above 0: it has no log-probabilities.
 
         It is looked at until it was one that does.
 
@@ -1335,7 +1335,7 @@ class Algorithm:
         self._has_gaussians = True
 
     def _require_logits(self, method: str, obs: Any) -> None:
-        """Refuse a policy that does not return a tensor, such as one that returns a distribution.
+        """Reject a policy that does not return a tensor, such as one that returns a distribution.
 
         Args:
             method: The name of a method of the model, such as `policy`; of the results of `policy_and_value` the first
@@ -1410,7 +1410,7 @@ class Algorithm:
         return None
 
     def _require_act_dim(self, method: str, obs: Any, action: Any) -> None:
-        """Refuse actions with another number of columns than a method of the model returns.
+        """Reject actions with another number of columns than a method of the model returns.
 
         Args:
             method: The name of a method that takes observations alone; where it returns several arrays, the first one

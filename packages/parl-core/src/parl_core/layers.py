@@ -122,13 +122,13 @@ class LazyLayer:
     """Base of the lazily shaped layers: names of parameters are known from the start, shapes and values come later.
 
     Args:
-        act: Name of the activation of the output, None for none.
+        act: Name of the activation of the output; None for no activation.
         bias: False for a layer without the parameter `bias`.
 
     Attributes:
         seed: The seed that the initial weights are drawn from.
         shaped: Whether the parameters have shapes.
-        activation: Name of the activation of the output, None for none.
+        activation: Name of the activation of the output; None for no activation.
     """
 
     PARAMETERS: ClassVar[tuple[str, ...]] = ("weight", "bias")

@@ -1,4 +1,4 @@
-"""Messages of a program: on the console, and in `log.log` of the run's directory.
+"""Messages from a program: on the console, and in `log.log` of the run's directory.
 
     from parl.utils import logger
     logger.set_dir("runs/first")                                    # or auto_set_dir(); neither ever deletes anything
@@ -192,7 +192,7 @@ def set_dir(dirname: str | os.PathLike[str]) -> None:
     The directory is made where it does not exist; an existing `log.log` is continued. Nothing is ever deleted.
 
     Raises:
-        OSError: The directory or the file cannot be made; the one set before stays.
+        OSError: The directory or the file cannot be created; the previous one stays in use.
     """
     _run.open(Path(dirname))
 
@@ -209,8 +209,8 @@ def auto_set_dir(action: str | None = None) -> str:
         The directory.
 
     Raises:
-        FileExistsError: The action is `"q"` and there is such a directory.
-        ValueError: The action is none of these.
+        FileExistsError: The action is `"q"` and the directory exists.
+        ValueError: The action is unknown.
     """
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     base = Path("train_log") / (Path(main).stem if main else "interactive")

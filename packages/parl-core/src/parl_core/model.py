@@ -292,7 +292,7 @@ class Model:
         raise NotImplementedError
 
     def _watch(self, other: Model) -> Callable[[], bool] | None:  # noqa: ARG002
-        """Return a check that both models still have their present layers and tensors; None if there is none."""
+        """Return a check that both models still have their present layers and tensors; None if impossible."""
         return None
 
     def _views_of(self, tensors: Mapping[str, Any]) -> Weights | None:  # noqa: ARG002
@@ -468,7 +468,7 @@ def _names_in_every_layer(kind: type[Any]) -> frozenset[str]:
 
 
 def check_weights(owner: str, expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]) -> None:
-    """Refuse weights that do not fit.
+    """Reject weights that do not fit.
 
     Args:
         owner: The owner of the weights, for the message.
@@ -486,7 +486,7 @@ def check_weights(owner: str, expected: Mapping[str, tuple[int, ...]], given: Ma
 
 
 def check_names(owner: str, expected: Iterable[str], given: Iterable[str]) -> None:
-    """Refuse weights whose names are not those expected.
+    """Reject weights whose names are not those expected.
 
     Raises:
         WeightsMismatchError: Names differ; the message lists the missing and the unknown ones.

@@ -120,7 +120,7 @@ class SimBa(Layer):
         act: Activation inside of the blocks.
 
     Raises:
-        HyperparameterError: There is no block, or widths differ.
+        HyperparameterError: There are no blocks, or widths differ.
     """
 
     _layer_list: ClassVar[Callable[..., Any]]
@@ -306,7 +306,7 @@ class _Network(Model):
     _parts: ClassVar[Parts]
 
     action_kind: ActionKind | None = None
-    """The kind of its actions, which algorithms take from it; None where it was not made for a space."""
+    """The kind of its actions, which algorithms use as the default; None if it was not made for a space."""
 
     obs_ndim: Any = None
     """The attribute `parl.Agent.obs_ndim`, which is taken from here."""
@@ -325,7 +325,7 @@ class _Network(Model):
         return layers[0] if len(layers) == 1 else self._parts.sequential(*layers)
 
     def _values_of(self, act_dim: int, atoms: int | None, body: Body, *, dueling: bool) -> Any:
-        """Return the head of action values, or of so many logits of each."""
+        """Return the head of action values, or of several logits per action value."""
         if dueling:
             return self._parts.dueling_head(act_dim, atoms, noisy=body.noisy)
         return _fc(self._parts.layers, (atoms or 1) * act_dim, None, body.noisy)
@@ -444,7 +444,7 @@ class CategoricalNetwork(_Network):
 
 
 class _Policy(_Network):
-    """A policy's head: logits, a Gaussian with a standard deviation of its own a dimension, or both."""
+    """A policy's head: logits, a Gaussian with a standard deviation per dimension, or both."""
 
     log_std: Any
 
@@ -539,7 +539,7 @@ class SharedActorCritic(_Policy):
 
     def policy(self, obs: Any) -> Any:
         """Return logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, deviation `[act_dim]`), or all three."""
-        return self.policy_and_value(obs)[0]  # with the value's head, so that one pass makes all weights
+        return self.policy_and_value(obs)[0]  # with the value's head, so that one pass creates all weights
 
     def value(self, obs: Any) -> Any:
         """Return the values `[batch, 1]`."""
@@ -588,9 +588,9 @@ class _MemoryNetwork(_Network):
         """Return the features that the heads take, and the state after the last step.
 
         Args:
-            obs: `[rows * T, ...]`, or a dictionary of such, one sequence's steps after another's.
+            obs: `[rows * T, ...]`, or a dictionary of arrays, ordered by sequence.
             state: The state before the first step of each sequence, `[rows, ...]` by name.
-            begins: bool `[rows * T]`, true where a step is the first of its episode; None where none of them is.
+            begins: bool `[rows * T]`, true where a step is the first of its episode; None if no step is.
         """
         features, after = self.memory(self.encoder(obs), state, begins)
         if isinstance(obs, Mapping) and "action_mask" in obs:
@@ -657,10 +657,10 @@ class RecurrentActorCritic(_MemoryNetwork, _Policy):
         """Return the features that the heads take, and the state after the last step.
 
         Args:
-            obs: `[rows * T, ...]`, or a dictionary of such, one sequence's steps after another's.
+            obs: `[rows * T, ...]`, or a dictionary of arrays, ordered by sequence.
             state: The state before the first step of each sequence, `[rows, ...]` by name. Without the arrays of the
                 value's own memory, the features are for the policy alone.
-            begins: bool `[rows * T]`, true where a step is the first of its episode; None where none of them is.
+            begins: bool `[rows * T]`, true where a step is the first of its episode; None if no step is.
         """
         features, after = super().remember(obs, {name: state[name] for name in self.memory.shapes}, begins)
         own = {name: state[full] for name, full in self.value_names().items() if full in state}
@@ -677,7 +677,7 @@ class RecurrentActorCritic(_MemoryNetwork, _Policy):
     def policy(self, features: Any) -> Any:
         """Return logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, deviation `[act_dim]`), or all three."""
         if self.value_memory is None:
-            return self.policy_and_value(features)[0]  # with the value's head, so that one pass makes all weights
+            return self.policy_and_value(features)[0]  # with the value's head, so that one pass creates all weights
         return self._distributed(self.policy_head(_of_memory(features)))
 
     def value(self, features: Any) -> Any:
@@ -750,7 +750,7 @@ class PolicyNetwork(_Policy):
         self._set_std(act_dim, continuous, None)
 
     def forward(self, obs: Any) -> Any:
-        """Return probabilities `[batch, act_dim]`, those of each part side by side; or (mean, standard deviation)."""
+        """Return probabilities `[batch, act_dim]`, concatenated over parts; or (mean, standard deviation)."""
         output = self.head(self.trunk(obs))
         if self.log_std is not None:
             return self._distributed(output)
@@ -1082,7 +1082,7 @@ class ImplicitActorCritic(_ContinuousActorCritic):
 
 
 class TransformerBlock(Layer):
-    """A block of GPT-2: attention behind a normalisation, then two layers behind another, each beside a shortcut.
+    """A block of GPT-2: attention after normalisation, then two layers after normalisation, each with a shortcut.
 
     Args:
         hidden: Width of the tokens.
@@ -1189,7 +1189,7 @@ class TrajectoryTransformer(Model):
         self._start()
 
     def _start(self) -> None:
-        """Backend hook: where layers begin with other weights, give them those of GPT-2, N(0, 0.02**2)."""
+        """Backend hook: set the initial weights to those of GPT-2, N(0, 0.02**2), if the framework's differ."""
 
     def forward(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
         """Return actions `[batch, K, act_dim]` in [-1, 1]; the arguments are those of `parl_core.offline.Window`."""
@@ -1206,13 +1206,13 @@ class TrajectoryTransformer(Model):
         return reshape(self.head(of_obs).tanh(), [-1, steps, self.act_dim])
 
     def _bias(self, mask: Any, dtype: Any) -> Any:
-        """Return what hides later tokens and padding from attention, `[batch, 1, 3 * K, 3 * K]`: -32768, elsewhere 0.
+        """Return the attention bias `[batch, 1, 3 * K, 3 * K]`: -32768 for later tokens and padding, 0 elsewhere.
 
-        A padded token may look at itself, because attention to nothing is not a number.
+        A padded token may attend to itself, because attention to no tokens is NaN.
         """
         there = self._layers.cast(mask, "float32").repeat_interleave(3, 1)
         place = (there[:1] * 0.0 + 1.0).cumsum(1)
         visible = (place.unsqueeze(1) <= place.unsqueeze(2)) & self._layers.cast(there.unsqueeze(1), "bool")
         visible = visible | (place.unsqueeze(1) == place.unsqueeze(2))
-        # float16 has 32768, and 1e9 is infinite there; either is far below what exp tells from 0.
+        # float16 can represent -32768 but not -1e9; exp of either is 0.
         return (self._layers.cast(visible, dtype) * 32768.0 - 32768.0).unsqueeze(1)

@@ -50,7 +50,7 @@ D4RL_NAMES = {
 
 @dataclass(frozen=True)
 class OfflineDataset:
-    """`n` transitions; episodes lie one after the other, each in the order of its steps.
+    """`n` transitions of consecutive episodes, each in the order of its steps.
 
         columns = {
             "obs": np.zeros((100, 4), np.float32),
@@ -67,7 +67,7 @@ class OfflineDataset:
             continuous ones, which algorithms take in [-1, 1].
         reward: `[n]` float32.
         next_obs: `[n, *obs]`, the observation after the action; at the end of an episode its last one.
-        terminal: `[n]` bool: the episode ended by itself (its continuation is worth 0).
+        terminal: `[n]` bool: the episode terminated (no return follows).
         truncated: `[n]` bool: the episode was cut there (it bootstraps).
         source: The name of the data's source, for messages.
     """
@@ -160,10 +160,10 @@ class OfflineDataset:
         return self._with(reward=self.reward.astype(np.float64) * scale + shift)
 
     def chosen_in(self, space: Any) -> "OfflineDataset":
-        """Convert data whose actions were logged in the environment's form to the form in which agents choose them.
+        """Convert logged actions from the environment's form to the form of agents.
 
         The numbers of a box are mapped from its bounds to [-1, 1]; in dimensions without bounds they do not change.
-        Choices are counted from 0. `read_minari` does this by itself.
+        Choices are counted from 0. `read_minari` does this automatically.
 
         Args:
             space: A Gymnasium space, that of the environment's actions.
@@ -196,7 +196,7 @@ class OfflineDataset:
         return write_snapshot(path, {**self.whole(), "truncated": self.truncated})
 
     def __iter__(self) -> Iterator["OfflineDataset"]:
-        """Yield each episode as a dataset of its own (views)."""
+        """Yield each episode as a separate dataset (views)."""
         for start, stop in self.episodes:
             parts = {key: getattr(self, key)[start:stop] for key in (*NEEDED, "truncated")}
             yield OfflineDataset(**parts, source=self.source)
@@ -258,7 +258,7 @@ def _real(source: str, key: str, array: NDArray[Any]) -> NDArray[Any]:
         )
     if array.dtype.kind != "f":
         return array
-    _check_finite(source, key, array, array, "one such number spoils all weights; drop the row or mend what wrote it")
+    _check_finite(source, key, array, array, "it would make all weights NaN; drop the row, or correct its source")
     if array.dtype.itemsize <= np.dtype(np.float32).itemsize:
         return array
     with np.errstate(over="ignore"):
@@ -269,7 +269,7 @@ def _real(source: str, key: str, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _check_finite(source: str, key: str, array: NDArray[Any], seen: NDArray[Any], remedy: str) -> None:
-    """Refuse the first number of `array` that is not finite in `seen`."""
+    """Reject the first number of `array` that is not finite in `seen`."""
     if (at := first_not_finite(seen)) is not None:
         raise DatasetError(f"{source} has {key} {array[at]} in row {at[0]}: {remedy}")
 
@@ -306,7 +306,7 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
 
     Raises:
         ImportError: minari is not installed; the message has the command.
-        DatasetError: There is no such dataset here, it has no episodes, its observations or actions are not arrays,
+        DatasetError: The dataset is not available, it has no episodes, its observations or actions are not arrays,
             or an episode's columns do not fit together.
     """
     if isinstance(dataset, str):
@@ -366,7 +366,7 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
 
 
 def _from_d4rl(source: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the columns under PARL's names, with the next observations of following rows where the file has none."""
+    """Return the columns under PARL's names; missing next observations are taken from the following rows."""
     given = {name: arrays[theirs] for name, theirs in D4RL_NAMES.items() if theirs in arrays}
     if missing := [D4RL_NAMES[name] for name in NEEDED if name not in given and name != "next_obs"]:
         raise DatasetError(
@@ -382,14 +382,14 @@ def _from_d4rl(source: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDA
         )
     rows = {key: len(column) if column.ndim else 0 for key, column in given.items()}
     if len(set(rows.values())) > 1 or not rows["obs"]:
-        return given | {"next_obs": given["obs"]}  # refused where lengths are checked
+        return given | {"next_obs": given["obs"]}  # the check of lengths raises an error
     ended: NDArray[np.bool_] = np.asarray(given["terminal"].reshape(rows["obs"], -1).astype(np.bool_).any(axis=1))
     limits = np.asarray(given["truncated"].reshape(rows["obs"], -1).astype(np.bool_).any(axis=1))
     cut = np.append(limits[:-1], True)
     known = np.logical_or(ended, ~cut)
     after = np.concatenate([given["obs"][1:], given["obs"][-1:]])
-    after[ended] = given["obs"][ended]  # of what terminated nothing follows, and nothing is learned from it
-    # An episode whose last row is left out was cut one row earlier, if that row belongs to it.
+    after[ended] = given["obs"][ended]  # after a termination, the next observation has no effect on learning
+    # An episode without its last row is truncated at the previous row, if that belongs to it.
     begun = np.append(True, ended[:-1] | cut[:-1])
     given["truncated"] = ~ended & np.append(~known[1:] & ~begun[1:], False)
     return {key: column[known] for key, column in given.items()} | {"next_obs": after[known]}
@@ -406,7 +406,8 @@ def _unrolled(source: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDAr
     order = np.concatenate([oldest_first[first::environments] for first in range(environments)])
     unequal = {key: len(column) for key, column in arrays.items() if key in D4RL_NAMES and len(column) != rows}
     if unequal:
-        return {key: column for key, column in arrays.items() if key in D4RL_NAMES}  # refused where lengths are checked
+        # the check of lengths raises an error
+        return {key: column for key, column in arrays.items() if key in D4RL_NAMES}
     return {key: column[order] for key, column in arrays.items() if key in D4RL_NAMES}
 
 
@@ -417,7 +418,7 @@ class Window:
     Attributes:
         obs: `[n, K, *obs]`, zeros where padded.
         action: `[n, K, act_dim]` float, zeros where padded.
-        return_to_go: `[n, K, 1]`: rewards still to come in the episode, divided by the scale.
+        return_to_go: `[n, K, 1]`: sum of the remaining rewards of the episode, divided by the scale.
         timestep: int64 `[n, K]`: steps since the episode began, 0 where padded.
         mask: float `[n, K]`: 1 for a step, 0 for padding.
     """

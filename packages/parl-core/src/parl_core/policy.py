@@ -23,10 +23,10 @@ header's `__metadata__` has `parl`, a JSON object, and `crc32` of the table of a
     mask                whether observations bring a mask of actions in their entry `action_mask`
     network             {"kind": ...}: a tree of layers, of which `_LAYERS` lists the kinds, with names of arrays
     memory              of version 2: {"kind", "front", ...}, the memory between the layers `front` and `network`
-    sizes               number of choices of each part of an action, whose scores lie side by side
+    sizes               number of choices of each part of an action, whose scores are concatenated
     action              how parts become an action: {"choice"}, {"choices"}, {"box"}, {"dict"} or {"tuple"}
 
-Nothing is ever unpickled, and a file with unsuitable content is refused when it is loaded.
+Nothing is ever unpickled, and a file with invalid content raises an error when it is loaded.
 """
 
 import json
@@ -111,7 +111,7 @@ class Policy:
         """Return the best action.
 
         Args:
-            observation: One as the environment gives it, or a batch `[n, ...]`: arrays, numbers or lists, in
+            observation: An observation of the environment, or a batch `[n, ...]`: arrays, numbers or lists, in
                 dictionaries or tuples as the space has them.
             action_mask: True where an action is possible, `[choices]` or `[n, choices]`; default: the entry
                 `action_mask` of the observation, where it has one.
@@ -119,8 +119,8 @@ class Policy:
                 `initial_state`; default: the latter.
 
         Returns:
-            The action for the environment's `step`; of a batch actions `[n, ...]`, or dictionaries or tuples of such.
-            With a memory a pair of it and the state after this step.
+            The action for the environment's `step`; for a batch, actions `[n, ...]`, or dictionaries or tuples of
+            arrays. With a memory a pair of it and the state after this step.
 
         Raises:
             ValueError: The observation or the state has another shape or holds a NaN, or the mask leaves no action.
@@ -221,12 +221,12 @@ class Policy:
         return _batch(observation, self._shape, "observation")
 
     def _scored(self, inputs: Any, state: dict[str, NDArray[np.float32]]) -> tuple[NDArray[Any], Any]:
-        with np.errstate(invalid="ignore", over="ignore"):  # what comes of infinite numbers is refused below
+        with np.errstate(invalid="ignore", over="ignore"):  # results of infinite numbers raise an error below
             if self._memory is not None:
                 inputs, state = self._memory(inputs, state)
             scores: NDArray[Any] = self._network(inputs)
         if not np.isfinite(scores).all():
-            raise ValueError("the policy gives NaN or infinity for this observation: look for such numbers in it")
+            raise ValueError("the policy returns NaN or infinity for this observation: look for such numbers in it")
         return scores, state
 
     def _of_scores(self, scores: NDArray[Any], mask: Any) -> Any:
@@ -291,7 +291,7 @@ def pack(description: Mapping[str, Any], arrays: _Arrays) -> bytes:
         }
         pieces.append(piece)
         end += len(piece)
-    version = VERSION if "memory" in description else 1  # older readers know all the rest
+    version = VERSION if "memory" in description else 1  # older readers support the rest
     text = json.dumps({"format": FORMAT, "version": version, **description})
     data = b"".join(pieces)
     metadata = {"parl": text, "crc32": str(_checksum(table, text, data))}
@@ -326,7 +326,7 @@ def _unpacked(content: bytes) -> tuple[Mapping[str, Any], _Arrays]:
         )
     data = memoryview(content)[start:]
     if checksum != str(_checksum(table, text, data)):
-        raise CheckpointError("it is damaged: its content is not what was written (another checksum)")
+        raise CheckpointError("it is damaged: its checksum is wrong")
     try:
         return description, {name: _array(entry, data) for name, entry in table.items()}
     except (ValueError, KeyError, TypeError) as error:
@@ -759,7 +759,7 @@ def _tanh(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _sigmoid(x: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))  # of large numbers, too, without overflow
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))  # without overflow for large numbers
 
 
 def _elu(x: NDArray[Any], alpha: float = 1.0) -> NDArray[Any]:
@@ -787,7 +787,7 @@ def _gelu(x: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(0.5 * x * (1.0 + np.asarray(_erf(x / math.sqrt(2.0)), x.dtype)), x.dtype)
 
 
-_erf = np.frompyfunc(math.erf, 1, 1)  # numpy has none
+_erf = np.frompyfunc(math.erf, 1, 1)  # numpy has no such function
 
 _ACTIVATIONS: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "elu": _elu,

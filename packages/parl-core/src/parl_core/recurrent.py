@@ -10,8 +10,8 @@ take the features that `remember` returns instead of observations:
     remember(obs, state, begins)   (features `[rows * T, ...]`, the state after the last step)
 
 `obs` are T steps of each of `rows` sequences, one sequence's steps after another's: `[rows * T, ...]`. `begins`, bool
-`[rows * T]` or None, is true where a step is the first one of its episode; the state before it is all zeros, exactly,
-whatever it was. If observations are a dictionary with an `action_mask`, so are the features.
+`[rows * T]` or None, is true where a step is the first one of its episode; the state before it becomes exactly zero. If
+observations are a dictionary with an `action_mask`, so are the features.
 
 A state is a dictionary of float32 arrays with one row per environment: arrays of numpy outside of an algorithm, tensors
 inside. Agents and models keep none: agents take and return it, loops hold it (`parl_core.training.acting.Acting`), and
@@ -51,12 +51,12 @@ def zeros_of(shapes: Mapping[str, tuple[int, ...]], rows: int) -> dict[str, NDAr
 
 
 def _by_rows(rows: int, size: int) -> list[int]:
-    """Return the shape of steps `[rows, T, size]`; of a program that is traced for any number of rows T is 1."""
+    """Return the shape of steps `[rows, T, size]`; from a program that is traced for any number of rows T is 1."""
     return [rows, -1, size] if rows >= 0 else [-1, 1, size]
 
 
 class Memory(Layer):
-    """A layer with a memory: it turns rows of features and a state into features of the steps so far.
+    """A layer with a memory, which maps rows of features and a state to features of all steps so far.
 
     Attributes:
         shapes: The shape of each array of one environment's state.
@@ -105,7 +105,7 @@ class _Recurrent(Memory):
         return reshape(outputs, [-1, self.size]), dict(zip(self.NAMES, parts, strict=True))
 
     def _made_cell(self, size: int) -> Any:
-        """Return the framework's layer with as many inputs as outputs; its weights are orthogonal, its biases zeros."""
+        """Return the framework's layer with equal numbers of inputs and outputs, orthogonal weights and zero biases."""
         raise NotImplementedError
 
     def _run(self, steps: Any, parts: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -136,7 +136,7 @@ class LSTM(_Recurrent):
 
 
 class _Attention(Layer):
-    """One block: attention to the steps before, and two layers, each behind a normalisation and beside a shortcut."""
+    """One block: attention to earlier steps, then two layers, each with a normalisation and a residual connection."""
 
     def __init__(self, size: int, heads: int, reach: int, act: str) -> None:
         super().__init__()
@@ -160,8 +160,9 @@ class _Attention(Layer):
         Args:
             steps: The inputs of the block `[rows, T, size]`.
             before: The inputs of the block at the steps before `[rows, reach, size]`.
-            hidden: `[rows, 1, T, reach + T]`, 1 where a step (third) must not look at another (fourth), else 0.
-            distance: int64 `[T * (reach + T)]`, how many steps lie between both.
+            hidden: `[rows, 1, T, reach + T]`, 1 where a step (third axis) must not attend to another (fourth axis),
+                else 0.
+            distance: int64 `[T * (reach + T)]`, the number of steps between both.
         """
         reshape, swap = self._layers.reshape, self._layers.transpose
         rows, count, size = steps.shape
@@ -176,7 +177,7 @@ class _Attention(Layer):
         key, value = swap(split(self.key, looked_at), [0, 2, 3, 1]), swap(split(self.value, looked_at), [0, 2, 1, 3])
         nearness = reshape(self._layers.gather(self.nearness, distance), [count, everything.shape[1], self._heads])
         scores = (query @ key) * (self._heads / size) ** 0.5 + swap(nearness, [2, 0, 1])
-        # float16 has 32768, and 1e9 is infinite there; either is far below what exp tells from 0.
+        # float16 can represent -32768 but not -1e9; exp of either is 0.
         attention = self._layers.softmax(scores - 32768.0 * hidden)
         seen = reshape(swap(attention @ value, [0, 2, 1, 3]), [-1, size])
         flat = reshape(steps, [-1, size]) + self.project(seen)
@@ -193,7 +194,7 @@ class CausalTransformer(Memory):
     Args:
         size: The size of features and outputs, a multiple of `heads`.
         act: Activation of the wide layer of each block.
-        reach: Steps before the present one that a block attends to.
+        reach: Number of steps before the present one to which a block attends.
         blocks: Number of blocks.
         heads: Number of attention heads.
 

@@ -236,7 +236,7 @@ def calc_discount_norm_reward(reward_list: ArrayLike, gamma: float) -> Floats:
     sums = calc_discount_sum_rewards(rewards, gamma)
     size = np.abs(sums).max(initial=0.0)
     spread = sums.std() if sums.size else 0.0
-    # A spread of rounding errors alone means that all sums are equal.
+    # If the spread is only rounding error, all sums are equal.
     return (sums - sums.mean()) / spread if spread > 1e-12 * size else np.zeros_like(sums)
 
 

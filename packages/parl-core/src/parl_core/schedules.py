@@ -37,12 +37,12 @@ Scheduled = float | Schedule
 
 
 def constant(value: float) -> Schedule:
-    """Return a schedule that always gives `value`."""
+    """Return a schedule with the constant `value`."""
     return _Constant(value)
 
 
 def linear(start: float, end: float, steps: float, *, begin: float = 0) -> Schedule:
-    """Return a schedule that goes in a straight line from `start` to `end` and stays there.
+    """Return a schedule that changes linearly from `start` to `end` and stays there.
 
         from parl_core.schedules import linear
 
@@ -69,7 +69,7 @@ def piecewise(stages: Sequence[tuple[float, float]]) -> Schedule:
             holds.
 
     Raises:
-        HyperparameterError: There is no stage, or the steps do not ascend.
+        HyperparameterError: There are no stages, or the steps do not ascend.
     """
     steps = tuple(step for step, _ in stages)
     values = tuple(value for _, value in stages)
@@ -100,7 +100,7 @@ def stages_of(schedule: Schedule) -> dict[str, Any]:
 
 
 def values_of_stages(schedule: Schedule) -> tuple[float, ...]:
-    """Return the values between which all values of a schedule lie; none for functions that are not of this module."""
+    """Return the values that bound all values of a schedule; an empty result for functions of other modules."""
     if not isinstance(schedule, (_Constant, _Linear, _Piecewise)):
         return ()
     return tuple(value for _, value in stages_of(schedule)["stages"])
@@ -201,7 +201,7 @@ class PiecewiseScheduler(_StepCounter):
         scheduler_list: Pairs of a step and the value from there on, with ascending steps.
 
     Raises:
-        HyperparameterError: There is no stage, or the steps do not ascend.
+        HyperparameterError: There are no stages, or the steps do not ascend.
     """
 
     def __init__(self, scheduler_list: Sequence[tuple[int, float]]) -> None:
@@ -242,7 +242,7 @@ class LinearDecayScheduler(_StepCounter):
         self.cur_step = 0
 
     def step(self, step_num: int = 1) -> float:
-        """Count `step_num` steps and return the value there; after `max_steps` it stays 0.
+        """Add `step_num` steps and return the value there; after `max_steps` it is 0.
 
         Raises:
             HyperparameterError: `step_num` is not a whole number of at least 1.

@@ -46,7 +46,7 @@ def make_generator(seed: int | np.random.Generator | np.random.SeedSequence | No
 def spawn_seeds(seed: int | None, n: int) -> list[int]:
     """Return `n` seeds in [0, 2**31), one for each environment or actor.
 
-    They are independent of each other, and the first ones stay the same when `n` grows. (`seed + i`, the usual way,
+    They are independent of each other, and the first ones do not depend on `n`. (`seed + i`, the usual way,
     gives two runs with neighbouring seeds almost the same environments.)
 
     Args:
@@ -123,7 +123,7 @@ def seed_on_load(framework: str, load: Callable[[], object]) -> None:
 
     Args:
         framework: The import name of the framework.
-        load: The function that imports the framework; it is called as soon as there is a seed for it, now or later.
+        load: The function that imports the framework, called as soon as its seed is set.
     """
     _loaders[framework] = load
     if framework in _waiting:

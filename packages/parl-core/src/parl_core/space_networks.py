@@ -3,7 +3,7 @@
     observation space ── parts_of ──> SpaceEncoder ─┐
     action space ─────── kind_of ───> heads ────────┴─ Body ──> a model of `parl_core.networks`
 
-Vectors need no encoder: for them the model equals one that is made by hand, with the same names and first weights.
+Vectors need no encoder: for them the model equals one made by hand, with the same names and initial weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -126,7 +126,7 @@ def for_spaces(
     Args:
         observation_space: Any nesting of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple. The entry
             `action_mask` of a Dict is the mask of actions where these are choices, and no feature.
-        action_space: One that the table of kinds lists for the kind; MultiBinary counts as choices of two.
+        action_space: A space that the table of kinds lists for the kind; MultiBinary counts as choices of two.
         kind: The kind that the algorithm needs.
         hidden: Sizes of the hidden layers; default (64, 64) for actor-critics and policies, (128, 128) for action
             values, (256, 256) for the others; none for actor-critics and action values that observe only one image or
@@ -136,7 +136,7 @@ def for_spaces(
         blocks: "simba" for residual blocks, as many as `hidden` has sizes, which are equal; not for the kinds
             "normalised-twin" and "batch-normalised", nor with `dropout`, whose critics have layers of their own.
         shared: One trunk for policy and value of an actor-critic; default: where there are images, and with a memory.
-            With a memory and `shared=False` each has a memory of its own.
+            With a memory and `shared=False`, each has its own memory.
         dueling: Whether value and advantage are separate, for the kinds "q" and "categorical".
         quantiles: The number of quantiles for the kind "quantile" (default 200), and for each critic of
             "quantile-critics" (25).

@@ -3,13 +3,13 @@
     observation space       observations [n, ...]
     Box, Discrete, Multi…   an array
     Dict                    a dictionary of such
-    Tuple                   a dictionary of such, with the keys "0", "1", … (`NamedParts` makes it of environments)
+    Tuple                   a dictionary with the keys "0", "1", … (`NamedParts` converts environments)
 
     action space            a policy's actions [n, ...], by `kind_of`
     Discrete                int64 [n], counted from 0
     MultiDiscrete, …Binary  int64 [n, parts], counted from 0
     Box                     float [n, numbers], in [-1, 1]
-    Dict, Tuple             the choices of all parts side by side, then the numbers of all parts: int64 where there are
+    Dict, Tuple             the choices of all parts, then the numbers of all parts, concatenated: int64 where there are
                             choices alone, else float
 
 `split_action` splits such rows into the parts of the space.
@@ -63,7 +63,7 @@ def has_agents(space: Any) -> bool:
 
 
 def require_one_agent(who: str, space: Any) -> None:
-    """Refuse joint observations of agents that choose; numbers of several may be the action of one.
+    """Reject joint observations with discrete actions; continuous actions of several agents may be one action.
 
     Raises:
         HyperparameterError: They are joint; the message names the algorithms for several agents.
@@ -76,7 +76,7 @@ def require_one_agent(who: str, space: Any) -> None:
 
 
 def require_several_agents(who: str, space: Any) -> None:
-    """Refuse observations of one agent.
+    """Reject observations of a single agent.
 
     Raises:
         HyperparameterError: They are of one agent; the message explains how to join several agents, and names
@@ -84,7 +84,7 @@ def require_several_agents(who: str, space: Any) -> None:
     """
     if not has_agents(space):
         raise HyperparameterError(
-            f"{who} is for several agents, and this environment has one: give one of PettingZoo's kind "
+            f"{who} is for several agents, and this environment has one: use one of PettingZoo's kind "
             '(parl.env.make_joint_env("package:module"), or parl.env.JointEnv around its object), or learn with an '
             "algorithm for one agent, such as PPO or DQN"
         )
@@ -109,7 +109,7 @@ def kind_of(space: Any) -> ActionKind:
 
 
 def action_size(space: Any) -> int:
-    """Return the number of numbers of an action beside its choices."""
+    """Return the number of continuous dimensions of an action."""
     return sum(map(_numbers, _leaves(space)))
 
 
@@ -142,7 +142,7 @@ def split_action(space: Any, actions: NDArray[Any]) -> Any:
 
 
 def one_each(space: Any, actions: Any) -> list[Any]:
-    """Return actions `[n, ...]`, or dictionaries and tuples of such, one by one."""
+    """Split actions `[n, ...]`, or dictionaries and tuples of arrays, into single ones."""
     if isinstance(space, gymnasium.spaces.Dict):
         parts = [one_each(part, actions[key]) for key, part in space.spaces.items()]
         return [dict(zip(space.spaces, each, strict=True)) for each in zip(*parts, strict=True)]
@@ -153,7 +153,7 @@ def one_each(space: Any, actions: Any) -> list[Any]:
 
 
 def blank_observations(space: Any, n: int) -> Any:
-    """Return `n` equal observations that give networks their shapes: zeros, first choices, all actions possible."""
+    """Return `n` equal observations to initialise networks: zeros, first choices, all actions possible."""
     return _begun(space, create_empty_array(space, n, fn=np.zeros))
 
 
@@ -181,9 +181,8 @@ def is_image(box: Any) -> bool:
 def unit_scale(space: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return (low, span) of each number of a flattened observation, so that (number - low) / span is its feature.
 
-    That lies in [0, 1] for images and for whole numbers with bounds. All others are features as they are, with low 0
-    and span 1: other floats, choices, which are one-hot, and whole numbers of more than 16 bits, whose bounds are those
-    of their dtype.
+    The result lies in [0, 1] for images and bounded integers. All others are unchanged, with low 0 and span 1: other
+    floats, choices, which are one-hot, and integers of more than 16 bits, whose bounds are those of their dtype.
     """
     scales = [_unit_scale(leaf) for leaf in _leaves(space)]
     low, span = (np.concatenate([part.reshape(-1) for part in parts]) for parts in zip(*scales, strict=True))
@@ -224,7 +223,7 @@ def named(space: Any, observation: Any) -> Any:
 
 
 def unnamed(space: Any, observation: Any) -> Any:
-    """Return the observations of a space from those that `named` returned."""
+    """Return observations of a space from a result of `named`."""
     if isinstance(space, gymnasium.spaces.Tuple):
         return tuple(unnamed(part, observation[str(i)]) for i, part in enumerate(space))
     if isinstance(space, gymnasium.spaces.Dict):
@@ -233,7 +232,7 @@ def unnamed(space: Any, observation: Any) -> Any:
 
 
 class NamedParts(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """An environment whose observations have a dictionary instead of every tuple; made by `with_named_parts`."""
+    """An environment with dictionaries in place of tuples in observations; made by `with_named_parts`."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -245,7 +244,7 @@ class NamedParts(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 class NamedPartsVector(VectorWrapper):
-    """A vector of environments whose observations have a dictionary instead of every tuple."""
+    """A vector of environments with dictionaries in place of tuples in observations."""
 
     def __init__(self, envs: Any) -> None:
         super().__init__(envs)
@@ -270,7 +269,7 @@ class NamedPartsVector(VectorWrapper):
 
 
 def with_named_parts(env: Any) -> Any:
-    """Return an environment, or a vector of them, whose observations have no tuples; usually it is the given one."""
+    """Return an environment or a vector without tuples in observations, which is usually the given one."""
     is_vector = hasattr(env, "single_observation_space")
     space = env.single_observation_space if is_vector else env.observation_space
     if not _has_tuple(space):

@@ -1,6 +1,6 @@
-"""Statistics: of the last few numbers, of the time a block takes, of everything seen so far, and over seeds.
+"""Statistics: of the latest numbers, of the time of a block, of all samples so far, and over seeds.
 
-Wrappers that normalise observations and rewards keep running statistics; `SavedStatistics` is how they save them.
+Wrappers that normalise observations and rewards keep running statistics, which `SavedStatistics` saves.
 The statistics over few seeds are those of Agarwal et al. 2021 (arXiv:2108.13264): `interquartile_mean`,
 `bootstrap_interval`, `probability_of_improvement` and `performance_profile`. A mean over few seeds follows its
 outliers, a median wastes half of them; the mean of the middle half does neither.
@@ -41,7 +41,7 @@ _NAMES = ("mean", "var", "count")
 
 
 class WindowStat:
-    """Mean, minimum and maximum of the last `window_size` numbers; None while there are none.
+    """Mean, minimum and maximum of the last `window_size` numbers; None without numbers.
 
     Raises:
         HyperparameterError: `window_size` is not a whole number of at least 1.
@@ -53,7 +53,7 @@ class WindowStat:
 
     @property
     def items(self) -> list[float]:
-        """The numbers of the window, the oldest first."""
+        """The numbers of the window, oldest first."""
         return list(self._items)
 
     def add(self, obj: float | NDArray[Any]) -> None:
@@ -134,7 +134,8 @@ class RunningMeanStd:
 
     Args:
         shape: The shape of one sample.
-        epsilon: Weight of the start (mean 0, variance 1), in samples: it keeps the first variances away from 0.
+        epsilon: Weight of the initial values (mean 0, variance 1) in samples, which keeps the first variances away from
+            0.
 
     Attributes:
         mean: `[*shape]`.
@@ -148,7 +149,7 @@ class RunningMeanStd:
         self.count = epsilon
 
     def update(self, x: ArrayLike) -> None:
-        """Add samples `[n, *shape]`; without any, nothing changes.
+        """Add samples `[n, *shape]`; an empty array changes nothing.
 
         Raises:
             ValueError: The samples have another shape.
@@ -159,7 +160,7 @@ class RunningMeanStd:
                 f"got samples of shape {list(samples.shape)} for statistics of shape {list(self.mean.shape)}: "
                 "pass them as [n, *shape]"
             )
-        if len(samples) == 1:  # one sample at a time is the common case, and much cheaper this way
+        if len(samples) == 1:  # a single sample is the common case, and much cheaper so
             self._combine(samples[0], 0.0, 1)
         elif len(samples):
             self._combine(samples.mean(axis=0), samples.var(axis=0), len(samples))
@@ -239,7 +240,7 @@ class SavedStatistics:
                 loaded[part].load_state_dict({name: state[key] for name, key in names.items()})
             except ValueError as error:
                 raise CheckpointError(str(error)) from error
-        for part, rms in self._statistics().items():  # into the objects that are there: others may share them
+        for part, rms in self._statistics().items():  # into the existing objects, because others may share them
             rms.load_state_dict(loaded[part].state_dict())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -317,7 +318,7 @@ Over several tasks they have to be normalised, for instance so that a random pol
 def bootstrap_interval(values: Scores, confidence: float = 0.95, resamples: int = 20_000, seed: int = 0) -> Interval:
     """Return the percentile bootstrap interval of the interquartile mean over seeds, of one task or of several.
 
-    The bootstrap is stratified: each task's seeds are drawn again by themselves, and the interquartile mean is that of
+    The bootstrap is stratified: each task's seeds are resampled separately, and the interquartile mean is that of
     all scores together (Agarwal et al. 2021, section 4.1).
 
     Args:
@@ -420,8 +421,8 @@ def performance_profile(
 ) -> PerformanceProfile:
     """Return the share of runs whose score is above each threshold (Agarwal et al. 2021, section 4.2).
 
-    Tasks count equally, however many seeds they have. An algorithm whose curve lies above another's everywhere is
-    better at every quantile; the area under the curve of scores of at least 0 is their mean.
+    Tasks have equal weights, whatever their numbers of seeds. An algorithm whose curve lies above another's everywhere
+    is better at every quantile; the area under the curve of scores of at least 0 is their mean.
 
     Args:
         values: Final scores.

@@ -6,7 +6,7 @@
 
 The first call opens an event file in the logger's directory (`logger.set_dir`), or in a new one below
 `train_log/<script>` where none was set. Needs tensorboardX, which `parl-core[train]` brings. All functions can be
-called from any thread. What is added is in the file at once; `flush` waits until the disk has it.
+called from any thread. Additions are written to the file at once; `flush` waits until they are on disk.
 """
 
 import atexit
@@ -41,7 +41,7 @@ __all__ = [
 class EventFile:
     """A new file of events that tensorboard reads; threads may share it.
 
-    Each event is written by the thread that adds it, at once. (tensorboardX's own writer hands events to a thread.
+    The thread that adds an event writes it at once. (tensorboardX's own writer passes events to a thread.
     Ctrl-C within their queue leaves a lock locked, and `close` then waits for ever; its `flush` does not wait for the
     queue; two files that are begun in the same second have the same name.)
 
@@ -62,7 +62,7 @@ class EventFile:
         self._write(first)
 
     def add(self, summary: Any, step: int | None = None) -> None:
-        """Write a summary of tensorboardX, of a step if there is one."""
+        """Write a summary of tensorboardX, optionally with a step."""
         self._write(_record(step=step, summary=summary))
 
     def hide_earlier_from(self, step: int) -> None:
@@ -80,7 +80,7 @@ class EventFile:
 
     def _write(self, record: bytes) -> None:
         self._file.write(record)
-        self._file.flush()  # a forked child must not write it once more
+        self._file.flush()  # a forked child must not write it again
 
 
 def _record(**fields: Any) -> bytes:
@@ -130,7 +130,7 @@ class _CurrentFile:
 
     def _open(self) -> EventFile:
         wanted = logger.get_dir()
-        process = os.getpid()  # a forked child writes a file of its own
+        process = os.getpid()  # a forked child writes its own file
         if self._file is not None and process == self._process and wanted in (None, self.directory):
             return self._file
         self.close()

@@ -7,14 +7,14 @@
     TeamActorCritic             joint observations -> each agent's action; critics that get all   MADDPG
     CentralActorCritic          joint observations -> each agent's policy and value               MAPPO, IPPO
     RecurrentCentralActorCritic the same with a memory of each agent for both                     MAPPO, IPPO
-    CounterfactualActorCritic   joint observations -> policies; Q of each beside others' actions  COMA
+    CounterfactualActorCritic   joint observations -> policies; Q of each given others' actions   COMA
     RecurrentCounterfactualActorCritic  the same, policies with a memory                           COMA
 
 `groups` selects the agents that share their weights:
 
-    "shared"         all of them; each gets its number, one-hot, beside its observation (agents that differ have to)
+    "shared"         all of them; each also observes its one-hot number (agents that differ need it)
     "independent"    none
-    (0, 0, 1)        one number per agent: agents with equal numbers share, with their own number beside the observation
+    (0, 0, 1)        one number per agent: agents with equal numbers share weights, with one-hot numbers as inputs
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,12 +78,12 @@ def groups_of(groups: Any, agents: int) -> tuple[int, ...]:
 
 
 class PerAgent(Layer):
-    """One layer for each group of agents, applied to the group's rows.
+    """A layer for each group of agents, applied to the group's rows.
 
     Args:
         groups: The number of the group of each agent, counted from 0, such as `(0, 0, 1)`.
         make: The function that makes the layer of a group, which takes and returns rows `[n, features]`.
-        ids: Whether agents that share a layer get their number, one-hot, beside the features.
+        ids: True if agents that share a layer get their one-hot numbers in addition to the features.
 
     Raises:
         HyperparameterError: `groups` are not such numbers.
@@ -112,7 +112,7 @@ class PerAgent(Layer):
         """Return the outputs `[batch, agents, out]`.
 
         Args:
-            sides: Features, side by side: first `[batch, agents, in]`, then more of these, or `[batch, in]` of
+            sides: Features to concatenate: first `[batch, agents, in]`, then more of these, or `[batch, in]` of
                 features that are the same for all agents.
         """
         if len(self._groups) == 1:
@@ -147,7 +147,7 @@ class PerAgent(Layer):
         return self._layers.stack([self.of_agent(agent, rows[agent]) for agent in range(self._agents)], axis=1)
 
     def _of_shared(self, sides: Sequence[Any]) -> Any:  # noqa: ARG002 - of backends that can
-        """Backend hook: the outputs of a layer that all agents share; None where they are computed as others are."""
+        """Backend hook: the outputs of a layer that all agents share; None for the usual computation."""
         return None
 
     def _side_by_side(self, sides: Sequence[Any]) -> Any:
@@ -158,7 +158,7 @@ class PerAgent(Layer):
         return self._layers.concat(of_each, axis=-1)
 
     def _at_once(self, rows: Any) -> Any:  # noqa: ARG002 - of backends that can
-        """Backend hook: `[agents, batch, out]` of all agents' layers, computed together; None where they differ."""
+        """Backend hook: outputs `[agents, batch, out]` of all layers at once; None if they differ."""
         return None
 
     def _of_group(self, features: Any, group: tuple[int, ...], *, ids: bool = True) -> Any:
@@ -182,7 +182,7 @@ class PerAgent(Layer):
 
 
 class PerAgentMemory(PerAgent):
-    """One layer with a memory (`parl_core.recurrent`) for each group of agents.
+    """A layer with a memory (`parl_core.recurrent`) for each group of agents.
 
     The state has one more axis than that of a layer: `[rows, agents, ...]` by name.
     """
@@ -197,7 +197,7 @@ class PerAgentMemory(PerAgent):
         Args:
             features: `[rows * T, agents, in]`, one sequence's steps after another's.
             state: The state before the first step of each sequence, `[rows, agents, ...]` by name.
-            begins: bool `[rows * T]`, true where a step is the first of its episode; None where none of them is.
+            begins: bool `[rows * T]`, true where a step is the first of its episode; None if no step is.
         """
         reshape, transpose, stack = self._layers.reshape, self._layers.transpose, self._layers.stack
         count = next(iter(state.values())).shape[0]
@@ -228,8 +228,7 @@ class _TeamNetwork(_Network):
 
     obs_ndim: Any = None
     _obs_scale: tuple[Any, Any] | None = None
-    """Of `for_team`, what is taken from observations and what they are divided by: numbers, or `[1, agents, numbers]`;
-    None where they are features as they are."""
+    """Shift and scale of observations, from `for_team`: numbers, or `[1, agents, numbers]`; None to keep features."""
 
     def _seen(self, obs: Any) -> Any:
         """Return the inputs of the agents of a joint observation, as vectors `[batch, agents, numbers]`."""
@@ -261,7 +260,7 @@ class _TeamNetwork(_Network):
         """Return a memory of each group of agents, behind a layer of `size` units with the activation `act`.
 
         Raises:
-            HyperparameterError: There is no such memory.
+            HyperparameterError: The memory is unknown.
         """
         if memory not in ("gru", "lstm"):
             raise HyperparameterError(f'memory must be "gru" or "lstm", got {memory!r}')
@@ -344,9 +343,9 @@ class RecurrentTeamQNetwork(_PerAgentState, _TeamNetwork):
 
 
 class QMixer(_TeamNetwork):
-    """The mixing network of QMIX (Rashid et al. 2018, section 4.2): a value that grows with every agent's value.
+    """The mixing network of QMIX (Rashid et al. 2018, section 4.2): a value that increases with every agent's value.
 
-    Two layers whose weights, kept positive by their absolute value, are computed from the global state.
+    Two layers, whose weights are the absolute values of functions of the global state.
 
     Args:
         agents: Number of agents.
@@ -405,7 +404,7 @@ class VDNMixer(_TeamNetwork):
 
 
 class TeamActorCritic(_TeamNetwork):
-    """Each agent's policy of its own observation, and its critic of all observations and all actions.
+    """Each agent's policy of its own observation, and its critic of all observations and actions.
 
     Args:
         agents: Number of agents.
@@ -447,7 +446,7 @@ class TeamActorCritic(_TeamNetwork):
         return self.critic.of_agent(agent, layers.concat(rows, axis=-1))
 
     def values(self, obs: Any, action: Any) -> Any:
-        """Return all agents' values `[batch, agents]`, as `value` gives each of them.
+        """Return the values of all agents, `[batch, agents]`, equal to those of `value`.
 
         Args:
             obs: Joint observations.
@@ -477,7 +476,7 @@ class TeamActorCritic(_TeamNetwork):
 
 
 class CentralActorCritic(_TeamNetwork, _Policy):
-    """Each agent's policy of its own observation, and its value of the global state beside it.
+    """Each agent's policy of its own observation, and its value of the observation and the global state.
 
     Args:
         agents: Number of agents.
@@ -517,7 +516,7 @@ class CentralActorCritic(_TeamNetwork, _Policy):
         return self.value_head(self.value_trunk(*self._seen_by_critics(obs)))
 
     def _seen_by_critics(self, obs: Any) -> tuple[Any, ...]:
-        """Return the inputs of the critics, as `PerAgent` takes them side by side."""
+        """Return the inputs of the critics, for `PerAgent` to concatenate."""
         return (self._seen(obs), self._state(obs)) if self._central else (self._seen(obs),)
 
 
@@ -660,7 +659,7 @@ class RecurrentCounterfactualActorCritic(_PerAgentState, CounterfactualActorCrit
         self.actor = self._per_agent(made, lambda: self._parts.layers.fc(act_dim), ids=False)
 
     def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Return joint observations with `features` for the policies beside the rest, and the state afterwards.
+        """Return joint observations with additional `features` for the policies, and the state afterwards.
 
         Args:
             obs: Joint observations `[rows * T, ...]`.
@@ -682,7 +681,7 @@ class RecurrentCounterfactualActorCritic(_PerAgentState, CounterfactualActorCrit
 TeamKind = Literal["q", "actor-critic", "central", "independent", "counterfactual"]
 
 _WITHOUT_MEMORY: Mapping[str, str] = MappingProxyType({"actor-critic": "MADDPG"})
-"""Kinds whose networks have no memory, and the algorithms that train them."""
+"""Kinds whose networks have no memory, with their algorithms."""
 
 
 def for_team(

@@ -1,9 +1,9 @@
-"""Workers that are actors: spawn them, give them work, gather answers, replace lost ones, stop them.
+"""Pools of workers that are actors: spawning, work, answers, replacement of lost workers, stopping.
 
     submit(Work) ──> worker of that slot ──> gather() ──> Answer: a value, or that the work has failed
 
-A worker that ended or did not answer in time is replaced, and the new one gets work as soon as it has started;
-meanwhile the answers of the others come in. The pool does not repeat work that failed: the caller submits it again. A
+A worker that ended or did not answer in time is replaced, and the new one gets work as soon as it has started; the
+answers of the others are received meanwhile. The pool does not repeat failed work: the caller submits it again. A
 `RestartPolicy` limits how often workers are replaced.
 """
 
@@ -24,10 +24,10 @@ from parl_core.errors import LostActor
 __all__ = ["Answer", "LossLimit", "RestartPolicy", "Work", "WorkerPool"]
 
 CLOSE_TIMEOUT_S = 5.0
-"""Seconds that workers may take in all to close what they hold, before they are ended."""
+"""Total seconds that workers may take to close before they are ended."""
 
 SPAWN_AGAIN_S = 1.0
-"""Seconds that a slot stays empty after a worker could not be spawned, before another attempt."""
+"""Seconds between two attempts to spawn a worker in an empty slot."""
 
 
 class Work(NamedTuple):
@@ -37,7 +37,7 @@ class Work(NamedTuple):
     method: str
     args: tuple[Any, ...] = ()
     tag: Any = None
-    """A value of the caller that comes back with the answer."""
+    """A value of the caller that is returned with the answer."""
 
 
 class Answer(NamedTuple):
@@ -53,11 +53,11 @@ class RestartPolicy(Protocol):
     """A limit on lost workers; a method raises when the limit is exceeded."""
 
     def lost(self, slot: int, work: Work | None, error: LostActor) -> None:
-        """Count the loss of a worker, also of one that was lost while it was spawned.
+        """Count the loss of a worker, including one that was lost while it was spawned.
 
         Args:
             slot: The slot that it had.
-            work: The work that it or its predecessor was busy with; None if idle.
+            work: The work in progress of it or its predecessor; None if it was idle.
             error: The error that ended it.
         """
 
@@ -66,7 +66,7 @@ class RestartPolicy(Protocol):
 
 
 class LossLimit:
-    """A `RestartPolicy` that allows a number of lost workers, and none that cannot be spawned."""
+    """A `RestartPolicy` that allows a number of lost workers, but no failed spawns."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit
@@ -94,7 +94,7 @@ class _Spawning(Future[ActorHandle]):
             self._run(spawn)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when the worker is there: some futures are waited for in this way."""
+        """Return a descriptor that becomes readable when the worker is ready, for futures that support this."""
         return self._reader
 
     def take(self) -> ActorHandle:
@@ -111,25 +111,25 @@ class _Spawning(Future[ActorHandle]):
     def _run(self, spawn: Callable[[], ActorHandle]) -> None:
         try:
             self.set_result(spawn())
-        except BaseException as error:  # any: raised where the worker is taken
+        except BaseException as error:  # any exception: raised when the worker is used
             self.set_exception(error)
         finally:
             os.close(self._writer)
 
 
 def _stop(spawning: Future[ActorHandle]) -> None:
-    with contextlib.suppress(BaseException):  # where none was spawned, or its system is closed, nothing is left
+    with contextlib.suppress(BaseException):  # without a spawned worker, or with a closed system, nothing is left
         assert isinstance(spawning, _Spawning)
         spawning.take().kill()
 
 
 class _Slot:
-    """A worker, or the one that is spawned in its place; work waits for that one, without a future."""
+    """A worker, or the one that is spawned in its place, for which work waits without a future."""
 
     def __init__(self) -> None:
         self.handle: ActorHandle | None = None
         self.spawning: _Spawning | None = None
-        self.loss: tuple[Work | None, LostActor] | None = None  # of the worker before
+        self.loss: tuple[Work | None, LostActor] | None = None  # of the previous worker
         self.calls: deque[tuple[Work, ActorFuture | None]] = deque()
         self.since = time.monotonic()  # when the oldest of them began, as far as can be seen from here
         self.empty_until = 0.0
@@ -141,13 +141,13 @@ class _Slot:
         self.calls.append((work, future))
 
     def begin(self, handle: ActorHandle) -> None:
-        """Give the waiting work to the new worker."""
+        """Submit the waiting work to the new worker."""
         self.handle, waited, self.calls = handle, self.calls, deque()
         for work, _ in waited:
             self.submit(work)
 
     def answered(self) -> tuple[Work, ActorFuture] | None:
-        """Return the oldest work, if its answer is there."""
+        """Return the oldest work if it has an answer."""
         if not self.calls:
             return None
         work, future = self.calls[0]
@@ -171,15 +171,15 @@ class _Slot:
 
 
 class WorkerPool:
-    """Slots with a worker each; nothing is spawned before `start`.
+    """A pool of slots with a worker each; workers are spawned by `start`.
 
     Args:
         spawn: The function that makes the worker of a slot; it is called in the order of slots first, and in threads
             later.
         size: Number of slots.
         policy: The limit of replacements of workers.
-        timeout_s: Longest time for one piece of work; None has no limit.
-        runs: A description of what the workers run, for messages.
+        timeout_s: Maximum time of one piece of work; None for no limit.
+        runs: Description of the work, for messages.
         closing: A method that is called on workers before they end, within `CLOSE_TIMEOUT_S`; without one, busy workers
             are ended at once.
     """
@@ -203,7 +203,7 @@ class WorkerPool:
         """True if workers after the first are spawned in threads: not where they are copies of this process."""
 
     def start(self) -> None:
-        """Spawn the first workers, one after the other.
+        """Spawn the first workers one by one.
 
         Raises:
             Exception: One could not be spawned, and the policy does not continue without.
@@ -212,7 +212,7 @@ class WorkerPool:
             for number, slot in enumerate(self._slots):
                 try:
                     slot.handle = self._spawn(number)
-                except Exception as error:  # any: each actor system has its own
+                except Exception as error:  # any exception: each actor system has its own errors
                     self._leave_empty(number, error)
         except BaseException:
             self.stop()
@@ -233,7 +233,7 @@ class WorkerPool:
         return [number for number, slot in enumerate(self._slots) if slot.handle is not None]
 
     def submit(self, work: Work) -> None:
-        """Give work to the worker of a slot, which does one piece after the other."""
+        """Submit work to the worker of a slot, which executes one piece at a time."""
         self._slots[work.slot].submit(work)
 
     def replace(self, slot: int) -> None:
@@ -255,12 +255,12 @@ class WorkerPool:
         """Wait for answers.
 
         Args:
-            timeout_s: Longest time to wait; None waits as long as it takes.
-            or_spawned: Whether to return, perhaps without answers, when a worker has come.
+            timeout_s: Maximum time to wait; None for no limit.
+            or_spawned: True to return, possibly without answers, when a worker was spawned.
 
         Returns:
-            at least one, unless the time has passed or nothing is in progress. If a worker was lost, all its unanswered
-            work has failed with a `LostActor`.
+            at least one, except after the timeout or if nothing is in progress. If a worker was lost, all its
+            unanswered work has failed with a `LostActor`.
 
         Raises:
             Exception: One that the policy raises.
@@ -289,19 +289,19 @@ class WorkerPool:
             if slot.handle is None:
                 continue
             for _, future in reversed(slot.calls):
-                getattr(future, "cancel", bool)()  # what has not begun need not
+                getattr(future, "cancel", bool)()  # queued work need not begin
             if not self._closing:
                 (slot.handle.kill if slot.calls else slot.handle.close)()
                 continue
             try:
                 closing.append((slot.handle, slot.handle.submit(self._closing)))
-            except Exception:  # any: a worker that is gone needs no closing
+            except Exception:  # any exception: a lost worker needs no closing
                 slot.handle.kill()
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         for handle, future in closing:
             try:
                 future.result(max(0.0, deadline - time.monotonic()))
-            except Exception:  # any: it hangs, is lost, or its own method raised
+            except Exception:  # any exception: it hangs, is lost, or its own method raised
                 handle.kill()
             handle.close()
 
@@ -338,7 +338,7 @@ class WorkerPool:
                 value = future.result()
             except LostActor as error:
                 return [*found, *self._lose(number, work, error)]
-            except Exception as error:  # any: the method's own
+            except Exception as error:  # any exception of the method
                 found.append(Answer(work, error, True))
             else:
                 found.append(Answer(work, value, False))
@@ -351,7 +351,7 @@ class WorkerPool:
             work, _ = slot.calls.popleft()
             hanging = LostActor(
                 f"worker {number} was ended because it did not answer {work.method} within timeout_s={self._timeout_s} "
-                f"seconds: {self._runs} hangs, or that is too short for what is asked of it"
+                f"seconds: {self._runs} hangs, or the limit is too short for its work"
             )
             found += self._lose(number, work, hanging)
         return found
@@ -377,15 +377,15 @@ class WorkerPool:
         self._slots[number].spawning = _Spawning(lambda: self._spawn(number), in_thread=self.in_thread)
 
     def _start_spawned(self, number: int, spawning: _Spawning) -> list[Answer]:
-        """Start the spawned worker; if it was lost meanwhile, spawn another one."""
+        """Start the spawned worker; if it has been lost, spawn another one."""
         slot = self._slots[number]
-        slot.spawning = None  # it is taken once, also where this ends the run
+        slot.spawning = None  # it is taken once, even if this ends the run
         try:
             handle = spawning.take()
         except LostActor as lost:
             self._count_loss(number, slot.loss[0] if slot.loss else None, lost)
             self._respawn(number)
-        except Exception as error:  # any: each actor system has its own
+        except Exception as error:  # any exception: each actor system has its own errors
             if slot.loss is not None:
                 why = slot.loss[1]
                 error.add_note(f"in spawning another worker in the place of worker {number}, which was lost: {why}")
@@ -395,7 +395,7 @@ class WorkerPool:
         return []
 
     def _leave_empty(self, number: int, error: Exception) -> list[Answer]:
-        """Ask the policy whether to continue without this worker; its work has failed then."""
+        """Ask the policy whether to continue without this worker, whose work then has failed."""
         slot = self._slots[number]
         self._policy.not_spawned(number, error)
         slot.empty_until = time.monotonic() + SPAWN_AGAIN_S

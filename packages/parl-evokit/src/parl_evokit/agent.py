@@ -355,7 +355,7 @@ class ESAgent:
         _solver_dir.write(directory, strategy, self._progress, built_in, self._history)
 
     def _require_version(self, model_dir: Path) -> None:
-        """Refuse to write over an update that this agent has not seen, or over more updates than it has made."""
+        """Reject to write over an update that this agent has not seen, or over more updates than it has made."""
         known, found = self._versions.get(os.path.realpath(model_dir), ""), _solver_dir.version(model_dir)
         if not known and found and (number := read_summary(model_dir)["model_iter_id"]) > self.model_iter_id:
             raise SolverError(

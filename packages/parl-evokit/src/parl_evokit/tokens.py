@@ -338,7 +338,7 @@ def _parsed(text: str, where: str) -> list[bytes]:
 
 
 def _require_own_directory(path: Path) -> None:
-    """Refuse a place from which secrets would travel along with models or logs."""
+    """Reject a place from which secrets would travel along with models or logs."""
     for directory in Path(os.path.realpath(path)).parents:
         with contextlib.suppress(FileNotFoundError, PermissionError):
             if COPIED.search("\n".join(os.listdir(directory))):

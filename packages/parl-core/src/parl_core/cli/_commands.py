@@ -318,7 +318,7 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
     """Report the lines to change in programs of PARL 1.x and 2.x; --write makes the mechanical changes.
 
     FILE is a Python file, or a folder with some; hidden folders and virtual environments in it are left out. Pass all
-    files of a program together: whether environments need a CompatWrapper in the file that makes them depends on the
+    files from a program together: whether environments need a CompatWrapper in the file that makes them depends on the
     file that steps them. Nothing is run.
 
     The exit status is 1 if changes by hand remain, a file cannot be read, or there is no Python file.

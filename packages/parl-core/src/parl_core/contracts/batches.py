@@ -552,7 +552,7 @@ class Columns:
         Args:
             args: A batch and settings, or columns and settings.
             kwargs: The keyword arguments.
-            recording: True if the arguments are placeholders of a program, of which only shapes are set.
+            recording: True if the arguments are placeholders from a program, of which only shapes are set.
 
         Raises:
             TypeError: An argument is missing or unknown.

@@ -300,7 +300,7 @@ class MAPPO(PPO):
         return batch.made(**{**batch.__dict__, "action": action, "action_mask": mask})
 
     def check_policy(self, obs: Any) -> None:
-        """Refuse a policy for continuous actions that does not return valid Gaussians, as `PPO` does."""
+        """Reject a policy for continuous actions that does not return valid Gaussians, as `PPO` does."""
         whole = self._one_pass or self.remembers  # the critics use the memory as well
         super().check_policy(self._seen_by_critics(obs) if whole else self._seen_by_actors(obs))
 

@@ -225,7 +225,7 @@ class SeparatePPO(PPO):
             )
 
     def _checked(self, name: str, value: Any, check: Callable[[str, object], float] = check_non_negative) -> Any:
-        """Return a setting of one call if it is a number that `check` accepts, None, or a tensor of a program."""
+        """Return a setting of one call if it is a number that `check` accepts, None, or a tensor from a program."""
         return check(name, value) if isinstance(value, (int, float, str, np.generic)) else value
 
     def _part(self, attribute: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The replay memory for stacked images, which keeps every frame once.
+"""The replay memory for stacked images, which stores every frame once.
 
     observations          o_t = [f_t-3 f_t-2 f_t-1 f_t]    o_t+1 = [f_t-2 f_t-1 f_t f_t+1]
     frames of one env     ... f_t-3 f_t-2 f_t-1 f_t f_t+1 ...      a ring of its own
@@ -169,7 +169,7 @@ class FrameReplayMemory(SampledRing):
             self._drop_overwritten(env)
 
     def _check_stacks(self, obs: NDArray[Any], next_obs: NDArray[Any]) -> None:
-        """Refuse observations that are not stacks, whose frames would be put together to others than were stored."""
+        """Reject observations that are not stacks, which could not be restored from frames."""
         channels = self._frame_shape[0]
         kept, newer = (np.asarray(part, self._obs_dtype) for part in (obs[channels:], next_obs[:-channels]))
         if not np.array_equal(kept, newer, equal_nan=self._obs_dtype.kind == "f"):
@@ -264,7 +264,7 @@ class FrameReplayMemory(SampledRing):
     def rows_since(self, place: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
         """Return copies of transitions and frames that were written since an earlier `place()` and are still held."""
         before = [0] * self.n_envs if place is None else place["written"]
-        # With the frames that the first transition's observation consists of, because an older piece may be gone.
+        # Including the frames of the first transition's observation, because an older piece may have been removed.
         spans = [
             (max(start - self.frame_stack, stop - self._lane, 0), stop)
             for start, stop in zip(before, self._written, strict=True)
@@ -305,7 +305,7 @@ class FrameReplayMemory(SampledRing):
         return env * self._lane + np.arange(start, stop) % self._lane
 
     def _drop_overwritten(self, env: int) -> None:
-        """Drop the transitions of one environment up to those whose oldest frame was just written over."""
+        """Drop the transitions of one environment whose frames were just overwritten."""
         oldest_frame = self._written[env] - self._lane
         start = self._start
         number = start + (env - start) % self.n_envs

@@ -4,14 +4,14 @@
 
     memory.sample(n).index ──> BootstrapMasks.of ──> mask [n, heads] ──> BootstrappedDDPG.learn(..., mask=mask)
 
-A mask belongs to a slot of the memory, so it stays with its transition for as long as that is held. A transition that
+A mask belongs to a slot of the memory, so it stays with its transition. A transition that
 overwrites the slot gets the same mask, which is as random as a new one: masks do not depend on transitions.
 
-`HindsightReplayMemory` draws transitions as if their goal had been what was reached later:
+`HindsightReplayMemory` draws transitions with goals that were achieved later:
 
     steps of one episode   t   t+1   t+2   ...   T
     drawn                  ^
-    its goal becomes       what one of these steps has achieved, drawn uniformly (the strategy "future")
+    its goal becomes       the goal achieved by one of these steps, drawn uniformly (the strategy "future")
 
 Rewards are computed again for the new goal, and so are flags of termination if the environment can.
 """
@@ -132,8 +132,8 @@ class ReplayMemory(SampledRing):
         end = self._end
         slot = end % self.max_size
         try:
-            # len() takes a fifth of the time of .shape. numpy would repeat fewer numbers to fill two rows, and refuses
-            # other numbers of axes by itself.
+            # len() takes a fifth of the time of .shape. numpy would broadcast a single number to two rows, and rejects
+            # other numbers of axes itself.
             if (
                 not self._flat
                 or len(obs) + len(next_obs) != self._two_rows  # type: ignore[arg-type]
@@ -203,7 +203,7 @@ class ReplayMemory(SampledRing):
             KeyError: One of the arrays is missing.
             ValueError: A shape does not fit, or a reward is NaN or infinite.
 
-        If the dataset is refused, the contents do not change.
+        If this raises, the contents do not change.
         """
         keys = ("observations", "actions", "rewards", "next_observations", "terminals")
         if missing := [key for key in keys if key not in dataset]:
@@ -215,7 +215,7 @@ class ReplayMemory(SampledRing):
                 f"the dataset has {n} transitions, this memory holds {self.max_size}: create it with max_size={n}"
             )
         timeouts = np.asarray(dataset["timeouts"], np.bool_).reshape(n) if "timeouts" in dataset else None
-        # Datasets differ in whether single numbers have an axis of their own.
+        # Some datasets have an extra axis for single numbers.
         act = act.reshape(n, *self._act_shape)
         self.append_batch(obs, act, reward.reshape(n), next_obs, terminal.reshape(n).astype(np.bool_), timeouts)
         self._floor = self._end - n
@@ -328,7 +328,7 @@ Outcome = Callable[[NDArray[Any], NDArray[Any]], tuple[NDArray[Any], NDArray[Any
 """Returns rewards `[n]` of achieved and desired goals `[n, *goal]`, and whether episodes terminate there (or None)."""
 
 _RUNNING = -1
-_MAY_DIFFER = 0.1  # of the rows looked at: goals stored as float32 may lie on the other side of a threshold
+_MAY_DIFFER = 0.1  # share of checked rows: goals stored as float32 may lie on the other side of a threshold
 
 
 def outcome_of(env: Any) -> Outcome:
@@ -357,7 +357,7 @@ def outcome_of(env: Any) -> Outcome:
 
 
 def _method(env: Any, name: str) -> Callable[..., Any] | None:
-    """Return a method of an environment or of one that it wraps, the outermost; None if there is none."""
+    """Return the outermost method of this name of an environment or a wrapped one; None if there is none."""
     while env is not None:
         if name in vars(env) or hasattr(type(env), name):
             found: Callable[..., Any] = getattr(env, name)
@@ -369,14 +369,15 @@ def _method(env: Any, name: str) -> Callable[..., Any] | None:
 def _of_each(compute: Callable[..., Any], achieved: NDArray[Any], desired: NDArray[Any]) -> Any:
     """Return the results of a function for goals, called once if it returns one number per row."""
     rows = len(achieved)
-    with suppress(Exception):  # any: of one that takes single goals; of another one the same is raised below
+    # any exception: the function may take single goals; otherwise the call below raises it again
+    with suppress(Exception):
         found = np.asarray(compute(achieved, desired, {}))
         if found.shape in ((rows,), (rows, 1)):
             return found.reshape(rows)
     each = np.asarray([compute(one, other, {}) for one, other in zip(achieved, desired, strict=True)])
     if each.size != rows:
         name = getattr(compute, "__name__", "the function")
-        raise HyperparameterError(f"{name} must give one number for each goal, got shape {each.shape} for {rows} goals")
+        raise HyperparameterError(f"{name} must return one number per goal, got shape {each.shape} for {rows} goals")
     return each.reshape(rows)
 
 
@@ -429,7 +430,7 @@ class HindsightReplayMemory(ReplayMemory):
         self.share = check_fraction("share", share)
         self._outcome = outcome
         self._last = np.full(max_size, _RUNNING, np.int64)  # number of the last transition of each one's episode
-        self._followed = 0  # transitions before this number have been looked at
+        self._followed = 0  # transitions before this number have been checked
         self._first = np.arange(n_envs)  # number of the first transition of each environment's running episode
         self._is_checked = False
 
@@ -486,7 +487,7 @@ class HindsightReplayMemory(ReplayMemory):
             batch.terminal[rows] = terminal
 
     def _check_outcome(self, batch: ReplayBatch) -> None:
-        """Refuse rewards that are computed otherwise than those of the steps were."""
+        """Raise an error if computed rewards differ from those of the steps."""
         self._is_checked = True
         found, _ = self._outcome(batch.next_obs["achieved_goal"], batch.next_obs["desired_goal"])
         differ = np.abs(found - batch.reward) > 1e-3 * (1.0 + np.abs(batch.reward))

@@ -1,11 +1,11 @@
-"""Prioritised sampling: which slots are drawn how often, and with which weight.
+"""Prioritised sampling: probabilities of slots, and importance weights.
 
 T. Schaul, J. Quan, I. Antonoglou, D. Silver: Prioritized Experience Replay, ICLR 2016 (arXiv 1511.05952),
 the proportional variant of its Algorithm 1:
 
     p_i = |delta_i| + epsilon,    P(i) = p_i^alpha / sum_k p_k^alpha,    w_i = (N P(i))^-beta / max_j w_j
 
-A transition that was never sampled has the largest priority seen so far. Differences from the paper: the weights are
+A transition that was never sampled has the largest priority so far. Differences from the paper: the weights are
 normalised by the largest of the batch, not of the memory, so that one very small priority somewhere does not scale all
 updates down.
 """
@@ -22,7 +22,7 @@ __all__ = ["Prioritized", "PrioritySampler", "SumTree"]
 
 
 FAN_OUT = 16
-TOP = 4096  # one running sum over so many numbers costs about as much as one step down
+TOP = 4096  # a running sum over this many numbers costs about as much as one level of the tree
 
 
 class SumTree:
@@ -43,7 +43,7 @@ class SumTree:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._levels: list[NDArray[np.float64]] = []  # from the leaves up, each padded to whole blocks
+        self._levels: list[NDArray[np.float64]] = []  # from the leaves up; each level is padded to whole blocks
         width = capacity
         while True:
             blocks = -(-width // FAN_OUT)
@@ -86,10 +86,10 @@ class SumTree:
                 with a probability in proportion to its value.
 
         Returns:
-            Slots `[n]`, none of them with the value 0.
+            Slots `[n]` with values above 0.
         """
         sums = self._levels[-1].cumsum()
-        # Strictly below the last sum, whatever rounding did: the slot that is found then has a value above 0.
+        # Strictly below the last sum despite rounding, so that the slot has a value above 0.
         rest = np.minimum(masses, np.nextafter(sums[-1], 0.0))
         nodes: NDArray[np.int64] = sums.searchsorted(rest, "right")
         if len(self._blocks) > 1:
@@ -133,7 +133,7 @@ class Prioritized:
 
 
 class PrioritySampler:
-    """The priorities of the slots of one ring. It learns lazily, before each draw, what was written and dropped.
+    """The priorities of the slots of one ring, which are updated for written and dropped slots before each draw.
 
     Args:
         settings: Alpha, beta and epsilon.
@@ -151,12 +151,12 @@ class PrioritySampler:
     def follow(self, start: int, end: int) -> None:
         """Take over that the ring now holds the transitions number `start ... end - 1`, counted since its beginning.
 
-        New ones get the largest priority so far, dropped ones none.
+        New slots get the largest priority so far, dropped ones 0.
         """
         if end != self._end:
             self._fill(max(self._end, end - self._capacity), end, self._largest)
             self._end = end
-        # A slot that is dropped and already written again must keep its new priority.
+        # A slot that was dropped and written again must keep its new priority.
         gone = max(self._start, end - self._capacity)
         if start > gone:
             self._fill(gone, start, 0.0)
@@ -187,7 +187,7 @@ class PrioritySampler:
             IndexError: There is no such slot.
             ValueError: An error is not finite, or the shapes differ.
         """
-        if slots.view(np.uint64).max(initial=0) >= self._capacity:  # as an unsigned number -1 is a large one
+        if slots.view(np.uint64).max(initial=0) >= self._capacity:  # -1 as an unsigned number is large
             raise IndexError(
                 f"the slots are those from {slots.min()} to {slots.max()}, this memory has 0 to {self._capacity - 1}: "
                 "pass the index of a batch that it drew"

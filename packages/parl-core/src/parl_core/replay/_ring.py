@@ -1,10 +1,10 @@
-"""The ring that every replay memory is: slots written in turn, the oldest overwritten.
+"""The ring buffer of every replay memory: slots are written in turn, and the oldest is overwritten.
 
     slot   0    1    2    3    4    5    ...
     env    0    1    0    1    0    1            n_envs = 2: environments take turns, a step fills two slots
            └─ start % max_size ... end % max_size ─┘
 
-Here live actions, rewards and flags, the counters, and how they are saved. How batches are drawn is in `sampled_ring`;
+This module has actions, rewards, flags and counters, and their storage. Batches are drawn in `sampled_ring`;
 how observations are kept is in `memory` (both ends of each transition) and `frames` (single frames).
 """
 
@@ -32,12 +32,12 @@ def shape_of(dim: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def check_rewards(reward: NDArray[Any]) -> None:
-    """Refuse a batch with rewards that would be stored as NaN or infinity.
+    """Reject a batch with rewards that would be stored as NaN or infinity.
 
     Raises:
-        ValueError: The message says how many there are, and where the first one is.
+        ValueError: There are such rewards; the message has their number, and the position of the first one.
     """
-    if reward.ndim == 1 and reward.dot(reward) < 1e30:  # all below 1e15; a third of the time of looking at each
+    if reward.ndim == 1 and reward.dot(reward) < 1e30:  # all below 1e15; a third of the time of a check of each
         return
     fine = np.abs(reward.reshape(-1)) <= LARGEST_REWARD
     if not fine.all():
@@ -49,10 +49,10 @@ def check_rewards(reward: NDArray[Any]) -> None:
 
 
 def number_lost(given: NDArray[Any], dtype: np.dtype[Any]) -> Any:
-    """Return the first number that is another one when it is stored as a whole number of a dtype; None if none is."""
+    """Return the first number that would change when stored in an integer dtype; None if no number would."""
     if given.dtype.kind not in "iuf" or dtype.kind not in "biu" or np.can_cast(given.dtype, dtype):
         return None
-    with np.errstate(invalid="ignore"):  # of NaN, which is no whole number either
+    with np.errstate(invalid="ignore"):  # NaN, which is not an integer either
         lost = given[given != given.astype(dtype)]
     return lost.flat[0] if lost.size else None
 
@@ -96,7 +96,7 @@ class Ring:
 
     @property
     def _start(self) -> int:
-        """The number of the oldest transition held; computed on access, so that `append` need not update it."""
+        """The number of the oldest stored transition; computed on access, so that `append` need not update it."""
         return max(self._floor, self._end - self.max_size)
 
     def size(self) -> int:
@@ -124,7 +124,7 @@ class Ring:
         return {"start": self._start, "end": self._end}
 
     def rows_since(self, place: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-        """Return the rows written since an earlier `place()` that are still held; all for None. Appends change them.
+        """Return the stored rows since an earlier `place()`, or all for None. Appends change them.
 
         Returns:
             columns `[n, ...]` by name, and `span`, the numbers of the first of them and of the one after the last.
@@ -185,7 +185,7 @@ class Ring:
         return ("action", "reward", "terminal", "truncated")
 
     def flush(self) -> None:
-        """Make the system write a memory with a `directory` to disk; without one, do nothing."""
+        """Write a memory with a `directory` to disk; without one, do nothing."""
         self._folder.flush()
 
     def close(self) -> None:
@@ -229,14 +229,14 @@ class Ring:
         self._end += n
 
     def _state_columns(self, used: int) -> dict[str, NDArray[Any]]:
-        """Return the columns that `_restore_columns` needs, for a snapshot whose columns have `used` rows."""
+        """Return the columns for `_restore_columns`, for a snapshot with `used` rows."""
         return {
             "truncated": self.truncated[:used],
             "place": np.array([self._start, self._end, self.max_size, self.n_envs]),
         }
 
     def _restore_columns(self, data: dict[str, NDArray[Any]], source: str) -> NDArray[np.int64]:
-        """Take over counters and flags, and return which rows of the other columns come first here."""
+        """Restore counters and flags, and return the rows of the other columns in order."""
         if "place" in data:
             start, end, capacity, n_envs = _checked_place(data, source)
             if n_envs != self.n_envs:
@@ -254,7 +254,7 @@ class Ring:
             start = max(start, end - self.max_size)
             start += -start % self.n_envs  # the first slot belongs to the first environment
             slots = np.arange(start, end) % capacity
-            first = self.max_size if start else 0  # in slot 0, and not the very first where older ones are gone
+            first = self.max_size if start else 0  # in slot 0, and not the first one if older ones were dropped
             start, end = first, first + end - start
         self._floor, self._end = start, end
         self.truncated[: len(slots)] = data["truncated"][slots] if "truncated" in data else False

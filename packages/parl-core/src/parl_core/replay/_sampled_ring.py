@@ -4,9 +4,9 @@ n-step returns are computed from one-step transitions when a batch is drawn:
 
     R = r_t + gamma r_t+1 + ... + gamma^(m-1) r_t+m-1,   bootstrap with gamma^m V(s_t+m),   m <= n
 
-m is n, or as many steps as there are until the episode ends (terminated or truncated) or until the newest transition of
-that environment. Drawing costs one small gather; storing costs nothing, and n can differ from one memory to the next
-over the same data.
+m is n, or the number of steps until the episode ends (terminated or truncated) or until the newest transition of that
+environment. Drawing costs one small gather; storing costs nothing, and n can differ from one memory to the next over
+the same data.
 """
 
 import json
@@ -66,7 +66,7 @@ def n_step_windows(
     capacity = len(reward)
     offsets = np.arange(steps) * stride
     windows = (slots[:, None] + offsets) % capacity
-    newer = (end - 1 - slots) % capacity  # how many transitions were written after each slot
+    newer = (end - 1 - slots) % capacity  # number of transitions after each slot
     goes_on = offsets <= newer[:, None]
     ended = terminal.take(windows) | truncated.take(windows)
     goes_on[:, 1:] &= ~np.logical_or.accumulate(ended[:, :-1], axis=1)
@@ -79,7 +79,7 @@ def n_step_windows(
 
 @dataclass(frozen=True, slots=True)
 class ReplayBatch:
-    """`n` transitions (s_t, a_t, r, s_t+m) with what is needed to bootstrap from them.
+    """`n` transitions (s_t, a_t, r, s_t+m) with the data for bootstrapping.
 
     With one-step sampling m is 1. With n-step sampling m is n, or less if the episode (or its recorded part) ends
     earlier; `reward` is then the discounted sum and `discount` is gamma**m.
@@ -102,7 +102,7 @@ class ReplayBatch:
     index: NDArray[np.int64]
     """`[n]` slots of the memory, for `update_priorities` and `sample_batch_by_index`."""
     discount: NDArray[np.float32] | None
-    """`[n]`, gamma**m for the value of `next_obs`; None with one-step sampling, where it is the algorithm's gamma."""
+    """`[n]`, gamma**m for the value of `next_obs`; None with one-step sampling, for the algorithm's gamma."""
     weight: NDArray[np.float32] | None
     """`[n]` in (0, 1], importance-sampling weights; None with uniform sampling."""
     extra: Mapping[str, Any] | None = None
@@ -168,7 +168,7 @@ class SampledRing(Ring):
             self._sampler.follow(start, self._end)
             return self._sampler.draw(batch_size, self._rng)
         index = self._rng.integers(size, size=batch_size)
-        if size < self.max_size and start:  # a full ring is valid everywhere
+        if size < self.max_size and start:  # all slots of a full ring are valid
             index = (index + start) % self.max_size
         return index
 
@@ -257,14 +257,14 @@ class SampledRing(Ring):
                 "not: create it with the same sampling"
             )
         super().set_state(state)
-        # Into the generator that is there, because a loop may draw from it, too.
+        # Into the existing generator, because a loop may share it.
         self._rng.bit_generator.state = json.loads(state["rng"])
         if self._sampler is not None:
             largest = float(state["largest_priority"])
             self._sampler.restore(state["priority"], largest, self._start, self._end)
 
     def _check_shapes(self, obs: ArrayLike, act: ArrayLike, reward: float, next_obs: ArrayLike) -> None:
-        # Where the shape is a single number or record, or a row of one, numpy itself refuses everything else.
+        # If the shape is a single number or record, or a row of one, numpy itself rejects other shapes.
         obs_fit = self._obs_shape in {(), (1,)} or np.shape(obs) == np.shape(next_obs) == self._obs_shape
         if not obs_fit or (self._act_len and np.shape(act) != self._act_shape) or not isfinite(reward):
             raise ValueError("numpy would repeat numbers to fill the shape, or the reward is not finite")
@@ -282,7 +282,7 @@ class SampledRing(Ring):
     def _misfit(self, obs: Any, act: Any, reward: Any, next_obs: Any) -> str:
         """Return the message of `append` for a transition that is not of this memory's form."""
         shapes, lost = [list(np.asarray(part, object).shape) for part in (obs, next_obs, act)], ""
-        with suppress(ValueError):  # of rows of different lengths
+        with suppress(ValueError):  # rows of different lengths
             lost = self._lost(obs, act, next_obs)
         return (
             f"append got obs {shapes[0]}, next_obs {shapes[1]}, act {shapes[2]} and the reward {reward!r}"
@@ -323,7 +323,7 @@ class SampledRing(Ring):
         )
 
     def _windows(self, index: NDArray[np.int64]) -> NStep | None:
-        """Return the n-step returns of slots; None where single steps are drawn."""
+        """Return the n-step returns of slots; None with one-step sampling."""
         if self.n_step == 1:
             return None
         assert self.gamma is not None  # checked by the constructor

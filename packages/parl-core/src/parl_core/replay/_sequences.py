@@ -1,9 +1,9 @@
-"""The replay memory of models with a memory: it draws sequences, each with the state that acted at its beginning.
+"""The replay memory for models with a memory, which draws sequences with the stored states at their beginnings.
 
     steps of one environment    ... | burn_in | length                    | n_step |
                                     ^ state     learned from                bootstrapped from
 
-A sequence may begin at any step and continue over the ends of episodes, behind which the state is reset. A step whose
+A sequence may begin at any step and continue over ends of episodes, after which the state is reset. A step whose
 n-step return would reach beyond a truncation is not learned from, because the state there is unknown.
 
     whole episodes              | learned from ... | last observation | padding ... |
@@ -27,7 +27,7 @@ __all__ = ["EpisodeReplayMemory", "SequenceReplayMemory"]
 
 
 class _SequenceMemory(ReplayMemory):
-    """A memory that takes the state before each step, of which it keeps the parts of `_names`."""
+    """A memory that receives the state before each step, and stores the parts in `_names`."""
 
     gamma: float
     _names: tuple[str, ...] = ()
@@ -125,12 +125,12 @@ class SequenceReplayMemory(_SequenceMemory):
         """Store one transition, if there are no states to store with it: see `ReplayMemory.append`.
 
         Raises:
-            TypeError: The memory keeps states, which `append_batch` takes.
+            TypeError: The memory stores states, for which `append_batch` has an argument.
             ValueError: As in `ReplayMemory.append`.
         """
         if self._names:
             raise TypeError(
-                f"this memory keeps the state before each step ({', '.join(self._names)}): use append_batch(..., "
+                f"this memory stores the state before each step ({', '.join(self._names)}): use append_batch(..., "
                 "state=...), with arrays of one row for one transition"
             )
         super().append(obs, act, reward, next_obs, terminal, truncated)
@@ -150,7 +150,7 @@ class SequenceReplayMemory(_SequenceMemory):
     def sample_sequences(self, count: int) -> dict[str, Any]:
         """Draw sequences, as the columns of `parl_core.contracts.batches.Sequences`, in new arrays.
 
-        Observations are as they are stored. A sequence has `length + n_step` rows.
+        Observations have their stored form. A sequence has `length + n_step` rows.
 
         Args:
             count: Number of sequences, drawn with replacement.
@@ -221,7 +221,7 @@ class SequenceReplayMemory(_SequenceMemory):
 class EpisodeReplayMemory(_SequenceMemory):
     """The newest `max_size` transitions, and whole episodes drawn from them, padded to the longest one of a draw.
 
-    Only complete episodes, of which no step was dropped, are drawn, each at most once. After the last step comes the
+    Only complete episodes without dropped steps are drawn, each at most once. After the last step comes the
     last observation, from which a truncated episode is bootstrapped.
 
     Args:

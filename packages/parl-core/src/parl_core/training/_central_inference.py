@@ -2,9 +2,9 @@
 
     actors: begin, step ── observations ──> groups ready within max_wait_s ──> one pass ── actions ──> actors
 
-Actors hold environments only, so nothing but observations and actions travels, and one large pass through the network
+Actors only have environments, so only observations and actions are sent, and one large pass through the network
 takes the place of many small ones. Deviation from the paper: predictor and trainer take turns in one thread, so that
-weights never change within a pass and nothing has to be locked.
+weights never change within a pass, and no locks are needed.
 """
 
 import time
@@ -30,7 +30,7 @@ _ARRAYS = ("observations", "rewards", "terminated", "truncated")
 
 
 class GroupChoice(NamedTuple):
-    """The choices for a group: the arguments of `FragmentWriter.add` without the environments' answer."""
+    """The choices for a group: the arguments of `FragmentWriter.add` without the environments' results."""
 
     version: int
     obs: Observations
@@ -45,10 +45,10 @@ class GroupSlot:
 
     def __init__(self) -> None:
         self.tasks: deque[Task] = deque()
-        """Fragments to make after the one that is being made."""
+        """Number of fragments to make after the present one."""
         self.writer: FragmentWriter | None = None
         self.obs: Observations = None
-        """`[size, *obs]`, what actions are chosen from; None before the environments have begun."""
+        """`[size, *obs]`, the observations for the next actions; None before the environments have begun."""
         self.state: Mapping[str, NDArray[Any]] = {}
         """The state before `obs` of a model with a memory, `[size, ...]` by name."""
         self.chosen: GroupChoice | None = None
@@ -98,18 +98,18 @@ def step_of(state: Mapping[str, Any]) -> GroupStep:
 
 
 class CentralInference:
-    """Fragments of `GroupActor`s, whose actions are chosen here.
+    """A source of fragments of `GroupActor`s that chooses their actions.
 
     Args:
         workers: The actors.
-        order: The order of fragments, and of those that make up a batch.
+        order: The order of fragments and batches.
         agent: The agent that chooses the actions.
         experience: The experience of the agent.
         spaces: The spaces of one environment.
         groups: The number of groups.
         n_steps: Steps of a fragment.
-        max_wait_s: The time that a pass waits for more environments once one is ready; None waits for all, which makes
-            it deterministic.
+        max_wait_s: The time for which a pass waits for more environments after the first is ready; None waits for all,
+            which makes it deterministic.
         seed: The seed of the actions.
     """
 
@@ -189,7 +189,7 @@ class CentralInference:
         self._workers.submit(Call(group, method, (group, *args)))
 
     def _gather(self) -> None:
-        """Receive observations: at least one group's, and others' that come before the time is over."""
+        """Receive observations of at least one group, and of others that arrive before the timeout."""
         if not any(slot.under_way for slot in self._slots):
             return
         deadline = self._deadline() if any(slot.waits for slot in self._slots) else None

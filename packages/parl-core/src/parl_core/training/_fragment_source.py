@@ -3,29 +3,29 @@
 take(version) ── order.due ──> actors: collect(task, version, weights) ──> order.arrived ──> order.take ──> fragments
 publish(version): the weights are stored once a host, and an actor gets them with its next call
 
-An order knows no actor and no clock, it only counts:
+An order does not depend on actors or time; it only counts:
 
     ArrivalOrder   in the order of arrival; an actor has its next call before it has ended the last
     RoundOrder     fragment i = round * groups + group is learned from in update i // per_batch, of any actor, with the
                    weights of `max_lag` updates before: the same numbers, however many actors there are
 
-Both keep the policy lag, the updates between acting and learning, within `max_lag`: so many fragments and no more are
+Both limit the policy lag, the number of updates between acting and learning, to `max_lag`: only so many fragments are
 under way or wait to be learned from, (max_lag + 1) * per_batch. That is the back-pressure: actors that are faster than
 the learner wait. `ArrivalOrder` drops fragments of an actor so slow that they exceed the lag all the same.
 
-Checkpoints see the environments of all actors, and what is in progress there, through `ActorEnvironments`:
+Checkpoints access the environments of all actors, and their calls in progress, through `ActorEnvironments`:
 
     exact     deterministic runs: wait for what is in progress, then save fragments, environments and counters
-    others    nothing waits; a resumed run begins new episodes, with seeds that no run before has had
+    others    nothing waits; a resumed run begins new episodes, with unused seeds
 
 Which fragments a checkpoint finds made is a matter of time where the order is that of arrival, so there is nothing that
 could be had again.
 
-Environments live in the workers of a `WorkerPool`:
+Environments are in the workers of a `WorkerPool`:
 
     workers.submit(Call) ──> worker of that group ──> workers.arrivals() ──> Arrival: an answer, or that it has failed
 
-What fails is the loop's to ask for again; an environment that raised will be made anew. A group that fails too often in
+The loop repeats failed calls; an environment that raised is made again. A group that fails too often in
 a row ends the run with its last error.
 """
 
@@ -68,7 +68,7 @@ class Call(NamedTuple):
     method: str
     args: tuple[Any, ...] = ()
     tag: Any = None
-    """A value of the caller that comes back with the answer."""
+    """A value of the caller that is returned with the answer."""
 
 
 class Arrival(NamedTuple):
@@ -83,12 +83,12 @@ class EnvironmentWorkers(ClosingContext):
     """Workers with groups of environments each.
 
     Args:
-        spawn: The function that makes the worker of a number; its second argument has the worker's groups, and how many
-            workers have held each.
+        spawn: The function that makes a worker from its number; its second argument has the worker's groups, with the
+            number of workers have held each.
         groups_of: The groups of each worker.
-        timeout_s: Longest time for one call; None has no limit.
+        timeout_s: Maximum time of a call; None for no limit.
         max_failures: The number of times in a row that the calls of one group may fail before the last error is raised;
-            ten times as often where `LostActor.from_outside` says that the environments cannot be at fault.
+            ten times as often if the environments cannot be the cause (`LostActor.from_outside`).
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class EnvironmentWorkers(ClosingContext):
         max_failures: int,
     ) -> None:
         self.lost_count = 0
-        """Workers that ended, or were ended because they did not answer in time."""
+        """Number of workers that ended, or were ended because they did not answer in time."""
         self.failed_count = 0
         """Calls in which an environment raised."""
         self._max_failures = max_failures
         self._groups_of = groups_of
         self._worker_of = {group: worker for worker, groups in enumerate(groups_of) for group in groups}
-        # lives of groups in the runs that this one goes on with
+        # counts of workers in earlier parts of the run
         self._earlier = dict.fromkeys(sorted(self._worker_of), 0)
         self._failures: Counter[int] = Counter()
         self._losses_from_outside: Counter[int] = Counter()
@@ -130,7 +130,7 @@ class EnvironmentWorkers(ClosingContext):
         return [life + self._pool.restarts[self._worker_of[group]] for group, life in self._earlier.items()]
 
     def go_on(self, lives: Sequence[int]) -> None:
-        """Continue counting the lives of groups from the end of another run with as many groups."""
+        """Continue the counts of workers per group from the end of a run with the same number of groups."""
         for group, life in enumerate(lives):
             self._earlier[group] = life - self._pool.restarts[self._worker_of[group]]
         self.call_all([Call(group, "live", (group, life)) for group, life in enumerate(lives)])
@@ -141,12 +141,12 @@ class EnvironmentWorkers(ClosingContext):
         return self._pool.is_busy
 
     def call(self, group: int, method: str) -> Any:
-        """Call a method of the worker that has this group until it succeeds; nothing else may be in progress."""
+        """Call a method of the worker of this group until it succeeds; no other call may be in progress."""
         (answer,) = self.call_all([Call(group, method)])
         return answer
 
     def call_all(self, calls: Sequence[Call]) -> list[Any]:
-        """Make calls, each until it succeeds, and return their answers; nothing else may be in progress.
+        """Make calls, each until it succeeds, and return their results; no other call may be in progress.
 
         Raises:
             CheckpointError: A call raised it, which no second one would mend.
@@ -179,10 +179,10 @@ class EnvironmentWorkers(ClosingContext):
             timeout_s: The maximum time to wait; None for no limit.
 
         Returns:
-            at least one, unless the time has passed or nothing is in progress.
+            at least one, except after the timeout or if nothing is in progress.
 
         Raises:
-            Exception: What a call raised, if that group has failed too often in a row; a note says which it was.
+            Exception: The exception of a call, if its group has failed too often in a row; a note names the group.
         """
         answers = self._pool.gather(timeout_s)
         for work, error, failed in answers:
@@ -230,16 +230,16 @@ class FragmentOrder(Protocol):
     """Fragments that were too old to be learned from."""
 
     def due(self, version: int) -> list[Task]:
-        """Return the fragments to request now, with weights that have seen `version` updates; each only once."""
+        """Return the fragments to request at present, with the weights after `version` updates; each only once."""
 
     def arrived(self, fragment: FragmentSteps) -> None:
-        """Accept a fragment that was due."""
+        """Accept a requested fragment."""
 
     def take(self, version: int) -> list[FragmentSteps] | None:
-        """Return the fragments of the next batch, None as long as some are missing."""
+        """Return the fragments of the next batch; None while some are missing."""
 
     def begin_at(self, version: int) -> None:
-        """Continue after `version` updates, with nothing in progress and nothing that waits."""
+        """Continue after `version` updates, with nothing in progress or waiting."""
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, when all requested fragments have arrived."""
@@ -249,13 +249,13 @@ class FragmentOrder(Protocol):
 
 
 class ArrivalOrder:
-    """First come, first learned.
+    """An order that takes fragments as they arrive.
 
     Args:
         groups_of: The groups of each actor.
         per_batch: Fragments of one update.
         max_lag: Updates that a fragment's weights may lie behind, at least 0.
-        outstanding: Fragments that one actor may owe: one that it works on, and others to continue with at once.
+        outstanding: Maximum number of requested fragments per actor: one in progress, and others queued.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class ArrivalOrder:
         return [fresh.popleft() for _ in range(self._per_batch)]
 
     def begin_at(self, version: int) -> None:
-        pass  # rounds may begin anew
+        pass  # a new round may begin
 
     def get_state(self) -> dict[str, Any]:
         raise NotImplementedError("the order of arrival cannot be reproduced")
@@ -312,7 +312,7 @@ class RoundOrder:
     Args:
         groups: The number of groups.
         per_batch: Fragments of one update.
-        max_lag: Updates between acting and learning, at least 0; reached exactly, once so many were made.
+        max_lag: Number of updates between acting and learning, at least 0; reached exactly after that many updates.
     """
 
     def __init__(self, groups: int, per_batch: int, max_lag: int) -> None:
@@ -380,7 +380,7 @@ class ActorFragmentSource:
 
     Args:
         workers: The actors.
-        order: The order of fragments, and of those that make up a batch.
+        order: The order of fragments and batches.
         get_weights: The function that returns the weights of the learner's agent.
         store: The function that returns a stand-in for a value that many actors get: `ActorSystem.put`.
     """
@@ -396,7 +396,7 @@ class ActorFragmentSource:
         self._get_weights, self._store = get_weights, store
         self._version = -1
         self._stored: Any = None
-        self._known: dict[tuple[int, int], int] = {}  # by actor, the version of the weights that it was sent last
+        self._known: dict[tuple[int, int], int] = {}  # version of the last weights of each actor
 
     def publish(self, version: int) -> None:
         self._stored, self._version = self._store(FlatWeights.of(self._get_weights())), version
@@ -414,7 +414,7 @@ class ActorFragmentSource:
             self._take_in(None)
 
     def begin_again(self, observations: Sequence[Observations]) -> None:
-        pass  # the actors go on from there
+        pass  # the actors continue from there
 
     def get_state(self) -> dict[str, Any]:
         return {"order": self._order.get_state()}
@@ -467,7 +467,7 @@ class ActorEnvironments:
         self.recorded = True
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of every group, once nothing is in progress.
+        """Return the state of every group when nothing is in progress.
 
         Raises:
             CheckpointError: An environment cannot be saved.
@@ -479,7 +479,7 @@ class ActorEnvironments:
         """Bring every group to its saved state; it may have lived in another number of actors.
 
         Raises:
-            CheckpointError: There are other groups, or an environment did not come to the same observation.
+            CheckpointError: The groups differ, or an environment reached another observation.
         """
         saved = state["groups"]
         sizes = [len(group["environments"]) for group in saved if group["environments"] is not None]
@@ -491,7 +491,7 @@ class ActorEnvironments:
         self._workers.call_all([Call(group, "set_state", (group, each)) for group, each in enumerate(saved)])
 
     def get_statistics(self) -> list[Any]:
-        """Return the state of each environment that outlasts an episode, once nothing is in progress."""
+        """Return the state of each environment that outlasts an episode, when nothing is in progress."""
         self._source.settle()
         calls = [Call(group, "get_statistics", (group,)) for group in range(self._groups)]
         return list(itertools.chain.from_iterable(self._workers.call_all(calls)))
@@ -549,12 +549,12 @@ class DeterministicCollector:
 
 
 class AsynchronousCollector:
-    """The state of a run whose fragments are learned from as they come.
+    """The state of a run that learns from fragments as they arrive.
 
     Args:
         order: The order of the fragments.
         workers: The workers that have the environments.
-        version: Updates so far; restored before this is.
+        version: Number of updates so far, restored earlier.
     """
 
     def __init__(self, order: FragmentOrder, workers: EnvironmentWorkers, version: LoopCounter) -> None:

@@ -3,11 +3,11 @@
     learner ── begin(group), step(group, actions) ──> GroupActor ──> observations, GroupStep         inference there
     learner ── collect(task, version, weights) ─────> CollectingActor ──> FragmentSteps                   inference here
 
-Both are ordinary classes, which give the same numbers in this process and in others. What is drawn belongs to groups,
+Both are ordinary classes, which give the same numbers in this process and in others. Random numbers belong to groups,
 environments and rounds, never to the actor. After an error a group starts afresh, with new environments and seeds, and
 the same in another actor: a group's lives count the actors that have held it before.
 
-An experience says which columns an actor-critic records while it acts, and how it learns from them:
+An experience defines the columns that an actor-critic records while it acts, and the call that learns from them:
 
                         the policy says of a step      a fragment's end              the learner calls
     VTraceExperience    logits                         the last observations         agent.learn (IMPALA)
@@ -120,20 +120,20 @@ class Experience(ActingExperience, Protocol):
 
 
 class _ActorExperience:
-    """The base of both: the agent, and the state of its memory, which the loop holds between two calls."""
+    """The base of both: the agent, and the state of its memory, which the loop holds between calls."""
 
     METHOD: ClassVar[str]
     """Name of the agent's method that acts."""
 
     _act: Callable[[Observations], Any] | None = None
-    """That method, as it is meanwhile."""
+    """That method in the meantime."""
 
     def __init__(self, agent: Any) -> None:
         self._agent, self._acting = agent, Acting(agent, 1)
 
     @contextmanager
     def _with_these_layers(self) -> Iterator[None]:
-        """Provide a context in which the agent does not learn, and its model keeps its layers: each step takes less."""
+        """Provide a context for faster steps, in which the agent does not learn and its model keeps its layers."""
 
         def first(obs: Observations) -> Any:
             self._act = self._acting.steady(self.METHOD, obs)
@@ -226,7 +226,7 @@ class RolloutExperience(_ActorExperience):
         agent: `parl.Agent` around one of them.
         gamma: Discount of the next step, in [0, 1].
         gae_lambda: The lambda of advantages, in [0, 1].
-        passes: `epochs` and `minibatch_size` of its `learn_rollout`; None leaves each to the algorithm.
+        passes: `epochs` and `minibatch_size` of its `learn_rollout`; None for the algorithm's defaults.
         rng: The generator that draws the order of minibatches, for algorithms that have some.
     """
 
@@ -326,7 +326,7 @@ def experience_of(
         if own_steps != n_steps:
             raise HyperparameterError(
                 f"the algorithm learns from fragments of sample_batch_steps={own_steps} steps, the loop makes some of "
-                f"n_steps={n_steps}: give both the same number"
+                f"n_steps={n_steps}: set both to the same number"
             )
         if passes != (None, None):
             raise HyperparameterError(
@@ -356,7 +356,7 @@ class GroupActor:
     Args:
         env: The function that makes each environment.
         env_kwargs: The arguments of `make_env`.
-        lives: The groups, as they are numbered in the whole run, and how many actors have held each before.
+        lives: The groups by their numbers in the whole run, with the number of earlier actors of each.
         size: The number of environments of a group.
         seed: The seed of the whole run.
         recorded: Whether the history of each environment's episode is remembered, for `get_state`.
@@ -389,7 +389,8 @@ class GroupActor:
 
         Args:
             group: The number of the group.
-            seeds: One per environment; default: those that belong to the group, its lives and its beginnings.
+            seeds: One per environment; default: seeds derived from the group, its number of actors and its number of
+                resets.
         """
         environments = self._environments(group)
         try:
@@ -398,7 +399,7 @@ class GroupActor:
         except Exception:
             self._give_up(group)
             raise
-        if group == 0 and not self._has_warned:  # of all actors, the one that has this group
+        if group == 0 and not self._has_warned:  # the actor of this group
             self._has_warned = True
             warn_of_unseen_masks(self._spaces.observation, self._spaces.metadata, dict(infos).get(0, {}))
         return observations
@@ -414,7 +415,7 @@ class GroupActor:
             raise
 
     def live(self, group: int, life: int) -> None:
-        """Set the number of actors that have held a group before, in a resumed run."""
+        """Set the number of earlier actors of a group, in a resumed run."""
         self._lives[group] = life
 
     def get_state(self, group: int) -> dict[str, Any]:
@@ -430,7 +431,7 @@ class GroupActor:
         """Bring a group to the state of the saved one.
 
         Raises:
-            CheckpointError: An environment did not come to the same observation.
+            CheckpointError: An environment reached another observation.
         """
         if state["environments"] is not None:
             self.begin(group)
@@ -471,7 +472,7 @@ class GroupActor:
         self._check_masks(group, step.observations, "after the step just taken")
 
     def _give_up(self, group: int) -> None:
-        with suppress(Exception):  # any: why a group is given up matters more
+        with suppress(Exception):  # any exception: the reason for closing the group matters more
             self._open.pop(group).close()
 
     def _seeds(self, group: int) -> list[int]:
@@ -514,7 +515,7 @@ class CollectingActor(GroupActor):
         Args:
             task: The fragment to make.
             version: The version of the weights.
-            weights: The weights of that version; None where an earlier call had them.
+            weights: The weights of that version; None if an earlier call had them.
         """
         began = time.perf_counter()
         idle = began - self._idle_since
@@ -537,7 +538,7 @@ class CollectingActor(GroupActor):
         return self._obs[group]
 
     def live(self, group: int, life: int) -> None:
-        """Do as `GroupActor` does, and make the agent: its first weights may be drawn from the process's generators."""
+        """Set the number and make the agent, whose initial weights may come from the process's generators."""
         super().live(group, life)
         if self._agent is None:
             self._set_up()
@@ -580,7 +581,7 @@ class CollectingActor(GroupActor):
 
     def _give_up(self, group: int) -> None:
         self._state.pop(group, None)
-        self._obs.pop(group, None)  # so that it is begun again
+        self._obs.pop(group, None)  # so that it begins again
         super()._give_up(group)
 
     def _set_up(self) -> None:

@@ -61,11 +61,11 @@ SEED_WHILE_TRAINING = 2**31
 
 EPISODES_WHILE_TRAINING = 20
 
-# Between two evaluations of learning from logged data, unless that is shorter: one takes as long as many updates.
+# Number of updates between two evaluations with logged data, because an evaluation takes as long as many updates.
 FEWEST_UPDATES = 100
 
 ACTING_APART = (ActorLearnerSettings, ApexSettings)
-"""Settings of loops whose actors are part of them."""
+"""Settings of loops whose actors affect learning."""
 
 _OPTIONS = frozenset(inspect.signature(for_spaces).parameters)
 
@@ -81,10 +81,10 @@ class RecipeRun:
         env: The registered id of the environment.
         backend: `torch` or `paddle`.
         seed: The seed of weights, environments and sampling.
-        steps: Environment steps (with logged data: updates); None: the recipe's. No run takes fewer, and the last
+        steps: Minimum number of environment steps (with logged data: updates); None: the recipe's. The last
             rollout, or step of all environments, is completed. The recipe's rollouts are shortened if they have more
             steps, unless their size is given.
-        goal: The mean return that stops training when two evaluations in a row reach it; None: the recipe's.
+        goal: The mean return that stops training when two consecutive evaluations reach it; None: the recipe's.
         checkpoint_every: Steps between two checkpoints.
         extended_to: The larger budget with which the run was resumed, in environment steps; None: `steps`.
         given: Settings that differ from the recipe's, by the names of `parl_core.training.settings`, as JSON.
@@ -130,7 +130,7 @@ class RecipeRun:
         if self.steps is not None:
             recipe = recipe.with_steps(self.steps)
         if isinstance(recipe.loop, OffPolicySettings):
-            self._refuse_hindsight_without_goals()  # before a setting that does not go with hindsight is told
+            self._refuse_hindsight_without_goals()  # checked before settings that conflict with hindsight
         recipe = with_settings(self.algorithm, recipe, self.given)
         if self.steps is not None and isinstance(recipe.loop, OnPolicySettings):
             recipe = _within(recipe, self.steps, self.given)
@@ -159,7 +159,7 @@ class RecipeRun:
         return replace(self, given={**self.given, "device": device})
 
     def require_device(self, folder: Path) -> None:
-        """Refuse to continue a run on a device that is not there.
+        """Raise an error if the run's device is missing.
 
         Args:
             folder: The folder of the run, for the message.
@@ -185,7 +185,7 @@ class RecipeRun:
         if model_kind(self.algorithm) is not None:
             network = {name: value for name, value in sizes.items() if name not in ("hidden", "continuous")}
         wanted = None
-        if self.algorithm == "DecisionTransformer":  # as good as the best tenth of what it has seen
+        if self.algorithm == "DecisionTransformer":  # the return of the best tenth of the data
             wanted = float(np.quantile(self.dataset().episode_returns, 0.9))
         return Trained(
             self.algorithm,
@@ -205,7 +205,7 @@ class RecipeRun:
         """Return the logged transitions to learn from.
 
         Raises:
-            HyperparameterError: None were given, and there are no recorded ones for the task.
+            HyperparameterError: No data were given, and there are no recorded data for the task.
             DatasetError: The file cannot be read.
         """
         if self.data.startswith("minari:"):
@@ -215,12 +215,12 @@ class RecipeRun:
         if self.env in ("CartPole-v1", "Pendulum-v1"):
             return logged(self.env, self.recipe.log)
         raise HyperparameterError(
-            f"{self.algorithm} learns from logged data, and there are none of {self.env}: give --data FILE.npz (as "
+            f"{self.algorithm} learns from logged data, but there are none for {self.env}: give --data FILE.npz (as "
             "parl_core.training.record_episodes records it) or --data minari:NAME"
         )
 
     def made(self) -> tuple[Trained, Any, OfflineDataset | None]:
-        """Return the description, a new agent, and the logged data if it learns from logged data; write nothing.
+        """Return the description, a new agent, and any logged data, without writing files.
 
         Raises:
             HyperparameterError: The settings do not suit, or there are fewer logged transitions than a batch has.
@@ -266,13 +266,13 @@ class RecipeRun:
                 does not change results.
             cluster: Address of a running cluster for them; empty: a private one of this machine.
             max_steps: The step at which to stop for now.
-            videos: The number of evaluations from one video to the next; None: no videos.
+            videos: The number of evaluations between videos; None: no videos.
             fresh_episodes: See `Checkpoints`.
             callbacks: The callbacks that are called in addition to the standard ones.
             progress: Whether to show progress on standard error.
 
         Raises:
-            HyperparameterError: There is nothing left to do, or the settings do not suit.
+            HyperparameterError: Nothing is left to do, or the settings are incompatible.
             DatasetError: The logged data cannot be learned from.
             CheckpointError: The run cannot be resumed, or a checkpoint cannot be written.
         """
@@ -364,7 +364,7 @@ class RecipeRun:
         return train_on_policy(agent, source, loop, **watched)
 
     def _novelty(self, trained: Trained) -> NoveltyReward | None:
-        """Return the second reward of the recipe; None where it has none."""
+        """Return the second reward of the recipe, or None."""
         options = self.recipe.novelty
         if options is None:
             return None
@@ -465,7 +465,7 @@ def has_ended(folder: Path) -> bool:
 
 
 class _RecipeCheckpoints(Checkpoints):
-    """Checkpoints of a run that is described when the parts of its loop suit each other, so that a refused one has no
+    """Checkpoints of a run that is described after its parts were checked, so that an invalid run has no
     folder.
 
     Args:
@@ -521,7 +521,7 @@ def preset(algorithm: str, env: str, module: str = "", options: Mapping[str, Any
         import_named(module)
     asked = StandardEnv(env, options or {})
     recipe = find_recipe(algorithm, env, lambda: asked.kind_by_actions)
-    if isinstance(recipe.loop, EpisodeSettings):  # of the QuickStart's own loop, which has no checkpoints
+    if isinstance(recipe.loop, EpisodeSettings):  # for the QuickStart's own loop, which has no checkpoints
         recipe = find_recipe(algorithm, asked.kind_by_actions)
     kept = {name: value for name, value in recipe.sizes.items() if name in _OPTIONS}
     if (
@@ -533,7 +533,7 @@ def preset(algorithm: str, env: str, module: str = "", options: Mapping[str, Any
         and asked.has_goals
     ):
         recipe = replace(recipe, loop=replace(recipe.loop, hindsight=0.8))
-    if recipe.environment:  # of a benchmark's own module; here the environment is Gymnasium's
+    if recipe.environment:  # the module of a benchmark; here the environment is Gymnasium's
         recipe = replace(recipe, environment="", network="", sizes=kept)
     if model_kind(algorithm) is not None and "hidden" not in recipe.sizes:
         recipe = replace(recipe, network="", sizes=kept)

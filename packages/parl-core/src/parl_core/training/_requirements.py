@@ -1,6 +1,6 @@
 """Checks of an agent by a loop: before it begins, so that a wrong choice is not a late error, and of its target.
 
-Only `parl.Agent` around an algorithm is looked at; an agent with a `learn`, `sample` or `predict` of its own is
+Only `parl.Agent` around an algorithm is checked; an agent with its own `learn`, `sample` or `predict` is
 trusted.
 """
 
@@ -55,10 +55,10 @@ _LOOPS = (
 
 
 def require_kinds(loop: str, agent: object, settings: object = None, kind: type[Any] | None = None) -> None:
-    """Refuse objects that are no agents, and the settings of another loop.
+    """Reject objects that are not agents, and the settings of another loop.
 
     Raises:
-        HyperparameterError: The message says what was given and what is needed.
+        HyperparameterError: The message names the given and the required type.
     """
     if isinstance(agent, (type, Algorithm, Model)):
         given = agent.__name__ if isinstance(agent, type) else type(agent).__name__
@@ -72,7 +72,7 @@ def require_kinds(loop: str, agent: object, settings: object = None, kind: type[
 
 
 def require_on_policy(agent: object) -> None:
-    """Refuse an agent whose algorithm does not learn from whole rollouts.
+    """Reject an agent whose algorithm does not learn from whole rollouts.
 
     Raises:
         HyperparameterError: It names the algorithm, and which loop suits it.
@@ -86,7 +86,7 @@ def require_on_policy(agent: object) -> None:
 
 
 def require_off_policy(agent: object, exploration: Iterable[str] = (), rates: Iterable[str] = ()) -> None:
-    """Refuse an agent whose algorithm does not learn from remembered transitions, and settings that it does not have.
+    """Reject an agent whose algorithm does not learn from replayed transitions, and settings that it does not have.
 
     Args:
         agent: The agent of the loop.
@@ -94,7 +94,7 @@ def require_off_policy(agent: object, exploration: Iterable[str] = (), rates: It
         rates: Names of learning rates of its `learn`.
 
     Raises:
-        HyperparameterError: It names the algorithm and what suits it, or the settings and those that there are.
+        HyperparameterError: The message names the algorithm and a suitable loop, or the settings and the known ones.
     """
     if not isinstance(agent, Agent):
         return
@@ -112,14 +112,14 @@ def require_off_policy(agent: object, exploration: Iterable[str] = (), rates: It
 
 
 def require_rates(agent: object, rates: Iterable[str]) -> None:
-    """Refuse rates that an algorithm does not have when it learns from fragments of actors.
+    """Reject rates that an algorithm does not have when it learns from fragments of actors.
 
     Args:
         agent: The agent of the loop.
         rates: Names of arguments of its `learn` (IMPALA) or `learn_rollout`.
 
     Raises:
-        HyperparameterError: It names them, and those that there are.
+        HyperparameterError: There are unknown rates; the message names them and the known ones.
     """
     if not isinstance(agent, Agent):
         return
@@ -132,7 +132,7 @@ def require_rates(agent: object, rates: Iterable[str]) -> None:
 
 
 def require_offline(agent: object) -> None:
-    """Refuse an agent whose algorithm does not learn from logged data.
+    """Reject an agent whose algorithm does not learn from logged data.
 
     Raises:
         HyperparameterError: It names the algorithm, and which loop suits it.
@@ -144,16 +144,16 @@ def require_offline(agent: object) -> None:
 
 
 def require_log(agent: object, dataset: OfflineDataset, batch_size: int) -> None:
-    """Refuse logged data of which a row is none that the agent's algorithm learns from; all of them are looked at.
+    """Reject logged data with a row that the agent's algorithm cannot learn from; all rows are checked.
 
     Args:
-        agent: The agent; one with a `learn` of its own is trusted.
+        agent: The agent; one with its own `learn` is not checked.
         dataset: The dataset to learn from.
-        batch_size: Rows of a batch, of which there are to be as many.
+        batch_size: Rows of a batch, the minimum number of rows of the data.
 
     Raises:
         HyperparameterError: The batch is larger than the dataset.
-        DatasetError: An action is none of the algorithm's; the message says what the data have.
+        DatasetError: An action does not fit the algorithm; the message describes the data.
     """
     if len(dataset) < batch_size:
         raise HyperparameterError(
@@ -163,7 +163,7 @@ def require_log(agent: object, dataset: OfflineDataset, batch_size: int) -> None
     if not isinstance(agent, Agent) or not agent.takes_batches or agent._columns is None:
         return
     whole = getattr(agent.alg, "whole_log", None)
-    if whole is None and hasattr(agent.alg, "draw_batch"):  # a user's algorithm, whose batches are its own
+    if whole is None and hasattr(agent.alg, "draw_batch"):  # a user's algorithm with its own batches
         return
     try:
         agent.alg.check_batch(agent._columns.kind.made(**(dataset.whole() if whole is None else whole(dataset))))
@@ -174,10 +174,10 @@ def require_log(agent: object, dataset: OfflineDataset, batch_size: int) -> None
 
 
 def require_agents(agent: Any, space: Any, *, learns: bool = True) -> int | None:
-    """Return the number of agents for which an algorithm for several acts, after trying it out; None for any other.
+    """Return the number of agents of a multi-agent algorithm, after a trial call; None for other algorithms.
 
     Args:
-        agent: The agent; one with an `explore` or `predict` of its own is not tried out.
+        agent: The agent; one with its own `explore` or `predict` is not called.
         space: The space of an observation.
         learns: Whether the agent is to learn; otherwise it only acts, by `predict`.
 
@@ -225,7 +225,7 @@ def require_agents(agent: Any, space: Any, *, learns: bool = True) -> int | None
 
 
 def require_goals(hindsight: object, space: Any) -> None:
-    """Refuse hindsight for observations without goals.
+    """Reject hindsight for observations without goals.
 
     Args:
         hindsight: The setting, for the message.
@@ -244,10 +244,10 @@ def require_goals(hindsight: object, space: Any) -> None:
 def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) -> None:
     """Make an agent that has not acted yet choose once, so that a misfit is found before the loop begins.
 
-    An algorithm that was not told how many actions there are, such as DQN, learns it here.
+    An algorithm without a given number of actions, such as DQN, gets it here.
 
     Args:
-        agent: The agent; one with a `predict` of its own, which need not take a batch, is left alone.
+        agent: The agent; one with its own `predict`, which may not take batches, is not checked.
         obs: `[n, ...]`, or a dictionary of arrays.
         space: The environment's action space.
         valid: The result of `into_space`.
@@ -271,7 +271,7 @@ def warn_of_missing_bounds(name: str, space: Any) -> None:
 
     Args:
         name: The name of the algorithm.
-        space: The environment's action space; only numbers are looked at.
+        space: The environment's action space; only continuous ones are checked.
     """
     flat = gymnasium.spaces.flatten_space(space)
     if isinstance(space, gymnasium.spaces.Discrete) or not isinstance(flat, gymnasium.spaces.Box):
@@ -280,7 +280,7 @@ def warn_of_missing_bounds(name: str, space: Any) -> None:
     if missing.size:
         logger.warning(
             "%s acts in [-1, 1], and %s has no two finite bounds in the numbers %s: they get no actions outside of "
-            "[-1, 1]. Give the space bounds, for instance with gymnasium.wrappers.TransformAction",
+            "[-1, 1]. Give the space bounds, for instance by gymnasium.wrappers.TransformAction",
             name,
             space,
             missing.tolist(),
@@ -288,7 +288,7 @@ def warn_of_missing_bounds(name: str, space: Any) -> None:
 
 
 def check_outputs(agent: object, obs: Any, space: Any) -> None:
-    """Refuse a policy with another number of outputs than a space has choices: it would never take some of them.
+    """Reject a policy whose number of outputs differs from the number of choices.
 
     Args:
         agent: An agent that is not a `parl.Agent`, or has no model with a `policy`, is not checked.
@@ -296,7 +296,8 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
         space: The environment's action space; only of those with choices the number of outputs follows.
 
     Raises:
-        ModelContractError: It has both numbers, or what the policy returns are no Gaussians where actions are numbers.
+        ModelContractError: They differ (the message has both numbers), or the policy for continuous actions returns no
+            Gaussians.
     """
     if not isinstance(agent, Agent):
         return
@@ -326,7 +327,7 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
 
 
 def refuse_uncarried_state(agent: object, obs: Any) -> None:
-    """Refuse a recurrent model whose state would have to be carried from step to step, which no loop does.
+    """Reject a recurrent model whose state the loops cannot carry from step to step.
 
     A recurrent layer that runs over several steps within one observation, such as stacked frames, keeps no state.
 
@@ -335,7 +336,7 @@ def refuse_uncarried_state(agent: object, obs: Any) -> None:
         obs: `[n, ...]`, or a dictionary of arrays.
 
     Raises:
-        HyperparameterError: It names the layer and what to do.
+        HyperparameterError: There is one; the message names the layer and a remedy.
     """
     own = isinstance(agent, Agent) and type(agent).predict is Agent.predict and type(agent).sample is Agent.sample
     if not isinstance(agent, Agent) or not own or agent.alg.NEEDS_HISTORY or agent.alg.remembers:
@@ -374,7 +375,7 @@ def refuse_uncarried_state(agent: object, obs: Any) -> None:
 
 
 def _recurrent_layers(model: Any) -> dict[str, Any]:
-    """Return the recurrent layers of a model by name, without the cells that are parts of such."""
+    """Return the recurrent layers of a model by name, without cells that are parts of other layers."""
     named = model._all_layers() if hasattr(model, "_all_layers") else {}
     found: dict[str, Any] = {}
     for name, layer in named.items():
@@ -391,7 +392,7 @@ def _steps_of(layer: Any, inputs: Any) -> int:
         return 1
     shape = tuple(inputs[0].shape)
     if len(shape) != 3:
-        return 1  # a row of the batch for a step, which mixes environments
+        return 1  # rows of the batch as steps would mix environments
     by_batch = layer.batch_first if hasattr(layer, "batch_first") else not getattr(layer, "time_major", False)
     return int(shape[1] if by_batch else shape[0])
 
@@ -425,7 +426,7 @@ def _require_known(setting: str, given: Iterable[str], algorithm: Algorithm, kno
 
 
 def _explored(algorithm: Algorithm) -> Sequence[str] | None:
-    """Return the names of the settings that `Agent.sample` takes for this algorithm; None where any may be."""
+    """Return the names of the settings that `Agent.sample` takes for this algorithm; None if it takes any."""
     cls = type(algorithm)
     if cls.sample is not Algorithm.sample:
         own = algorithm.sample if cls.sample_actions is Algorithm.sample_actions else algorithm.sample_actions
@@ -438,7 +439,7 @@ def _explored(algorithm: Algorithm) -> Sequence[str] | None:
 
 
 def _parameters(method: Callable[..., Any]) -> list[str] | None:
-    """Return the names of the parameters; None where it takes any."""
+    """Return the names of the parameters; None if it takes any."""
     parameters = inspect.signature(method).parameters.values()
     if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
         return None
@@ -449,7 +450,7 @@ class RewardWatch:
     """Warns once where the team's reward is not made of its agents' own, from which the algorithm learns.
 
     Args:
-        agent: The agent of the loop; None of its rewards is looked at unless its algorithm learns from those of each
+        agent: The agent of the loop; rewards are only checked if its algorithm learns from those of each
             agent.
     """
 
@@ -479,12 +480,12 @@ class RewardWatch:
 
 
 class UpdateWatch:
-    """Warns once where a loop comes to no update.
+    """Warns once if a loop makes no updates.
 
     Args:
         memory: The memory of the loop.
-        settings: The settings of the loop, whose `total_steps`, `learning_starts` and `train_every` say when updates
-            are due.
+        settings: The settings of the loop, whose `total_steps`, `learning_starts` and `train_every` determine the
+            updates.
     """
 
     def __init__(self, memory: Any, settings: Any) -> None:
@@ -505,7 +506,7 @@ class UpdateWatch:
         if not self._has_warned and (self._memory.size() == self._memory.max_size or step >= self._total):
             self._has_warned = True
             logger.warning(
-                "nothing was learned in %d steps: the memory holds %d transitions, and no whole episode or sequence. "
+                "nothing was learned in %d steps: the memory holds %d transitions, but no whole episode or sequence. "
                 "Make memory_size larger, or let episodes end earlier",
                 step,
                 self._memory.size(),
@@ -518,10 +519,10 @@ _PATIENCE_WITH_SYNCS = 20_000  # papers copy the target every 10,000 updates at 
 
 
 class TargetWatch:
-    """Moves the target after each update where that is the loop's business, and warns once where it stays behind.
+    """Moves the target after each update if the algorithm leaves that to the loop, and warns once if it never moves.
 
     Args:
-        agent: The agent of the loop; only an algorithm with a `target_model` that is a `parl.Model` is looked at.
+        agent: The agent of the loop; only an algorithm with a `target_model` that is a `parl.Model` is checked.
     """
 
     def __init__(self, agent: Any) -> None:
@@ -543,7 +544,7 @@ class TargetWatch:
                 "leave sync_every out, and the loop moves it after each update",
                 type(algorithm).__name__,
             )
-        if sync_every != "loop":  # else the loop moves the target until the program calls sync_target()
+        if sync_every != "loop":  # otherwise the loop moves the target until the program calls sync_target()
             self._algorithm = None
 
     def after_update(self) -> None:
@@ -554,7 +555,7 @@ class TargetWatch:
             self._watch()
 
     def _watch(self) -> None:
-        if self._algorithm.target_model._waiting():  # for shapes: nothing has run through it
+        if self._algorithm.target_model._waiting():  # to set shapes before the first pass
             return
         self._updates += 1
         if self._updates == 1:

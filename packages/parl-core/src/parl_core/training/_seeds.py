@@ -1,8 +1,8 @@
-"""Runs of one request with several seeds, side by side in processes or on a cluster.
+"""Parallel runs of one request with several seeds, in processes or on a cluster.
 
     <folder>/seed-0/ …        one run each, as `parl train` makes it
     <folder>/curves.png       the interquartile mean over the runs, with its interval
-    <folder>/stop             made by Ctrl-C: the runs, wherever they are, end with checkpoints when it exists
+    <folder>/stop             made by Ctrl-C: when it exists, all runs end with checkpoints
 
 Progress is read from the runs' logs, so that the runs may be anywhere. On a cluster of several hosts, all hosts must
 have access to the folder.
@@ -36,7 +36,7 @@ STOP_FILE = "stop"
 
 
 class _StopFileWatch(Callback):
-    """Stops a run as soon as a file is there.
+    """Stops a run as soon as a file exists.
 
     Args:
         path: The path of the file.
@@ -53,10 +53,10 @@ class _StopFileWatch(Callback):
 
 
 class RunInActor:
-    """Trains runs in a process of its own, one after another."""
+    """Trains runs in a separate process, one after another."""
 
     def train(self, asked: Mapping[str, Any], folder: str, how: Mapping[str, Any]) -> str:
-        """Train a run, or continue it if its folder has a checkpoint, and return why it ended.
+        """Train a run, or continue it if its folder has a checkpoint, and return the reason for its end.
 
         Args:
             asked: The fields of its `RecipeRun`.
@@ -71,7 +71,7 @@ class RunInActor:
         if taken >= request.total_steps and has_ended(path):
             return read_run(path).ended
         if not taken and not list((path / "checkpoints").glob("damaged-*")):
-            shutil.rmtree(path, ignore_errors=True)  # it ended before its first checkpoint, and begins anew
+            shutil.rmtree(path, ignore_errors=True)  # it ended before its first checkpoint, and starts again
         with Run.resume(path) if path.exists() else Run.at(path) as run:
             watching = [_StopFileWatch(path.parent / STOP_FILE), *(tracker(name, run, request) for name in tracked)]
             return request.train(run, callbacks=watching, progress=False, **options).reason
@@ -118,7 +118,7 @@ class FollowedRuns:
             callback.on_end(ended)
 
     def _new_lines(self, folder: Path) -> list[dict[str, Any]]:
-        """Return the events since the last look; of a log that a resumed run has cut, those that were not seen yet."""
+        """Return the events since the last call; after a resumed run has truncated the log, those not returned yet."""
         path = folder / JsonLines.NAME
         if not path.exists():
             return []
@@ -136,7 +136,7 @@ class FollowedRuns:
 
 
 def _events(path: Path, begin: int) -> tuple[list[dict[str, Any]], int | None]:
-    """Return the events of a log from a position on, and the position of the next; None if no line begins there."""
+    """Return the events of a log from a position on, and the next position; None if no line begins there."""
     with path.open("rb") as log:
         if begin > log.seek(0, os.SEEK_END):
             return [], None
@@ -165,7 +165,7 @@ def train_seeds(
 
     Args:
         asked: The request; its own seed is ignored.
-        run: The run whose folder takes the runs.
+        run: The run whose folder contains the runs.
         seeds: One seed for each run.
         jobs: Number of runs at the same time; default: the cores of this machine, or the number of seeds on a cluster.
         cluster: Address of a running cluster for the runs; empty: processes of this machine.
@@ -225,7 +225,7 @@ def train_seeds(
 
 
 def _await_checkpoints(run: Run, futures: list[ActorFuture]) -> None:
-    """Request the end of the runs, and wait for them no longer than for a single run."""
+    """Request the end of the runs, and wait for them at most as long as for a single run."""
     os.write(2, b"\nInterrupted: the runs end with checkpoints after this round; Ctrl-C again ends them at once.\n")
     (run.path / STOP_FILE).touch()
     deadline = time.monotonic() + SECONDS_OF_A_ROUND
@@ -246,7 +246,7 @@ def _note_saved(run: Run, folders: Sequence[Path]) -> None:
 
 
 def seeds_of(folder: Path) -> list[int]:
-    """Return the seeds of a folder of `train_seeds`; none for other folders."""
+    """Return the seeds of a folder of `train_seeds`; an empty result for other folders."""
     try:
         return [int(seed) for seed in json.loads((folder / SEEDS_FILE).read_text())]
     except FileNotFoundError:

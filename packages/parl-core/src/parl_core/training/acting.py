@@ -1,4 +1,4 @@
-"""The loops' view of agents and environments: protocols, actions made valid, numbers that must be finite.
+"""The loops' interface to agents and environments: protocols, conversions of actions, checks for finite numbers.
 
 Each protocol is as small as the loop that uses it; `parl.Agent` around the algorithms of either backend implements
 them. All values are batched numpy arrays. An infinite or NaN reward or observation ends a loop before anything is
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 _REMEDY = (
-    "in the environment, and go on from the agent as it is or from the last checkpoint; nothing was learned from it"
+    "in the environment, and continue from the present agent or from the last checkpoint; nothing was learned from it"
 )
 
 
@@ -111,7 +111,7 @@ class OffPolicyAgent(Protocol):
 
 
 def begun(state: Mapping[str, NDArray[Any]], rows: Any) -> dict[str, NDArray[Any]]:
-    """Return a state `[n, ...]` by name with some rows reset to the start of an episode; an empty state stays empty."""
+    """Return a state `[n, ...]` by name with some rows reset for new episodes; an empty state stays empty."""
     changed = {name: array.copy() for name, array in state.items()}
     for array in changed.values():
         array[rows] = 0.0
@@ -119,19 +119,19 @@ def begun(state: Mapping[str, NDArray[Any]], rows: Any) -> dict[str, NDArray[Any
 
 
 def paired(obs: Any, state: Mapping[str, Any] | None) -> Any:
-    """Return observations in the form for `Acting.value`: alone, or with the state before them if there is one."""
+    """Return observations in the form of `Acting.value`: alone, or with the state before them."""
     return {"obs": obs, "state": dict(state)} if state else obs
 
 
 class Acting:
-    """An agent that acts in several environments side by side, with the state of its memory in each.
+    """An agent that acts in several parallel environments, with the state of its memory in each.
 
     Loops call the methods here. For a model without a memory they are the agent's own. For one with a memory
     (`parl_core.recurrent`) they pass the state, keep the state after the step, and return the other results.
 
     Args:
         agent: The agent that acts.
-        rows: Number of environments; None: one, whose observations and states have no dimension of rows.
+        rows: Number of environments; None for a single one, without a dimension of rows.
 
     Attributes:
         state: The state before the next observations, `[rows, ...]` by name; empty without a memory.
@@ -174,7 +174,7 @@ class Acting:
         self.state = begun(self.state, rows)
 
     def seen(self, obs: Any, row: int | None = None) -> Any:
-        """Return observations in the form for `value`, with the state before them if there is one.
+        """Return observations in the form of `value`, with any state before them.
 
         Args:
             obs: Observations of all environments `[rows, ...]`, or of one.
@@ -187,7 +187,7 @@ class Acting:
         return self._agent.value(**seen) if self.state else self._agent.value(seen)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint; nothing without a memory."""
+        """Return the state for a checkpoint, which is empty without a memory."""
         return {"memory": self.state} if self.state else {}
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
@@ -278,7 +278,7 @@ def tensors_into_space(space: Any, algorithm: Any, *, unit_box: bool = False) ->
         return lambda action: algorithm._within(action, low, high)
     if isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)) or np.any(getattr(space, "start", 0)):
         raise HyperparameterError(
-            f"environments that give tensors take actions of a Box or counted from 0, these have {space}: wrap them so "
+            f"environments with tensors take actions of a Box or counted from 0, but these have {space}: wrap them so "
             "that their action space is one of these"
         )
     return lambda action: action.clone()  # environments may change theirs
@@ -345,7 +345,8 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
     def counted(action: Any) -> Any:
         chosen = np.asarray(action)
         is_row = is_usual and chosen.ndim == 1 and chosen.dtype == np.int64
-        if is_row and not np.count_nonzero(chosen.view(np.uint64) >= sizes):  # as such, negative numbers are large
+        # as unsigned numbers, negative ones are large
+        if is_row and not np.count_nonzero(chosen.view(np.uint64) >= sizes):
             return chosen + start if is_shifted else chosen.copy()
         if chosen.dtype.kind == "f":
             kinds = "continuous_action=False" if isinstance(space, gymnasium.spaces.Discrete) else f"nvec={sizes}"
@@ -415,7 +416,7 @@ def reset_with(envs: Any, seeds: Sequence[int]) -> Any:
 def _reset_with(envs: Any, seeds: Sequence[int]) -> tuple[Any, Mapping[str, Any]]:
     try:
         obs, infos = envs.reset(seed=list(seeds))
-    except EnvironmentContractError:  # a TypeError of what it returned, not of the seeds
+    except EnvironmentContractError:  # a TypeError about the result, not about the seeds
         raise
     except (gymnasium.error.Error, TypeError):
         obs, infos = envs.reset(seed=seeds[0])
@@ -443,7 +444,7 @@ def last_observations(infos: Mapping[str, Any]) -> Any:
 
 
 def tell_dimensions(agent: object, space: Any) -> None:
-    """Set the number of dimensions of one observation on an agent that has none set.
+    """Set the number of dimensions of one observation of an agent without one.
 
     If `obs_ndim` is None, `parl.Agent` guesses, and would treat a batch of whole numbers (`Discrete`) or of matrices as
     one observation.
@@ -453,7 +454,7 @@ def tell_dimensions(agent: object, space: Any) -> None:
 
 
 def check_rewards(reward: NDArray[Any], when: str) -> None:
-    """Refuse rewards `[..., N]` of N environments that are not finite.
+    """Reject rewards `[..., N]` of N environments that are not finite.
 
     Args:
         reward: `[N]`, or `[T, N]` over T steps.
@@ -472,7 +473,7 @@ def check_rewards(reward: NDArray[Any], when: str) -> None:
 def check_observations(
     obs: Observations, when: str, leading: int = 1, *, environments: Sequence[int] | None = None
 ) -> None:
-    """Refuse observations of N environments that are not finite; networks may hide them while their weights degrade.
+    """Reject observations of N environments that are not finite; networks may hide them while their weights degrade.
 
     Args:
         obs: Arrays `[N, ...]`, or `[T, N, ...]` over T steps with `leading=2`, or a dictionary of arrays.
@@ -493,7 +494,7 @@ def check_observations(
 
 
 def check_masks(obs: Observations, goes_on: NDArray[np.bool_] | bool, when: str, first: int = 0) -> None:
-    """Refuse observations of N environments whose `action_mask` allows no action, except after a termination.
+    """Reject observations of N environments whose `action_mask` allows no action, except after a termination.
 
     Args:
         obs: The observations after a step or a reset, dictionaries that may have a mask `[N, act_dim]`.

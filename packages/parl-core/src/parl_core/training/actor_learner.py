@@ -1,4 +1,4 @@
-"""The actors-and-learner loop: many actors play, one learner learns, and neither waits for the other without need.
+"""The actors-and-learner loop: many actors play, one learner learns, and neither waits for the other unnecessarily.
 
     actors ── fragments, each with the version of its weights ──> order ──> batch ──> experience.learn
        ^────────── weights, once a host and version ───────────── publish <──┘
@@ -9,13 +9,13 @@
     A2C, PPO          actors      0         a fragment of every group: rounds
     GA3C              learner     some      some fragments
 
-This module does not depend on a framework, on where the actors run, or on what is written to disk. Metrics of a run:
+This module does not depend on a framework, on the location of actors, or on files. Metrics of a run:
 
     lag/mean, lag/max         updates between the weights that acted and those that learned, of the report's samples
     lag/limit                 the setting max_lag
-    lag/dropped               fragments so far that were older than that and were dropped
-    actors/lost               actors so far that ended, or were ended because they hung, and were replaced
-    actors/failed             calls so far in which an environment raised and was made again
+    lag/dropped               fragments so far that were dropped because they were older
+    actors/lost               actors so far that were replaced because they ended or hung
+    actors/failed             calls so far that failed because an environment raised, and was made again
     actors/env                share of the actors' time that their environments took, from 0 to 1
     actors/policy             ... that choosing actions and recording steps took
     actors/idle               ... between fragments: sending one, taking weights, waiting for the next call
@@ -159,8 +159,8 @@ class ActorLearnerSettings:
         envs_per_group: The number of environments of one group.
         n_steps: Steps of every environment in one fragment; for IMPALA its `sample_batch_steps`.
         batch_fragments: Fragments (`envs_per_group * n_steps` steps each) of one update; default: one of every group.
-        max_lag: Updates by which the weights that acted may be older than those that learn. 0 makes rounds, in which
-            actors and learner take turns, as on-policy algorithms need. At most `(max_lag + 1) * batch_fragments`
+        max_lag: Maximum number of updates by which the acting weights lag behind the learner's. 0 makes rounds, in
+            which actors and learner take turns, as on-policy algorithms need. At most `(max_lag + 1) * batch_fragments`
             fragments are in progress or wait.
         deterministic: Whether fragments are learned from in the order of their numbers and not of their arrival.
         inference: `"actors"`: each has a copy of the agent; `"learner"`: it chooses all actions (GA3C).
@@ -219,7 +219,7 @@ class ActorLearnerSettings:
             raise HyperparameterError(f"inference must be 'actors' or 'learner', got {self.inference!r}")
         if self.n_groups % self.n_actors:
             raise HyperparameterError(
-                f"{self.n_groups} groups cannot be shared evenly by {self.n_actors} actors: give a multiple"
+                f"{self.n_groups} groups cannot be shared evenly by {self.n_actors} actors: use a multiple"
             )
         if self.max_lag == 0 and self.fragments_per_batch % self.n_groups:
             raise HyperparameterError(
@@ -305,7 +305,7 @@ def train_actor_learner(
         DivergedError: A loss or a reward is not finite; callbacks that save have not saved since.
         LostActor: Actors ended, or hung, more often in a row than `max_failures` allows.
         KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
-        Exception: One that an environment raised more often than that, or that the agent or a callback raised.
+        Exception: An environment raised it more often than that, or the agent or a callback raised it.
     """
     require_kinds("train_actor_learner", agent, settings, ActorLearnerSettings)
     if actors is None:
@@ -455,6 +455,6 @@ def _source(
         )
     try:
         agent.get_weights()
-    except ModelContractError:  # of a model whose layers take their shapes from the first batch
+    except ModelContractError:  # layers get their shapes from the first batch
         experience.warm_up(blank_observations(spaces.observation, 1))
     return ActorFragmentSource(workers, order, agent.get_weights, store)

@@ -72,7 +72,7 @@ class ApexSettings:
         n_steps: Steps of every environment in one fragment, after which an actor takes the newest weights.
         max_lag: Rounds (one fragment of every group) by which the actors may be ahead of the learner, in addition to
             the round that they make while it learns.
-        deterministic: Whether fragments are stored in the order of their groups and not of their arrival. This gives
+        deterministic: True to store fragments in the order of their groups instead of their arrival. This gives
             the same bits for any number of actors, and a resumed run that equals one that was never stopped.
         learning_starts: Steps before the first update.
         train_every: Steps between two phases of learning.
@@ -120,7 +120,7 @@ class ApexSettings:
             raise HyperparameterError(
                 f"prioritized must be a parl_core.replay.Prioritized, got {self.prioritized!r}: Ape-X draws by priority"
             )
-        _ = self.acting, self.learning  # these properties check the rest
+        _ = self.acting, self.learning  # these properties check the other settings
 
     @property
     def acting(self) -> ActorLearnerSettings:
@@ -359,7 +359,7 @@ def train_apex(
         DivergedError: A loss or a reward is not finite; callbacks that save have not saved since.
         LostActor: Actors ended, or hung, more often in a row than `max_failures` allows.
         KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
-        Exception: One that an environment raised more often than that, or that the agent or a callback raised.
+        Exception: An environment raised it more often than that, or the agent or a callback raised it.
     """
     require_kinds("train_apex", agent, settings, ApexSettings)
     _require_values(agent)
@@ -411,7 +411,7 @@ def train_apex(
                 course.advance(new)
                 version.value += 1
                 with metrics.phase("send"):
-                    source.publish(version.value)  # before learning, while which the actors go on
+                    source.publish(version.value)  # before learning, during which the actors continue
                 now = {name: rate(course.step) for name, rate in rates.items()}
                 with metrics.phase("learn"):
                     for _ in range(learning.updates_after(course.step, new)):
@@ -481,12 +481,12 @@ def _workers(
 
 
 def _remember(memory: Any, fragment: FragmentSteps) -> int:
-    """Write a fragment into a memory, with the priorities that its actor computed; return how many steps those are.
+    """Write a fragment into a memory with its priorities, and return its number of steps.
 
     The last step of each environment counts as cut, so that no n-step return goes beyond the fragment.
 
     Raises:
-        DivergedError: A reward or an observation is infinite or NaN; nothing of the fragment was written.
+        DivergedError: A reward or an observation is infinite or NaN; the fragment was not written.
     """
     require_finite(fragment)
     count, length = map(int, fragment.reward.shape)

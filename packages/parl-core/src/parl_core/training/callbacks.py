@@ -31,7 +31,7 @@ __all__ = [
     "standard_callbacks",
 ]
 
-# A log that is read later wants a line now and then, not one per update.
+# Seconds between two lines of a log, which would be too long with one line per update.
 SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -57,7 +57,7 @@ class ConfirmedReturn(Callback):
         return self.on_resume()
 
     def on_resume(self) -> str | None:
-        """Return why the run is over, or None; a run that was killed while it ended does not continue training."""
+        """Return the reason why the run is over, or None; a run killed at its end does not continue training."""
         if len(self._latest) < (self._latest.maxlen or 1) or min(self._latest) < self._threshold:
             return None
         found = ", ".join(f"{mean:.1f}" for mean in self._latest)
@@ -94,7 +94,7 @@ class NoImprovement(Callback):
         return self.on_resume()
 
     def on_resume(self) -> str | None:
-        """Return why the run is over, or None."""
+        """Return the reason why the run is over, or None."""
         if self._since < self._patience:
             return None
         return f"{self._since} evaluations in a row were no better than {self._best:.1f}"
@@ -146,9 +146,9 @@ class SavableAgent(Protocol):
 
 
 class KeepBest(Callback):
-    """Keeps the agent of the best evaluation, and restores it when training is over.
+    """Callback that keeps the agent of the best evaluation, and restores it when training is over.
 
-    Among equally good evaluations it keeps the latest, whose agent has learned from the most experience. When an error
+    Among equally good evaluations it keeps the latest, whose agent has the most experience. When an error
     or Ctrl-C ends the loop, the agent in memory does not change; the file is complete and has the best agent so far.
 
     Args:
@@ -195,7 +195,7 @@ class KeepBest(Callback):
             if self._statistics is not None:
                 statistics_of(self._normalization).set_state(self._statistics)
         else:
-            agent: Any = self._agent  # it takes the option where one is given
+            agent: Any = self._agent  # custom agents need not have this option
             options = {} if self._normalization is None else {"normalization": self._normalization}
             agent.restore(self._run.path / self._name, **options)
 
@@ -222,7 +222,7 @@ class KeepLatest(Callback):
 
     Args:
         agent: The agent to save.
-        run: The run whose folder takes the file.
+        run: The run whose folder receives the file.
         name: Name of the file.
         normalization: The environment whose running statistics belong to the agent.
     """
@@ -341,10 +341,10 @@ def _duration(seconds: float) -> str:
 
 
 def _bar_size(out: TextIO) -> dict[str, Any]:
-    """Return the size of the bar; a terminal that knows none (a container's, that of `script`) would show no bar."""
+    """Return the size of the bar; without it, a terminal of unknown size (as in a container) would show none."""
     try:
         columns, rows = os.get_terminal_size(out.fileno())
-    except (OSError, ValueError):  # nothing that has a file descriptor
+    except (OSError, ValueError):  # an object without a file descriptor
         return {"dynamic_ncols": True}
     return {"dynamic_ncols": True} if columns and rows else {"ncols": columns or 100, "nrows": rows or 24}
 
@@ -353,7 +353,7 @@ def _bar_class() -> Any:
     from tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[type-arg]  # generic in its stubs only
-        """A bar with a lock of its own: tqdm's default one is shared with other processes and may start one."""
+        """A bar with its own lock, because tqdm's default lock is shared between processes and may start one."""
 
     Bar.set_lock(threading.RLock())
     return Bar
@@ -397,16 +397,16 @@ def standard_callbacks(
             training.train_on_policy(agent, envs, settings, callbacks=callbacks, seed=0)
 
     Args:
-        run: The run whose folder takes all files.
+        run: The run whose folder receives all files.
         agent: The agent, whose best weights are kept in `best.ckpt` and restored at the end; the latest are in
             `last.ckpt`.
         title: Title of the learning curve.
         goal: Mean return of an evaluation that counts as solved; None trains until the budget is used up.
         confirmations: Number of evaluations in a row that have to reach the goal.
-        max_seconds: Time budget in seconds; None for none.
-        max_steps: The step at which to stop, before the end of the loop's own budget, for a run in portions; None for
+        max_seconds: Time budget in seconds; None for no limit.
+        max_steps: The step at which to stop before the end of the loop's own budget, for a run in parts; None for
             no limit.
-        patience: The number of evaluations without improvement after which to stop; None never stops.
+        patience: The number of evaluations without improvement after which to stop; None for never.
         steps: The unit of the loop's steps, for the learning curve, such as `"gradient steps"` of an offline loop.
         normalization: The environment whose running statistics belong to the agent (`NormalizeVector`): saved with it.
         progress: Whether to show progress on standard error.
@@ -418,8 +418,8 @@ def standard_callbacks(
         TensorBoard(run),
         CsvTables(run),
         LearningCurve(run, title or run.name, goal, steps=steps),
-        JsonLines(run),  # after all other files: its last line says that the run has ended
-        *([Progress()] if progress else []),  # after those that save, so that what it shows has been saved
+        JsonLines(run),  # after all other files: its last line marks the end of the run
+        *([Progress()] if progress else []),  # after callbacks that save, so that everything it shows is saved
     ]
     if goal is not None:
         callbacks.append(ConfirmedReturn(goal, confirmations))

@@ -3,7 +3,7 @@
     with Run("sac-pendulum") as run:                        # later: with Run.resume("runs/sac-pendulum-...") as run:
         train_off_policy(agent, envs, settings, checkpoints=Checkpoints(run, every=10_000), seed=0)
 
-A run that was stopped, in whatever way, and resumed with the same program has the same weights and figures to the last
+A run that was stopped in any way and resumed by the same program has the same weights and figures to the last
 bit as the run that was never stopped, on the same machine with the same versions (within the limits of a GPU and of
 several remote machines). The environments of a checkpoint are one of:
 
@@ -51,7 +51,7 @@ __all__ = [
 
 
 EnvironmentRule = Literal["auto", "exact", "reset"]
-"""Treatment of environments: `exact` saves their state, `reset` begins new episodes, `auto` takes what is possible."""
+"""Treatment of environments: `exact` saves their state, `reset` begins new episodes, `auto` saves if possible."""
 
 
 class HasState(Protocol):
@@ -85,8 +85,8 @@ class LoopParts:
 
     Attributes:
         agent: The agent that learns.
-        collector: Steps the environments; None if there are none.
-        memory: A replay memory; None if there is none.
+        collector: The object that steps the environments; None without environments.
+        memory: The replay memory, or None.
         others: Other parts by name: generators, and objects with `get_state` and `set_state`.
     """
 
@@ -102,7 +102,7 @@ class Checkpoints:
     Args:
         run: The run; its folder has the checkpoints in `checkpoints/`, and `Run.resume(...)` continues it.
         every: Steps (in an offline loop: updates) between two checkpoints; another one is written at the end.
-        keep: Number of checkpoints that are kept.
+        keep: Number of checkpoints to keep.
         environments: `"exact"`, `"reset"`, or `"auto"`: see `parl_core.training.checkpoints`.
         fresh_episodes: Whether a run is resumed with new episodes if the old ones cannot be continued.
 
@@ -181,7 +181,7 @@ class Checkpoints:
             CheckpointError: No parts were registered; call `keep` first.
         """
         if self._parts is None:
-            raise CheckpointError("there are no parts whose agent could be replaced: call keep(LoopParts(...)) first")
+            raise CheckpointError("there are no parts with an agent to replace: call keep(LoopParts(...)) first")
         self._parts = replace(self._parts, agent=agent)
         self._first_values = _agent_values(agent)
 
@@ -218,7 +218,7 @@ class Checkpoints:
             return
         if not self.exact and parts.memory is not None:
             parts.memory.cut_episodes()
-        # Outside the try: what environments and actors raise has nothing to do with the disk.
+        # Outside the try block, because errors of environments and actors are not errors of the disk.
         collector_state = self._collector_state(parts)
         try:
             self._write(parts, step, loop(), collector_state)
@@ -305,7 +305,7 @@ class Checkpoints:
         return loop
 
     def _compare_devices(self, agent: SavedAgent, before: str, checkpoint: Checkpoint) -> None:
-        """Refuse to continue on the CPU a run that had a GPU, unless the user chose the CPU; log any other device."""
+        """Raise an error if a run that had a GPU would continue on the CPU without a choice; log other changes."""
         now = _device_of(agent)
         if not now or not before or _kind_of(now) == _kind_of(before):
             return
@@ -321,7 +321,7 @@ class Checkpoints:
         )
 
     def _way_to_the_cpu(self) -> str:
-        """Return what a user does to continue on the CPU a run whose device was not chosen."""
+        """Return the instructions to continue a run without a chosen device on the CPU."""
         return 'put PARL_DEVICE=cpu before the command of the program, or give the algorithm device="cpu"'
 
     def _folders(self) -> tuple[CheckpointStore, Journal]:
@@ -338,7 +338,7 @@ class Checkpoints:
         then = f", then continue with: {self._run.how_to_resume}" if steps else ", then start again"
         return (
             f"the checkpoint of step {step} could not be written to {store.folder}: {error.strerror or error}. "
-            f"{left}; training stops here, so that no more than what came after it is lost. {todo}{then}"
+            f"{left}; training stops here, so that only later progress is lost. {todo}{then}"
         )
 
 
@@ -417,7 +417,7 @@ class SavedEnvironments:
         seed: Seed of the run; the seeds of resets follow from it.
 
     Raises:
-        HyperparameterError: The rule is unknown, or it is `"exact"` and the environments do not give their state.
+        HyperparameterError: The rule is unknown, or it is `"exact"` and the environments cannot save their state.
     """
 
     def __init__(self, envs: Any, rule: EnvironmentRule, seed: int | None) -> None:
@@ -437,7 +437,7 @@ class SavedEnvironments:
             )
         self.exact = not blocks and rule != "reset"
         if blocks:
-            logger.info("%s does not give its state: every checkpoint begins new episodes", type(blocks[0]).__name__)
+            logger.info("%s cannot save its state: every checkpoint begins new episodes", type(blocks[0]).__name__)
         self._root = int(np.random.SeedSequence(seed).generate_state(1)[0])
         if self.exact:
             self._base.record_episodes()

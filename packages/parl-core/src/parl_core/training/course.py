@@ -36,7 +36,7 @@ __all__ = ["Course"]
 
 
 class Course:
-    """One run of a loop.
+    """A run of a loop.
 
     Args:
         total_steps: The budget.
@@ -162,7 +162,7 @@ class Course:
 
     @property
     def evaluation_is_due(self) -> bool:
-        """Return whether `evaluate_when_due` evaluates; loops read losses first, so that no spoiled agent is kept."""
+        """Return whether `evaluate_when_due` evaluates; loops read losses first, so that no diverged agent is kept."""
         return self._evaluator is not None and self.step >= self._next_evaluation
 
     def evaluate_when_due(self) -> None:
@@ -201,8 +201,8 @@ class Course:
     def checkpoint_at_the_end(self) -> None:
         """Write a last checkpoint; only a loop whose parts end before the course has to call it.
 
-        If checkpoints begin new episodes, none is written between two multiples of `every`, because a resumed run would
-        then differ from one that was not stopped.
+        If checkpoints begin new episodes, none is written between multiples of `every`, because a resumed run would
+        then differ from an uninterrupted one.
 
         Raises:
             CheckpointError: It cannot be written.
@@ -308,12 +308,12 @@ def _checked(callbacks: Any) -> Sequence[Callback]:
 
 
 def _warn_of_unused(callbacks: Sequence[Callback], evaluator: Evaluator | None) -> None:
-    """Warn of callbacks that wait for evaluations where there are none, and of methods that look like hooks."""
+    """Warn of callbacks that need evaluations without an evaluator, and of methods that look like hooks."""
     kinds: list[type[Callback]] = list(dict.fromkeys(type(one) for one in callbacks))
     waiting = [kind.__name__ for kind in kinds if kind.needs_evaluations]
     if waiting and evaluator is None:
         logger.warning(
-            "%s: nothing happens without evaluations, and the loop has no evaluator; pass for instance "
+            "%s: no effect without evaluations, and the loop has no evaluator; pass for instance "
             "evaluator=lambda: training.evaluate(agent, env, episodes=10)",
             ", ".join(waiting),
         )

@@ -48,13 +48,13 @@ class RunCurve:
         path: The path of its folder.
         steps: The steps of training at each evaluation; of a run without evaluations, at each report of ended episodes.
         returns: Mean return there.
-        returns_of: The origin of the returns: `evaluations`, or `training`, whose episodes explore; empty without
+        returns_of: The origin of the returns: `evaluations`, or `training` with exploring episodes; empty without
             returns.
-        seconds: Duration of the whole run, as far as it is logged.
+        seconds: Logged duration of the whole run.
         ended: The reason for its end; empty if it has not ended, or was killed.
         stop: The kind of end, a name of `Stop` in small letters.
         asked: The content of `run.json` or `settings.json`; empty if neither exists.
-        taken: Steps of training, as far as they are logged.
+        taken: Logged number of steps of training.
     """
 
     path: Path
@@ -69,12 +69,12 @@ class RunCurve:
 
     @property
     def best(self) -> float:
-        """The best return; NaN without any."""
+        """The best return; NaN without returns."""
         return float(self.returns.max()) if len(self.returns) else float("nan")
 
     @property
     def last(self) -> float:
-        """The last return; NaN without any."""
+        """The last return; NaN without returns."""
         return float(self.returns[-1]) if len(self.returns) else float("nan")
 
 
@@ -98,7 +98,7 @@ def read_run(folder: Path) -> RunCurve:
             values = json.loads(line)
             step, seconds = float(values["step"]), float(values["seconds"])
         except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):  # a run that writes it at this moment, or was killed
+            if number == len(lines):  # a run that is writing it, or was killed
                 break
             raise CheckpointError(f"{path}, line {number}, is not an event of a run: {error}") from error
         over = values.get("event") == "end"
@@ -169,12 +169,12 @@ class RunGroup:
 
     @property
     def lasts(self) -> list[float]:
-        """The last returns of those runs that have any."""
+        """The last returns of runs with returns."""
         return [run.last for run in self.runs if len(run.returns)]
 
     @property
     def interval(self) -> Interval | None:
-        """95 % interval of the interquartile mean of the runs' last returns; None without any."""
+        """95 % interval of the interquartile mean of the runs' last returns; None without returns."""
         return bootstrap_interval(self.lasts) if self.lasts else None
 
 
@@ -200,7 +200,7 @@ class Comparison:
         for folder in folders:
             once.setdefault(folder.expanduser().resolve(), folder)
         folders = list(once.values())
-        groups: dict[str, tuple[RunCurve, ...]] = {}  # by settings where these make them, else by name
+        groups: dict[str, tuple[RunCurve, ...]] = {}  # by settings if these are different, else by name
         names: dict[str, str] = {}
         for folder, name in zip(folders, _names(folders), strict=True):
             inside = [] if (folder / JsonLines.NAME).exists() else sorted(folder.glob(f"*/{JsonLines.NAME}"))
@@ -223,7 +223,7 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each run: group, run, seed, steps, best and last return, their origin, seconds, and end.
 
-        Returns and their origin are None if there are none.
+        Without returns, they and their origin are None.
         """
         return [
             {
@@ -259,7 +259,7 @@ class Comparison:
                 lines.append(f"{names[run.path]:<{width}}  {cells}  {ending}")
             interval = group.interval
             if len(group.runs) > 1 and interval is None:
-                lines.append(f"{group.name}: no run was evaluated, and none has ended an episode")
+                lines.append(f"{group.name}: no run has an evaluation or a finished episode")
             elif len(group.runs) > 1 and interval is not None:
                 low, high = interval
                 middle = float(interquartile_mean(group.lasts))
@@ -286,14 +286,14 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return ["/".join(part[-depth:]) for part in parts]
 
 
-# How far a run has come, how it is kept, and what wrote it: runs of one group may differ in these, as in their seeds.
+# Progress, storage and program of a run: runs of one group may differ in these, as in their seeds.
 _NO_SETTINGS = {"seed", "extended_to", "checkpoint_every", "format", "version", "written_by", "repeat_with"}
 
 
 def _asked_without_seed(run: RunCurve) -> dict[str, Any]:
     """Return the request of a run without its seed, and without values left to the recipe."""
     asked = {k: v for k, v in run.asked.items() if k not in _NO_SETTINGS and v not in (None, "", {})}
-    if isinstance(settings := asked.get("settings"), dict):  # of a program, which has its seed there
+    if isinstance(settings := asked.get("settings"), dict):  # from a program, whose settings contain its seed
         asked["settings"] = {name: value for name, value in settings.items() if name not in ("seed", "runs")}
     return asked
 
@@ -308,7 +308,7 @@ def _described(run: RunCurve) -> str:
     """Return a name for runs with the settings of this one: the program, or the algorithm and its arguments."""
     asked = _asked_without_seed(run)
     name = " ".join(str(asked.pop(part)) for part in ("program", "algorithm", "env") if part in asked)
-    asked.pop("settings", None)  # all of them: too long for a name
+    asked.pop("settings", None)  # all settings would be too long for a name
     tables = [asked.pop(part, {}) for part in ("given", "env_options")]
     pairs = [pair for part in (asked, *tables) for pair in sorted(part.items())]
     given = ", ".join(f"{name}={value}" for name, value in pairs)
@@ -322,7 +322,7 @@ def draw_comparison(comparison: Comparison, path: Path, title: str = "", goal: f
         comparison: The runs.
         path: The path of the picture; its suffix is the format.
         title: The title above the charts.
-        goal: The mean return that is drawn as a line; None draws none.
+        goal: The mean return to draw as a line, or None.
 
     Raises:
         HyperparameterError: matplotlib does not write files with this suffix.
@@ -355,7 +355,7 @@ def write_page(comparison: Comparison, path: Path, title: str = "", goal: float 
         comparison: The runs.
         path: The path of the file.
         title: The title above the charts.
-        goal: The mean return that is drawn as a line; None draws none.
+        goal: The mean return to draw as a line, or None.
 
     Raises:
         ImportError: plotly is not installed.
@@ -408,9 +408,9 @@ class LearningCurve(Callback):
     """Draws returns over steps when training is over, but not when it was interrupted.
 
     Args:
-        run: The run whose folder gets the picture.
+        run: The run whose folder receives the picture.
         title: The title of the picture.
-        goal: Mean return that is drawn as a line; None draws none.
+        goal: The mean return to draw as a line, or None.
         name: File name of the picture; its suffix is the format.
         steps: The unit of the loop's steps, such as `"gradient steps"` of an offline loop.
     """
@@ -441,7 +441,7 @@ class LearningCurve(Callback):
 
     def on_end(self, ended: Ended) -> None:
         if ended.stop is Stop.INTERRUPTED or not (self._steps or ended.evaluations):
-            return  # drawing takes longer than a person who pressed Ctrl-C wants to wait
+            return  # drawing takes too long after Ctrl-C
         path = self._run.path / self._name
         evaluations, goal = ended.evaluations, self._goal
         draw_curve(path, self._title, self._steps, self._returns, evaluations, goal, xlabel=self._xlabel)
@@ -467,14 +467,14 @@ def draw_curve(
         steps: Environment steps at which each training episode was over.
         returns: One per training episode.
         evaluations: The evaluations, in order.
-        goal: The mean return that is drawn as a line; None draws none.
+        goal: The mean return to draw as a line, or None.
         window: Training episodes that are averaged.
         xlabel: The unit of `steps`.
         label: The meaning of the dots.
     """
     from matplotlib.figure import Figure
 
-    # The object interface, because pyplot would choose a display and keep the figure for the whole process.
+    # The object interface, because pyplot would choose a display and keep the figure alive.
     figure = Figure(figsize=(8.0, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     if len(returns):

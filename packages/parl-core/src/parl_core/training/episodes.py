@@ -39,7 +39,7 @@ class EpisodeAgent(Protocol):
 
 @dataclass(frozen=True)
 class PlayedEpisode:
-    """The steps of one episode: `obs[t]`, the action taken there, and its reward."""
+    """The steps of an episode: `obs[t]`, the action taken there, and its reward."""
 
     obs: Observations
     actions: npt.NDArray[Any]

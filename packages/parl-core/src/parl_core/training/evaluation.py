@@ -38,7 +38,7 @@ __all__ = ["EvaluateInActor", "Evaluator", "RecordVideo", "evaluate", "warn_of_c
 
 
 Evaluator = Callable[[], Evaluation]
-"""Plays some episodes with the agent as it is now."""
+"""Function that plays episodes with the present agent."""
 
 
 def evaluate(
@@ -62,10 +62,10 @@ def evaluate(
         env: a registered id, a name of `make_joint_env`, or a function that returns an environment; they are made in
             this process.
         episodes: the number of episodes, at least 1.
-        seed: the episodes' seeds are derived from it; those of the first episodes stay when `episodes` grows.
+        seed: Seed from which those of episodes are derived; the first ones do not depend on `episodes`.
         env_kwargs: Arguments of `gymnasium.make` or of the function.
-        at_once: the maximum number of environments played side by side.
-        max_steps: steps of one episode at most; a longer one counts with its return so far, with a warning. Without
+        at_once: Maximum number of parallel environments.
+        max_steps: Maximum steps of an episode; a longer one counts with its return so far, with a warning. Without
             this limit, an evaluation in an environment without a time limit might not end.
         stochastic: draw actions as in training: from the policy of on-policy algorithms, else by the agent's `sample`
             with its own defaults (DQN's epsilon of 0.1, DDPG's noise); of a tuple that it returns, the first of two
@@ -128,7 +128,7 @@ def warn_of_cut(episode: int, max_steps: int) -> None:
 
 
 def _exploring(agent: PredictingAgent, acting: Acting) -> Callable[[Any], Any]:
-    """Return a function of observations that draws actions, without what comes with them, such as values."""
+    """Return a function of observations that only draws actions, without values and the like."""
     algorithm = getattr(agent, "alg", None)
     if isinstance(algorithm, OnPolicy) and not algorithm.NO_ROLLOUTS:
         return lambda obs: acting.explore(obs)[1]
@@ -155,7 +155,7 @@ class _Slot:
 
     @property
     def agent_returns(self) -> tuple[float, ...]:
-        """Return each agent's return of a team, else nothing."""
+        """Return the return of each agent of a team; empty for single agents."""
         return tuple(self._rewards.tolist()) if self._of_team else ()
 
     def begin(self, number: int, seed: int) -> None:
@@ -178,7 +178,7 @@ class _Slot:
         over = as_flag(self.env, "terminated", terminated) or as_flag(self.env, "truncated", truncated)
         self.playing = not (over or self.length >= max_steps)
         if self.playing:
-            self.obs = obs  # a final one stays out of the batch: it may have no valid action, or no numbers
+            self.obs = obs  # a final observation is left out of the batch, because it may have no valid action
         elif not over:
             warn_of_cut(self.number, max_steps)
         return not self.playing
@@ -209,7 +209,7 @@ class EvaluateInActor(Callback):
         callbacks: called for evaluations; a reason to stop ends the loop.
         max_steps: of one episode; see `evaluate`.
         normalization: the `NormalizeVector` of training; its statistics are sent with the weights, and normalise the
-            observations. Without it, the agent observes what the environment returns.
+            observations. Without it, the agent receives the environment's observations.
 
     Attributes:
         evaluations: the finished evaluations.
@@ -348,7 +348,7 @@ class RecordVideo(Callback):
             return
         folder = self._run.path / "videos" / f"step-{evaluation.step:012d}"
         number = 1
-        while folder.exists():  # of a run that was resumed from before
+        while folder.exists():  # from a run that was resumed
             number += 1
             folder = folder.with_name(f"step-{evaluation.step:012d}-{number}")
 

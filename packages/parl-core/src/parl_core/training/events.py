@@ -156,7 +156,7 @@ class Callback:
     after all callbacks were called. A callback with state across events saves it in checkpoints with `get_state` and
     restores it with `set_state`. A callback that does nothing without evaluations sets `needs_evaluations`: a loop
     without an evaluator then warns. One that calls other callbacks in its `on_end` sets `ends_first`, and ends before
-    them, in whatever order the loop has them.
+    them, whatever their order in the loop.
     """
 
     needs_evaluations: bool = False
@@ -206,12 +206,12 @@ def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
 
 
 class MetricMeans:
-    """The means of the named scalars that an algorithm's `learn` returns.
+    """Means of the named scalars that an algorithm's `learn` returns.
 
     Args:
         names: Names of the parts of the result, in order: the algorithm's `FIGURES`.
-        read: The function that turns results that are still on the device into floats, and refuses numbers that are not
-            finite. It is called for all results at once, after 100 updates at most, so that no update waits. None:
+        read: The function that converts results on the device to floats, and raises an error for numbers that are not
+            finite. It is called for all results at once, after at most 100 updates, so that no update waits. None:
             results are floats.
     """
 
@@ -270,9 +270,9 @@ class LossMeans:
     """The means of losses by name.
 
     Args:
-        read: The function that turns the result of an update into its losses by name, and refuses numbers that are not
-            finite. It is called for all results at once, after 100 updates at most, so that no update waits for a
-            device.
+        read: The function that converts the result of an update to losses by name, and raises an error for numbers that
+            are not finite. It is called for all results at once, after 100 updates at most, so that no update waits for
+            a device.
     """
 
     def __init__(self, read: Callable[[Any], Mapping[str, float]]) -> None:
@@ -341,7 +341,7 @@ class EndedEpisodes:
 
 
 class LoopCounter:
-    """A number that a loop keeps from one round to the next."""
+    """A number that a loop keeps between rounds."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -356,7 +356,7 @@ class LoopCounter:
 
 
 class RunningEpisodes:
-    """Returns and lengths so far, one of each per environment.
+    """Returns and lengths of the running episodes, per environment.
 
     Args:
         num_envs: Environments of the vector.

@@ -61,7 +61,7 @@ class FragmentSteps:
     Attributes:
         task: The task of the fragment.
         version: Number of updates of the weights that chose the actions; with several versions, the oldest.
-        obs: `[n, T, *obs]`, or a dictionary of such: the observations that the actions were chosen from.
+        obs: `[n, T, *obs]`, or a dictionary of arrays: the observations for which the actions were chosen.
         action: `[n, T, *act]`, as the policy drew it, before it was made valid in the action space.
         reward: `[n, T]`.
         terminated: `[n, T]`.
@@ -152,7 +152,7 @@ class FlatWeights(NamedTuple):
 
     @classmethod
     def of(cls, weights: Any) -> Any:
-        """Return weights in this form; others than a few small arrays of one kind of numbers as they are."""
+        """Return weights in this form, if they are a few small arrays of one dtype; otherwise unchanged."""
         if type(weights) is not dict or not all(type(array) is np.ndarray for array in weights.values()):
             return weights
         if len({array.dtype for array in weights.values()}) != 1:
@@ -255,7 +255,7 @@ class FragmentWriter:
         rows = np.array([row for row, _ in self._finals], np.int64)
         final_obs = map_nested(lambda *each: np.stack(each), *(obs for _, obs in self._finals)) if rows.size else None
         episodes = tuple(self._episodes)
-        last_obs = map_nested(np.array, last_obs)  # a copy, because environments may go on in the same array
+        last_obs = map_nested(np.array, last_obs)  # a copy, because environments may reuse the array
         columns: dict[str, Any] = self._columns
         return FragmentSteps(
             self.task,
@@ -316,7 +316,7 @@ class FragmentWriter:
 
 @dataclass(frozen=True)
 class FragmentBatch:
-    """`N` environments' fragments of `T` steps, each environment's rows one after another.
+    """Fragments of `T` steps of `N` environments, ordered by environment.
 
     The arrays are overwritten by the next batch of the same memory.
 
@@ -423,7 +423,7 @@ class BatchMemory:
 
 
 def require_finite(fragment: FragmentSteps) -> None:
-    """Refuse a fragment with a reward or an observation that is infinite or NaN.
+    """Reject a fragment with a reward or an observation that is infinite or NaN.
 
     Raises:
         DivergedError: The message names the environment and the step.

@@ -51,7 +51,7 @@ def size_on_disk(path: Path) -> int:
 
 
 def cut_back(path: Path, size: int | None) -> None:
-    """Cut a file to an earlier size; None removes it, because it did not exist then. A shorter file does not change."""
+    """Truncate a file to an earlier size; None removes it, because it did not exist. A shorter file does not change."""
     if size is None:
         path.unlink(missing_ok=True)
     elif path.exists() and path.stat().st_size > size:
@@ -90,7 +90,7 @@ class TensorBoard(Callback):
     A resumed run begins a new event file, which hides the later steps in the previous one.
 
     Args:
-        run: The run whose folder gets the event files, in `tensorboard/`.
+        run: The run whose folder receives the event files, in `tensorboard/`.
     """
 
     def __init__(self, run: Run) -> None:
@@ -138,7 +138,7 @@ class CsvTables(Callback):
     cells above.
 
     Args:
-        run: The run whose folder gets the tables.
+        run: The run whose folder receives the tables.
     """
 
     NAMES = ("updates.csv", "evaluations.csv")
@@ -207,7 +207,7 @@ class JsonLines(Callback):
     `"event": "end"` and the reason.
 
     Args:
-        run: The run whose folder gets the file.
+        run: The run whose folder receives the file.
     """
 
     NAME = "metrics.jsonl"
@@ -286,7 +286,7 @@ def _finite(value: Any) -> Any:
 
 
 def _rewrite(path: Path, columns: Sequence[str], rows: int) -> None:
-    """Give a table other columns, in one step, and keep its first rows."""
+    """Change the columns of a table atomically, and keep its first rows."""
     text: dict[str, Any] = {"newline": "", "encoding": "utf-8"}
     with (
         atomic_write(path, "w", **text) as new,

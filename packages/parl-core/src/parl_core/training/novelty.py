@@ -98,7 +98,7 @@ class NoveltyReward:
         """
         if own.ndim != 2 or holds_tensors(rollout.obs):
             raise HyperparameterError(
-                "NoveltyReward is for environments of one agent that give numpy arrays, got "
+                "NoveltyReward is for environments of one agent with numpy arrays, got "
                 f"{'tensors' if own.ndim == 2 else f'advantages of shape {list(own.shape)}'}: leave out novelty"
             )
         length, count = own.shape
@@ -192,7 +192,7 @@ def make_novelty(observation_space: Any, options: Mapping[str, Any], **common: A
     network = {name: left.pop(name) for name in ("features",) if name in left}
     rnd = {name: left.pop(name) for name in ("lr", "value_loss_coef") if name in left}
     shape = observation_space.shape or (1,)  # single numbers are a vector of one, and dictionaries are one vector
-    # What the network sees is normalised: an image of no bounds is neither shifted nor divided.
+    # Inputs of the network are normalised, so an image without bounds is neither shifted nor divided.
     parts = None if len(shape) == 1 else parts_of(gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32))
     body = Body(left.pop("hidden", (64, 64)), observed=parts)
     model = backend.networks.NoveltyNetwork(**network, body=body)
@@ -201,10 +201,10 @@ def make_novelty(observation_space: Any, options: Mapping[str, Any], **common: A
 
 
 def _as_one_array(observations: Observations, leading: int) -> NDArray[Any]:
-    """Return an array, of single numbers as vectors of one; of a dictionary the numbers of all arrays, side by side.
+    """Return one array: single numbers become vectors, and the arrays of a dictionary are concatenated.
 
     Args:
-        observations: as the environments give them.
+        observations: Observations of the environments.
         leading: the number of axes before those of one observation.
     """
     if not isinstance(observations, Mapping):

@@ -13,7 +13,7 @@ With a vector in `NormalizeVector` the memory holds the environments' own observ
 normalised when it is drawn.
 
 A memory made with `obs_dim=()` and the dtype of `storage_of(space)` stores, draws and saves such records like numbers.
-This module does not depend on a framework, on where the environments run, or on what is written to disk.
+This module does not depend on a framework, on the location of environments, or on files.
 """
 
 import time
@@ -104,7 +104,7 @@ def storage_of(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
         HyperparameterError: They are neither an array nor a dictionary of arrays, or the name of a part is empty.
     """
     if isinstance(space, gymnasium.spaces.Dict) and space.spaces:
-        if "" in space.spaces:  # numpy names the field of a record by itself then
+        if "" in space.spaces:  # numpy then names the field of a record itself
             raise HyperparameterError(
                 f"a replay memory needs a name of each part of an observation, got an empty one in {space}: rename it"
             )
@@ -145,7 +145,7 @@ def from_records(array: NDArray[Any]) -> Observations:
 
 
 class TransitionCollector:
-    """Steps a vector environment with an agent, and keeps its position between calls.
+    """Steps a vector environment with an agent, and keeps its state between calls.
 
     Args:
         agent: The agent that chooses the actions.
@@ -155,7 +155,7 @@ class TransitionCollector:
         seed: The seed that the environments' seeds are derived from; None takes it from the system.
 
     Raises:
-        HyperparameterError: The agent's actions do not suit the environment's action space, or the environments give
+        HyperparameterError: The agent's actions do not fit the environment's action space, or the environments return
             tensors.
         ModelContractError: The agent's model has another number of outputs than the space has actions.
     """
@@ -178,7 +178,7 @@ class TransitionCollector:
         self._obs = first_reset(self._envs, seed)
         if holds_tensors(self._obs):
             raise HyperparameterError(
-                f"replay memories keep arrays, and {type(envs.unwrapped).__name__} gives tensors: wrap it so that it "
+                f"replay memories store arrays, and {type(envs.unwrapped).__name__} gives tensors: wrap it so that it "
                 "gives arrays, or use an algorithm of train_on_policy, such as PPO, which takes tensors as they are"
             )
         self._raw = self._unscaled()
@@ -199,7 +199,7 @@ class TransitionCollector:
             EnvironmentContractError: A mask allows no action; the message names its environment.
         """
         obs, before = self._obs, self._acting.state
-        raw = self._raw  # a copy is kept: the vector may continue in the same arrays
+        raw = self._raw  # a copy, because the vector may reuse the arrays
         kept = raw.copy() if isinstance(raw, np.ndarray) else self._as_stored(raw)
         if at_random:
             if before:
@@ -228,7 +228,8 @@ class TransitionCollector:
         if self._watch is not None:
             self._watch.compare(given, next_obs["rewards"], kept["alive"])
         remembered = {"state": before} if before else {}
-        if action.ndim > 2 and action.dtype.kind == "f":  # of several agents: numbers are remembered side by side
+        # for several agents, whose continuous actions are stored concatenated
+        if action.ndim > 2 and action.dtype.kind == "f":
             action = action.reshape(len(action), -1)
         stored = kept, action, given, self._as_stored(next_obs), terminated, truncated
         self._memory.append_batch(*stored, **remembered)
@@ -323,7 +324,7 @@ def random_actions(space: Any, obs: Any, rng: np.random.Generator, *, unit_box: 
 
     Args:
         space: The environment's action space.
-        obs: `[n, ...]`, or a dictionary of such; its `action_mask` is respected.
+        obs: `[n, ...]`, or a dictionary of arrays, whose `action_mask` is respected.
         rng: The generator that draws them.
         unit_box: Whether a box is [-1, 1] for the policy.
 
@@ -374,8 +375,8 @@ class OffPolicySettings:
             QMIX learns from whole episodes.
         burn_in: The steps before each sequence that bring the state of a model with a memory up to date; default 10.
         prioritized: The settings of draws by TD errors; its beta goes linearly to 1 over `total_steps`.
-        hindsight: The share of drawn transitions whose goal is replaced by one that was reached later, for environments
-            with goals (Gymnasium's GoalEnv), in [0, 1]; None for none. 0.8 is usual.
+        hindsight: The share of drawn transitions whose goal is replaced by one that was achieved later, for
+            environments with goals (Gymnasium's GoalEnv), in [0, 1]; None for no hindsight. 0.8 is usual.
         exploration: Options of the agent's `sample`, such as `{"epsilon": linear(1.0, 0.05, 10_000)}` or
             `{"noise": 0.1}`; numbers, or schedules of the steps taken.
         rates: Learning rates by the names of the arguments of the algorithm's `learn`, such as
@@ -433,7 +434,7 @@ class OffPolicySettings:
         return replace(self, total_steps=total_steps, learning_starts=min(self.learning_starts, total_steps // 2))
 
     def updates_after(self, step: int, new: int) -> int:
-        """Return the number of updates that are due after the last `new` steps up to `step`."""
+        """Return the number of updates for the last `new` steps up to `step`."""
         if step < max(self.learning_starts, 1):
             return 0
         return self.gradient_steps * (step // self.train_every - (step - new) // self.train_every)
@@ -463,7 +464,7 @@ def train_off_policy(
         agent: The agent that acts and learns; `parl.Agent` around DQN, DDPG, TD3, SAC or OAC is one.
         envs: A vector environment, such as that of `make_vector_env`; the caller closes it.
         settings: Hyper-parameters of the loop.
-        memory: The replay memory, made with what `settings` ask of it; its existing transitions are also learned from.
+        memory: The replay memory, made for `settings`; the loop also learns from its existing transitions.
             Default: the result of `make_memory`.
         evaluator: The function that plays episodes with the present agent; None: no evaluations.
         evaluate_every: Environment steps between evaluations.
@@ -620,13 +621,13 @@ def _outcome_in(envs: Any) -> Outcome:
     """Return a function that computes rewards of goals as the environments of a vector do.
 
     Raises:
-        HyperparameterError: The vector gives no environment that could be asked, or one without `compute_reward`.
+        HyperparameterError: No environment of the vector is accessible, or it has no `compute_reward`.
     """
     while isinstance(envs, gymnasium.vector.VectorWrapper):
         envs = envs.env
     if isinstance(envs, gymnasium.vector.SyncVectorEnv):
         return outcome_of(envs.envs[0])
-    make = getattr(envs, "make_one", None)  # wherever those of the vector live, asking one here takes no message
+    make = getattr(envs, "make_one", None)  # a local environment needs no messages
     if make is None:
         raise HyperparameterError(
             f"hindsight computes rewards of other goals, which {type(envs).__name__} cannot compute: make the "
@@ -674,18 +675,18 @@ def check_memory(
     normalized: NormalizeVector | None = None,
     asked: Collection[str] = (),
 ) -> None:
-    """Refuse a replay memory that an agent does not learn from, or that does not do what a loop asks of it.
+    """Reject a replay memory that does not fit an agent or the settings of a loop.
 
     Args:
         agent: The agent that learns.
-        memory: The replay memory; one of the program's own class is trusted in what it does not tell.
-        settings: The settings of the loop; those that have their default are not asked for, unless `asked` names them.
+        memory: The replay memory; a custom class is only checked as far as it has the attributes.
+        settings: The settings of the loop; settings with their defaults are only checked if `asked` names them.
         num_envs: Number of environments that take turns.
         normalized: The vector environment that normalises batches.
-        asked: Settings that the memory has to agree with in any case.
+        asked: Settings with which the memory must agree in any case.
 
     Raises:
-        HyperparameterError: It names what differs, and what to do.
+        HyperparameterError: They differ; the message names the difference and a remedy.
     """
     _refuse_unused(agent, settings, normalized)
     _check_sequences(agent, memory, settings, normalized)
@@ -694,7 +695,7 @@ def check_memory(
 
 
 def _refuse_unused(agent: Any, settings: OffPolicySettings, normalized: NormalizeVector | None) -> None:
-    """Refuse settings that the algorithm has no use for."""
+    """Reject settings that the algorithm does not use."""
     asked = {
         "n_step": settings.n_step > 1,
         "prioritized": settings.prioritized is not None,
@@ -721,7 +722,7 @@ _ASKED = {
 
 
 def _check_asked(agent: Any, memory: Any, settings: OffPolicySettings, always: Collection[str]) -> None:
-    """Refuse a memory that draws otherwise than settings ask, or discounts otherwise than the algorithm."""
+    """Reject a memory whose sampling differs from the settings, or its discount from the algorithm's."""
     for name, argument in _ASKED.items():
         asked = getattr(settings, name)
         has = getattr(memory, argument, None if isinstance(memory, SampledRing) else asked)
@@ -740,7 +741,7 @@ def _check_asked(agent: Any, memory: Any, settings: OffPolicySettings, always: C
 
 
 def _check_turns(memory: Any, num_envs: int) -> None:
-    """Refuse a memory that would not take these environments' steps, or join those of several as if they were one's."""
+    """Reject a memory that does not accept these environments' steps, or would mix several environments."""
     n_envs, n_step = getattr(memory, "n_envs", num_envs), getattr(memory, "n_step", 1)
     joins = n_step > 1 or hasattr(memory, "sample_sequences")
     joins = joins or isinstance(memory, (FrameReplayMemory, HindsightReplayMemory))
@@ -753,7 +754,7 @@ def _check_turns(memory: Any, num_envs: int) -> None:
 
 
 def _check_sequences(agent: Any, memory: Any, settings: OffPolicySettings, normalized: NormalizeVector | None) -> None:
-    """Refuse a memory without sequences for a model with a memory, and settings of sequences for one without."""
+    """Reject a memory without sequences for a recurrent model, and settings of sequences for other models."""
     remembers, has_sequences = Acting(agent, 1).has_memory, hasattr(memory, "sample_sequences")
     if has_sequences and (normalized is not None or settings.prioritized is not None):
         raise HyperparameterError(

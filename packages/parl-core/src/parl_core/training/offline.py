@@ -158,7 +158,7 @@ def evaluate_with_target_return(
     env_kwargs: Mapping[str, Any] | None = None,
     max_steps: int = 100_000,
 ) -> Evaluation:
-    """Play episodes, all side by side, each with the target return `target_return`.
+    """Play parallel episodes, each with the target return `target_return`.
 
     Args:
         agent: `parl.Agent` around a `DecisionTransformer`; its previous mode is restored.

@@ -8,10 +8,9 @@ A vector may return tensors of a framework, as simulators on a GPU do. Observati
 the environments to the update, and only numbers that exist once per step are copied to the host, once per rollout.
 
 An array `x[t, i]` of a rollout belongs to step t of environment i; with several agents `x[t, i, k]` belongs to agent k,
-whose episode ends where it leaves, and whose later rows are ignored. `next_value[t, i]` is the value of the
+whose episode ends when it leaves, and whose later rows are ignored. `next_value[t, i]` is the value of the
 observation after the step: after a truncation that of the episode's last observation, not that of the next
-episode's first one. This module does not depend on a framework, on where the environments run, or on what is written
-to disk.
+episode's first one. This module does not depend on a framework, on the location of environments, or on files.
 """
 
 import time
@@ -77,19 +76,19 @@ class RolloutSteps:
     """`T` steps of `N` environments; with several agents `[T, N]` is `[T, N, agents]` below, except for observations.
 
     Attributes:
-        obs: `[T, N, *obs]`, or a dictionary of such: the observations that actions were chosen from; tensors if the
+        obs: `[T, N, *obs]`, or a dictionary of such: the observations for which actions were chosen; tensors if the
             environments return tensors.
         action: `[T, N, *act]`, as the policy drew it, before it was made valid in the action space; tensors likewise.
         log_prob: `[T, N]`, of the action under the policy that drew it.
         reward: `[T, N]`.
         value: `[T, N]`, of `obs`.
         next_value: `[T, N]`, of the observation that the step led to.
-        terminated: `[T, N]`: the episode ended by itself.
+        terminated: `[T, N]`: the episode terminated.
         truncated: `[T, N]`: the episode was cut short, by a time limit for instance; `next_value` stands for the rest.
         episodes: The episodes that ended within the rollout.
         state: The state of a model with a memory before the first step of each sequence, `[sequences of one
             environment, N, ...]` by name; empty without a memory.
-        active: Whether each of several agents acted; None with one agent.
+        active: Flags of the agents that acted; None with one agent.
     """
 
     obs: Observations
@@ -106,14 +105,14 @@ class RolloutSteps:
 
 
 class RolloutCollector:
-    """Steps a vector environment with an agent, and keeps its position between calls.
+    """Steps a vector environment with an agent, and keeps its state between calls.
 
     Args:
         agent: The agent that chooses the actions.
         envs: A vector environment, such as that of `make_vector_env`; any autoreset mode is accepted.
         n_steps: Steps of every environment in one rollout.
         seed: The seed that the environments' seeds are derived from; None takes it from the system.
-        sequence_length: Steps of the sequences that a model with a memory learns from; None: a whole rollout.
+        sequence_length: Steps of the sequences for a model with a memory; None for a whole rollout.
 
     Raises:
         TypeError: The agent has no `explore`.
@@ -167,7 +166,7 @@ class RolloutCollector:
         Raises:
             DivergedError: A reward or an observation is infinite or NaN; the message names its environment.
             EnvironmentContractError: A mask allows no action; the message names its environment.
-            ModelContractError: There is not one value for each observation.
+            ModelContractError: The number of values differs from that of observations.
         """
         if self._alg is not None:
             return self._collect_tensors()
@@ -180,7 +179,8 @@ class RolloutCollector:
         of_team = np.empty(each)
         actions: list[NDArray[Any]] = []
         episodes: list[Episode] = []
-        last_seen: dict[tuple[int, int], Any] = {}  # where an episode or an agent is truncated, by step and environment
+        # last observations of truncated episodes or agents, by step and environment
+        last_seen: dict[tuple[int, int], Any] = {}
         acting, states = self._acting, []
         has_one_choice = isinstance(self._envs.single_action_space, gymnasium.spaces.Discrete)
         explore = acting.steady("explore", self._obs)
@@ -247,7 +247,7 @@ class RolloutCollector:
 
     @property
     def observations(self) -> Observations:
-        """The newest observations `[N, *obs]`, to which the last step led."""
+        """The newest observations `[N, *obs]`, after the last step."""
         return self._obs
 
     def begin_again(self, seeds: Sequence[int]) -> None:
@@ -272,7 +272,7 @@ class RolloutCollector:
 
         Raises:
             HyperparameterError: They do not reset in the step that ends an episode, the model has a memory, or the
-                action space is none that tensors are made for.
+                action space does not support tensors.
         """
         if isinstance(self._envs, SameStep):
             raise HyperparameterError(
@@ -344,7 +344,7 @@ class RolloutCollector:
         return rows, self._acting.value(map_nested(lambda *parts: self._alg._stacked(parts), *each))
 
     def _check_tensors(self, obs: Observations, leading: int) -> None:
-        """Refuse observations that are not finite, and bring them to the host only then."""
+        """Reject observations that are not finite, and bring them to the host only then."""
         sums: list[float] = []
 
         def watched(tensor: Any) -> None:
@@ -358,7 +358,7 @@ class RolloutCollector:
 
 
 def _check_one_each(values: Any, log_probs: Any, shape: tuple[int, ...]) -> None:
-    """Refuse values or log-probabilities that are not one for each observation; numpy would repeat a single one.
+    """Reject values or log-probabilities that are not one for each observation; numpy would repeat a single one.
 
     Raises:
         ModelContractError: It names both shapes, and what usually leads to them.
@@ -627,7 +627,7 @@ def _learnable(
     ordered, memory = rows, {}
     if rollout.state:
         ended = rollout.terminated | rollout.truncated
-        if rollout.active is not None:  # the state begins anew where the team's episode does, which is when all left
+        if rollout.active is not None:  # the state is reset with the team's episode, after all agents have left
             ended = np.asarray(ended.all(axis=2))
         ordered = sequences
         memory = {

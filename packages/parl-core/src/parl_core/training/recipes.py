@@ -2,7 +2,7 @@
 
 `parl train`, the examples and `benchmarks/learning` read them here and nowhere else:
 
-    RECIPES["DQN", "CartPole-v1"]        what the learning table has measured, or what its source publishes
+    RECIPES["DQN", "CartPole-v1"]        settings of the learning table, or of its published source
     RECIPES["DQN", "*"]                  for environments without their own recipe
     RECIPES["PPO", "discrete"]           the same by kind of environment (`StandardEnv.kind`), where that matters
 
@@ -96,7 +96,7 @@ class EpisodeSettings:
 
 @dataclass(frozen=True)
 class SelfPlaySettings:
-    """The settings of fictitious self-play: each generation learns from fresh weights against all before it.
+    """The settings of fictitious self-play: each generation learns from fresh weights against all earlier ones.
 
     Attributes:
         generations: The number of generations, at least 1.
@@ -118,7 +118,7 @@ class SelfPlaySettings:
         return self.generations * self.loop.total_steps
 
     def with_total_steps(self, total_steps: int) -> "SelfPlaySettings":
-        """Return the same with as many generations as another budget allows, at least one."""
+        """Return the settings with the number of generations that another budget allows, at least one."""
         return replace(self, generations=max(total_steps // self.loop.total_steps, 1))
 
 
@@ -157,7 +157,7 @@ class Recipe:
             without them there is none.
         log: The logged data of `parl_core.training.results.logged` that are learned from.
         reward_scale: Factor of the rewards of logged data.
-        goal: Mean return of an evaluation that counts as solved; None if there is no agreed one.
+        goal: Mean return of an evaluation that counts as solved; None if there is no common one.
         evaluate_every: Steps between two evaluations; None: the loop's default.
         source: Source of the numbers.
         deviations: The deviations of the recipe from its source or from the paper.
@@ -192,7 +192,7 @@ class Recipe:
         """Return the same with another budget, over which schedules are stretched, but not those of exploration."""
         factor = steps / self.steps
         algorithm = dict(self.algorithm)
-        if algorithm.get("max_steps") is not None:  # of IQL's cosine
+        if algorithm.get("max_steps") is not None:  # for IQL's cosine decay
             algorithm["max_steps"] = max(round(algorithm["max_steps"] * factor), 1)
 
         def stretch(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -449,7 +449,7 @@ _MINATAR_DQN = Recipe(
     source="Obando-Ceron & Castro 2021, their dqn_breakout.gin",
     deviations=("Adam's epsilon is 1e-8, not 3e-4", "the squared error, not Huber's", "four games side by side"),
 )
-_RETURNS = {"v_min": -100.0, "v_max": 100.0}  # for tasks of unknown returns; CleanRL has them in c51.py
+_RETURNS = {"v_min": -100.0, "v_max": 100.0}  # for tasks with unknown returns, from CleanRL's c51.py
 _C51_VECTORS = replace(
     _DQN_VECTORS,
     algorithm={**_DQN_VECTORS.algorithm, **_RETURNS},

@@ -61,7 +61,7 @@ REPORT_SEEDS = tuple(range(100, 200))
 EPISODES_WHILE_TRAINING, EVALUATIONS, EPISODES_AFTER = 10, 20, 100
 SEED_WHILE_TRAINING, SEED_AFTER = 2**31, 2**30
 
-_RESULT: dict[str, Any] = {  # what is read of a result
+_RESULT: dict[str, Any] = {  # fields of a result that are read
     "gate": str,
     "backend": str,
     "seed": int,
@@ -122,7 +122,7 @@ def measure(
     if isinstance(recipe.loop, SelfPlaySettings):
         return _by_self_play(algorithm, env, recipe, seed, progress)
     agent = _agent(algorithm, env, recipe, seed)
-    statistics: list[Any] = []  # of the normalised observations of training
+    statistics: list[Any] = []  # statistics of the observations in training
     final = _evaluation(agent, algorithm, env, recipe, statistics)
     evaluations = count(1)
 
@@ -173,7 +173,7 @@ def _by_self_play(algorithm: str, env: str, recipe: Recipe, seed: int, progress:
     pool.add("generation 0", _Strategy.of(fresh()))
     curve, every = [], max(loop.generations // EVALUATIONS, 1)
     for generation in range(1, loop.generations + 1):
-        agent = fresh()  # a policy that is sure of one action takes long to leave it
+        agent = fresh()  # a nearly deterministic policy changes slowly
         against = partial(AgainstOpponents, make, *pool.opponents())
         with make_vector_env(against, recipe.num_envs) as envs:
             train_on_policy(agent, envs, loop.loop, seed=1_000 * seed + generation)
@@ -279,7 +279,7 @@ def verify(path: Path, *, progress: Callable[[str, float], None] = lambda _, __:
         progress: The function that is called for each run with its name and the share of it that is over.
 
     Raises:
-        CheckpointError: There is no such result, or its record is too old to be repeated.
+        CheckpointError: The result is missing, or its record is too old to be repeated.
         HyperparameterError: Its settings do not suit this version, or its environment or network is not available.
     """
     one = path.suffix == ".json"
@@ -290,7 +290,7 @@ def verify(path: Path, *, progress: Callable[[str, float], None] = lambda _, __:
     except ValueError as error:
         raise CheckpointError(str(error)) from error
     if not chosen:
-        raise CheckpointError(f"{path} is neither the result of a run nor a row: give FOLDER/torch or a .json file")
+        raise CheckpointError(f"{path} is neither the result of a run nor a row: pass FOLDER/torch or a .json file")
     if not all(isinstance(result.get("recipe"), dict) for result in chosen):
         raise CheckpointError(f"{path} was recorded without its numbers, by an older version: it cannot be repeated")
     backends.set_backend(backend)

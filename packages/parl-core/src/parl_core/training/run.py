@@ -1,13 +1,13 @@
 """The folder of one training run, which one program writes at a time, its settings, and the handling of interruptions.
 
-runs/<name>-<date>-<time>/      made at first use, never one that exists
+runs/<name>-<date>-<time>/      created at first use, never an existing one
 
 Ctrl-C is never lost: a swallowed interruption is raised again until it is noticed.
 
     SIGINT ──> KeyboardInterrupt ──> … ──> noticed()        the usual way
      │               └─ swallowed ──(1 s)──> KeyboardInterrupt again
      └─ in a round of a loop with checkpoints ──> its end, a checkpoint, KeyboardInterrupt; after 10 s at the latest
-    SIGINT again ──> the process ends at once, by that signal, and cleans nothing up
+    SIGINT again ──> the process ends at once, by that signal, without cleaning up
 
 Extension modules clear errors while they import others, and exceptions in callbacks of the garbage collector are only
 printed. A `KeyboardInterrupt` raised there would be lost, and may leave a module half imported.
@@ -64,10 +64,10 @@ __all__ = [
 # Unwinding to the place that notices takes less, so that no clean-up is disturbed; a person waits for it.
 SECONDS_UNTIL_AGAIN = 1.0
 
-# A round of training is mostly over in less, and a person does not wait longer for a checkpoint without pressing again.
+# Most rounds of training take less, and users press Ctrl-C again if a checkpoint takes longer.
 SECONDS_OF_A_ROUND = 10.0
 
-# What a shell reports of a program that Ctrl-C ended: 128 + SIGINT.
+# Exit status from a program that Ctrl-C ended: 128 + SIGINT.
 INTERRUPTED_EXIT_CODE = 130
 
 
@@ -115,7 +115,7 @@ class Interruption:
             return
         if not self.happened:
             self._raise(number, frame)
-        # A user who presses again does not want to wait for what cleans up. What is on disk is whole at any moment.
+        # After a second Ctrl-C, the program does not clean up; files on disk are complete at any time.
         os.write(2, b"\nInterrupted again: ended at once.\n")
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
@@ -164,7 +164,7 @@ class RunLock:
 
 
 class Run:
-    """One run's folder, as a context manager that turns Ctrl-C into a message about what was saved.
+    """The folder of a run, as a context manager that reports saved files after Ctrl-C.
 
     Any other error that leaves the block gets the message as a note.
 
@@ -221,7 +221,7 @@ class Run:
         """Return a run that continues in the folder of an earlier one: `Checkpoints` restores it, tables are continued.
 
         Raises:
-            CheckpointError: There is no such folder.
+            CheckpointError: The folder does not exist.
             RunInUseError: Another program is writing there.
         """
         path = Path(folder).expanduser()
@@ -234,7 +234,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The folder; made at first use."""
+        """The folder, which is created at first use."""
         if self._path is None:
             self._path = _make_exactly(self._stem) if self._exact else _make_new(self._stem)
             self._lock.take(self._path)
@@ -278,7 +278,7 @@ class Run:
         return "\n".join(["Saved:", *(f"  {path}: {what}" for path, what in self._saved.items())])
 
     def tell_interrupted(self) -> None:
-        """Print once what was saved, without delay, because a second signal may follow soon."""
+        """Print the saved files once, without delay, because a second signal may follow soon."""
         self._interruption.noticed()
         if self._is_announced:
             return
@@ -306,7 +306,8 @@ class Run:
         # After a swallowed interruption other errors follow from it, such as names that a module has not got yet.
         if isinstance(error, KeyboardInterrupt) or (self._interruption.happened and isinstance(error, Exception)):
             self.tell_interrupted()
-            # Else the interpreter's last collections walk over all of a framework, for a second; a program may go on.
+            # Otherwise the interpreter's last garbage collections would traverse a whole framework for a second; a
+            # program may continue.
             atexit.register(gc.freeze)
             raise SystemExit(INTERRUPTED_EXIT_CODE) from None
         if isinstance(error, Exception) and self._saved:
@@ -333,7 +334,7 @@ def _not_made(path: Path, error: OSError) -> ParlError:
 
 def _exists(path: Path) -> RunExistsError:
     return RunExistsError(
-        f"{path} exists, and nothing in it is overwritten. Go on with that run: parl resume {path} (in a program: "
+        f"{path} exists, and nothing in it is overwritten. Continue that run: parl resume {path} (in a program: "
         f"Run.resume({str(path)!r})), or choose another name"
     )
 
@@ -359,10 +360,11 @@ Settings = TypeVar("Settings")
 
 
 def open_run(name: str, settings: Any, *, out: TextIO | None = None) -> Run:
-    """Return a new run of a program, or the one that its settings resume; its `settings.json` has the settings.
+    """Return a new run from a program, or the one that its settings resume; its `settings.json` has the settings.
 
     The settings are a dataclass as `parse_settings` makes it. Two optional fields have a meaning: `runs`, the folder in
-    which every run gets a new one (default `"runs"`), and `resume`, the folder of the run to continue (empty: none).
+    which every run creates its own folder (default `"runs"`), and `resume`, the folder of the run to continue (empty
+    for a new run).
 
     Args:
         name: Name of the program: first part of the new folder's name.
@@ -370,7 +372,7 @@ def open_run(name: str, settings: Any, *, out: TextIO | None = None) -> Run:
         out: Stream for messages; default: standard error.
 
     Raises:
-        CheckpointError: There is no run of this program to resume.
+        CheckpointError: The folder contains no run of this program.
         RunInUseError: Another program is writing there.
         HyperparameterError: The name is not a part of a path, or `settings` is not a dataclass.
     """
@@ -396,7 +398,7 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
 
 
 class _ProgramRun(Run):
-    """Writes the settings when there is a folder for them."""
+    """Run from a program that writes its settings to its folder."""
 
     def with_settings(self, settings: Any, name: str = "") -> Self:
         values = {key: value for key, value in dataclasses.asdict(settings).items() if key != "resume"}
@@ -408,7 +410,7 @@ class _ProgramRun(Run):
 
     @property
     def path(self) -> Path:
-        """The folder; made at first use, with the settings in it."""
+        """The folder, which is created at first use with the settings in it."""
         new = self._path is None
         path = super().path
         if new:
@@ -504,7 +506,7 @@ def _annotation(name: str, hint: Any) -> tuple[type, str]:
 
 
 def run_again(*arguments: str | os.PathLike[str]) -> str:
-    """Run this program again, wait for its end, and return what it prints.
+    """Run this program again, wait for its end, and return its output.
 
     Its standard error is shown. Ctrl-C ends both programs, and only this one reports it.
 
@@ -514,13 +516,13 @@ def run_again(*arguments: str | os.PathLike[str]) -> str:
     Raises:
         subprocess.CalledProcessError: It failed.
     """
-    spec = getattr(sys.modules["__main__"], "__spec__", None)  # `python -m module` has one, `python file` has none
+    spec = getattr(sys.modules["__main__"], "__spec__", None)  # `python -m module` has a spec, `python file` does not
     program = [sys.argv[0]] if spec is None else ["-m", spec.name]
     command = [sys.executable, *program, *sys.argv[1:], *(os.fspath(argument) for argument in arguments)]
     process: subprocess.Popen[str] | None = None
     try:
         with _interruptions_wait():
-            # In a process group of its own: the terminal's Ctrl-C reaches this process, which then kills the other one.
+            # In a separate process group: the terminal's Ctrl-C reaches this process, which then kills the other one.
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, process_group=0
             )
@@ -537,7 +539,7 @@ def run_again(*arguments: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def _interruptions_wait() -> Iterator[None]:
-    """Hold Ctrl-C back: one that falls into the start of a process would leave that process to itself."""
+    """Delay Ctrl-C, which would leave a process behind if it interrupted its start."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are handled in the main thread
         return

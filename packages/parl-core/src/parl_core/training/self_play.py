@@ -62,7 +62,7 @@ ELO_SCALE = 400.0
 class PlayerPolicy(Protocol):
     """A player, such as a `parl_core.policy.Policy`.
 
-    One with a memory has `initial_state`, and `state=` of `sample`, as a `Policy` does; the state begins anew in each
+    A policy with a memory has `initial_state`, and `state=` of `sample`, as a `Policy` does; the state is reset in each
     game.
     """
 
@@ -158,7 +158,7 @@ class OpponentPool:
         k: factor of Elo's update, see `updated_ratings`.
         spread: spread of `"rating"`, in points.
         capacity: the number of players that are kept; beyond it, the player with the lowest rating is removed, but
-            never the newest. None: all.
+            never the newest. None for no limit.
 
     Raises:
         HyperparameterError: a number is out of its range, or the matchmaking is unknown.
@@ -188,7 +188,7 @@ class OpponentPool:
         """Return a player.
 
         Raises:
-            KeyError: there is none of that name.
+            KeyError: There is no player of that name.
         """
         return self._players[name]
 
@@ -206,7 +206,7 @@ class OpponentPool:
             rating: its rating; default: that of the newest player, or the initial one.
 
         Raises:
-            HyperparameterError: there is a player of that name.
+            HyperparameterError: There already is a player of that name.
         """
         self._require_new(name)
         newest = self.players[-1].rating if self._players else self._initial_rating
@@ -255,7 +255,7 @@ class OpponentPool:
             results: from the first one's side.
 
         Raises:
-            KeyError: there is no such player.
+            KeyError: There is no such player.
         """
         one, two = self._players[name], self._players[other]
         ratings = updated_ratings(one.rating, two.rating, results, self._k)
@@ -278,8 +278,8 @@ class OpponentPool:
             results by the other's name, from the new player's side.
 
         Raises:
-            HyperparameterError: as in `add` and in `Arena.play`.
-            Exception: one that a game or a policy raised; the pool is unchanged.
+            HyperparameterError: As in `add` and in `Arena.play`.
+            Exception: A game or a policy raised it; the pool is unchanged.
         """
         self._require_new(name)
         others = self.players
@@ -372,15 +372,15 @@ class Arena(ClosingContext):
 
     Args:
         make_game: returns a game of two players, of PettingZoo's AEC API.
-        actors: the actors in which games are played; None: this process. The caller closes it.
+        actors: The actor system for games; None for this process. The caller closes it.
         workers: number of actors; default: the slots of `actors`, or 1 if these are unknown.
         games_per_call: number of games that an actor plays in one call.
-        timeout_s: longest time for such a call, in seconds; None: no limit.
+        timeout_s: Maximum seconds of such a call; None for no limit.
         max_losses: number of actors that may be lost before the last loss is raised.
 
     Raises:
-        HyperparameterError: a number is out of its range, or `make_game` makes no game of two players.
-        Exception: one that `make_game` raised.
+        HyperparameterError: A number is out of its range, or `make_game` makes no game of two players.
+        Exception: `make_game` raised it.
     """
 
     def __init__(
@@ -411,12 +411,12 @@ class Arena(ClosingContext):
 
         Args:
             matches: with an even number of games each.
-            seed: of all games; None takes it from the system.
+            seed: Seed of all games; None for one from the system.
 
         Raises:
             HyperparameterError: a number of games is odd or below 2, or a player has no `sample(observation, rng)`.
             LostActor: more actors were lost than `max_losses` allows.
-            Exception: one that a game or a policy raised.
+            Exception: A game or a policy raised it.
         """
         for match in matches:
             if check_int("games", match.games) % 2:
@@ -460,7 +460,7 @@ class Arena(ClosingContext):
                     submit(idle.pop(), waiting.pop())
                 for work, answer, failed in self._pool.gather():
                     if isinstance(answer, LostActor):
-                        submit(work.slot, work.tag)  # what takes its place plays the same games
+                        submit(work.slot, work.tag)  # its replacement plays the same games
                         continue
                     if failed:
                         raise answer
@@ -517,9 +517,9 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
             spaces.
 
     Raises:
-        HyperparameterError: `make_game` makes no such game, there is no opponent, or no list of them, one has no
-            `sample(observation, rng)`, the chances are not probabilities, the seat does not exist, or none is given and
-            their spaces differ.
+        HyperparameterError: `make_game` makes no game of two players, there are no opponents or no list of them, one
+            has no `sample(observation, rng)`, the chances are not probabilities, the seat does not exist, or no seat is
+            given although spaces differ.
     """
 
     def __init__(
@@ -537,7 +537,7 @@ class AgainstOpponents(gymnasium.Env[Any, Any]):
         self._game, self._opponents = _made(make_game), list(opponents)
         agents = list(self._game.possible_agents)
         if not self._opponents:
-            raise HyperparameterError("opponents must be at least one, got none: begin with the untrained policy")
+            raise HyperparameterError("there must be at least one opponent, got none: begin with the untrained policy")
         for policy in self._opponents:
             _check_player(policy)
         given = (

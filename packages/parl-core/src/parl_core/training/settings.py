@@ -56,9 +56,9 @@ __all__ = [
 Path = tuple[str, ...]
 
 _BUDGETS = ("total_steps", "updates")
-_BY_SPACES = ("act_dim", "nvec", "continuous_action", "n_actions", "n_agents", "act_space")  # the model knows them
+_BY_SPACES = ("act_dim", "nvec", "continuous_action", "n_actions", "n_agents", "act_space")  # the model has them
 _BY_FORM = ("qmixer_model", "agent_index")  # the command makes these, or has no use for them
-_OLD_FORM = ("policy_lr", "value_lr", "epsilon")  # of PPO, as PARL 1.x has it
+_OLD_FORM = ("policy_lr", "value_lr", "epsilon")  # of PPO in PARL 1.x's form
 _SAME = {"learning_rate": "lr", "initial_lr": "lr", "clip_param": "clip"}
 _OF_EVERY_UPDATE = {OnPolicySettings: ("lr", "clip", "entropy_coef")}
 _SCHEDULES: dict[str, Any] = {"linear": linear, "constant": constant, "piecewise": piecewise}
@@ -91,7 +91,7 @@ _OF_A_RECIPE = {"num_envs": int, "normalize": bool, "reward_scale": float, "eval
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a run: a number, a text or a flag.
+    """A setting of a run: a number, a text or a flag.
 
     Attributes:
         name: The name for `--set`.
@@ -100,7 +100,7 @@ class Setting:
         choices: The texts that it accepts; empty: any text, if `str` is among the kinds.
         text: The meaning of the setting.
         paths: The places of the setting in a recipe.
-        default: The algorithm's own value, which holds if `value` is None; None if it follows from something else.
+        default: The algorithm's own value, which applies if `value` is None; None if it depends on other settings.
     """
 
     name: str
@@ -113,12 +113,12 @@ class Setting:
 
     @property
     def effective(self) -> Any:
-        """The value that holds; None if it follows from something else, such as the size of a network."""
+        """The applicable value; None if it depends on other settings, such as the size of a network."""
         return self.default if self.value is None else self.value
 
     @property
     def type(self) -> str:
-        """The types of its values in words."""
+        """Description of the types of its values."""
         words = {int: "whole number", float: "number", bool: "true or false", list: "sizes", str: "text"}
         named = [words[kind] for kind in self.kinds if kind in words and not (kind is str and self.choices)]
         return " or ".join([*named, *self.choices, *(["schedule"] if "schedule" in self.kinds else [])])
@@ -182,7 +182,7 @@ def algorithm_named(name: str, known: Sequence[str], offered: Sequence[str] | No
         offered: The names that a message proposes; default: all.
 
     Raises:
-        HyperparameterError: There is no such algorithm; the message has the nearest names.
+        HyperparameterError: The algorithm is unknown; the message has similar names.
     """
 
     def folded(one: str) -> str:
@@ -207,7 +207,7 @@ def settings_of(algorithm: str, recipe: Recipe) -> dict[str, Setting]:
         recipe: The recipe with the values.
 
     Raises:
-        HyperparameterError: There is no such algorithm.
+        HyperparameterError: The algorithm is unknown.
     """
     contract = contract_of(algorithm)
     arguments = dict(_arguments(contract, recipe))
@@ -229,7 +229,7 @@ def settings_of(algorithm: str, recipe: Recipe) -> dict[str, Setting]:
     if "network.hidden" in found and list in found["network.hidden"].kinds:
         for name, text in _SHAPES.items():
             found[name] = Setting(name, None, (int,), (), text)
-    found = {name: one for name, one in found.items() if not isinstance(one.value, Mapping)}  # of a program
+    found = {name: one for name, one in found.items() if not isinstance(one.value, Mapping)}  # from a program
     if not contract.LEARNS_SEQUENCES:
         found = {name: one for name, one in found.items() if not _is_of_a_memory(name)}
     return dict(sorted(found.items(), key=lambda item: ("." in item[0], item[0])))
@@ -246,7 +246,7 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
             number. A setting of `prioritized` or `novelty` turns these on.
 
     Raises:
-        HyperparameterError: There is no such setting (the message has the nearest), or a value does not suit it.
+        HyperparameterError: The setting is unknown (the message has similar names), or a value does not fit it.
     """
     recipe, values = _switched(algorithm, recipe, values)
     known = settings_of(algorithm, recipe)
@@ -289,10 +289,10 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
 
 
 def _refuse_idle_sizes(algorithm: str, asked: Sequence[str], memory: str | None) -> None:
-    """Refuse sizes of layers that the network does not have.
+    """Reject sizes of layers that the network does not have.
 
     Raises:
-        HyperparameterError: It names the setting, and what to set instead.
+        HyperparameterError: There are such sizes; the message names the setting and its replacement.
     """
     if "network.memory_size" in asked and memory is None:
         raise HyperparameterError(
@@ -356,7 +356,7 @@ def _changed(part: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def read_setting(text: str) -> Any:
-    """Return the value that a text stands for: a number (inf as well), true or false, none, sizes such as 256,256, or a
+    """Return the value of a text: a number (also inf), true or false, none, sizes such as 256,256, or a
     schedule.
 
     Schedules are written like calls of `parl_core.schedules`: `linear(1e-3, 0, 100000)`, or `linear(1e-3, 0)` for one
@@ -413,7 +413,7 @@ def as_text(value: Any) -> str:
 def toml_lines(values: Mapping[str, Any]) -> list[str]:
     """Return settings as the lines of a TOML table that `--config` reads.
 
-    A name that has settings of its own (`prioritized` beside `prioritized.alpha`) is left out, because a name in TOML
+    A name with further settings (`prioritized` of `prioritized.alpha`) is left out, because a name in TOML
     is either a value or a table; its settings turn it on.
     """
     parts = {name.rpartition(".")[0] for name in values}
@@ -431,7 +431,7 @@ def _toml_value(value: Any) -> str:
 
 @dataclass(frozen=True)
 class _LinearOverRun:
-    """A straight line over a run whose length is not known yet."""
+    """A linear schedule over a run whose length is not known yet."""
 
     start: float
     end: float
@@ -472,7 +472,7 @@ def setting_named(name: str, known: Mapping[str, Setting]) -> Setting:
         known: The result of `settings_of`.
 
     Raises:
-        HyperparameterError: There is no such setting; the message has the nearest.
+        HyperparameterError: The setting is unknown; the message has similar names.
     """
     name = name.replace("-", "_")
     for one in (name, _SAME.get(name, name)):
@@ -489,7 +489,7 @@ def setting_named(name: str, known: Mapping[str, Setting]) -> Setting:
     raise HyperparameterError(f"there is no setting {name!r}{hint}")
 
 
-# Where settings come from
+# Sources of settings
 
 
 def _is_of_a_memory(name: str) -> bool:
@@ -546,10 +546,10 @@ def _loop_fields(contract: type[Algorithm], recipe: Recipe, arguments: dict[str,
                 )
             continue
         paths: tuple[Path, ...] = (("loop", one.name),)
-        if one.name in targets:  # the loop estimates by them what the algorithm was made with
+        if one.name in targets:  # the loop must use the values with which the algorithm was made
             paths = (*paths, ("algorithm", targets[one.name]))
             arguments.pop(targets[one.name])
-        if one.name in arguments:  # an argument of the algorithm is what it learns by
+        if one.name in arguments:  # the algorithm's own argument applies
             continue
         kinds, choices = _kinds(hints[one.name])
         if one.name == "n_steps" and "sample_batch_steps" in arguments:
@@ -570,7 +570,7 @@ def _arguments(contract: type[Algorithm], recipe: Recipe) -> Iterator[tuple[str,
             continue
         value = recipe.algorithm.get(name, parameter.default)
         value = defaults.get(name) if value is None else value
-        if defaults.get(name) is not None:  # in place of None, which would change nothing
+        if defaults.get(name) is not None:  # in place of None, which would have no effect
             kinds = tuple(kind for kind in kinds if kind is not NoneType)
         if name in (common := _texts(Algorithm, "Args")):
             texts[name] = common[name]
@@ -587,7 +587,7 @@ def _network(algorithm: str, recipe: Recipe) -> Iterator[Setting]:
                 value = recipe.sizes.get(name, parameter.default)
                 yield Setting(f"network.{name}", value, kinds, choices, texts.get(name, ""), (("sizes", name),))
         return
-    if kind is None:  # a network of its own, whose sizes the recipe names
+    if kind is None:  # a special network, whose sizes are in the recipe
         for name, value in recipe.sizes.items():
             of = (list,) if isinstance(value, (tuple, list)) else (type(value),)
             yield Setting(f"network.{name}", value, of, (), "", (("sizes", name),))
@@ -625,7 +625,7 @@ def _novelty(contract: type[Algorithm], recipe: Recipe) -> Iterator[Setting]:
     if not isinstance(recipe.loop, OnPolicySettings) or contract.TEAM:
         return
     on = recipe.novelty is not None
-    text = "rnd: what is new is rewarded as well, by random network distillation; evaluations have no such reward."
+    text = "rnd: an additional reward for novelty, by random network distillation; evaluations do not include it."
     yield Setting("novelty", "rnd" if on else None, (str, NoneType), ("rnd",), text, (("novelty",),))
     for owner, names in _NOVELTY.items():
         texts, parameters = _texts(owner, "Args"), inspect.signature(owner).parameters

@@ -1,6 +1,6 @@
 """Trained agents and the environments they were made for: `agent.json`, and the standard preprocessing by kind.
 
-`agent.json` is beside the weights and has everything else that is needed to use an agent again. `StandardEnv` gives an
+`agent.json` is in the folder of the weights, and has all other data for the use of an agent. `StandardEnv` gives an
 environment the preprocessing that agents of its kind are usually trained with:
 
     kind         observations              actions        from an id
@@ -10,7 +10,7 @@ environment the preprocessing that agents of its kind are usually trained with:
 
 Environments of other packages are found by their ids, and registered when one is used:
 
-    MinAtar/Breakout-v1               minatar    as they are: images of 10 x 10, one plane for each kind of thing
+    MinAtar/Breakout-v1               minatar    unchanged: images of 10 x 10, one plane for each kind of object
     MiniGrid-Empty-5x5-v0             minigrid   the visible part of the grid, and the direction; no mission text
     dm_control/cartpole-swingup-v0    shimmy     dictionaries of numbers, which the command flattens
 
@@ -87,9 +87,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 
 def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[str, Any] | None = None) -> Any:
-    """Make an environment whose observations are numbers in a box, or have images, goals, agents or a mask of actions.
+    """Make an environment whose observations are boxes of numbers, or have images, goals, agents or a mask of actions.
 
-    Observations of another space (`Discrete`, `Tuple`, `Dict`, ...) are flattened: one-hot and put side by side.
+    Observations of another space (`Discrete`, `Tuple`, `Dict`, ...) are flattened: one-hot and concatenated.
 
     Args:
         env_id: The id of a registered environment; a package before its `:` may be in the working directory.
@@ -105,7 +105,7 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
     options, previous_step = _without_previous_step(options)
     options |= {"render_mode": render_mode} if render_mode else {}
     root = env_id.rpartition(":")[0].partition(".")[0]
-    if root and find_spec(root) is None:  # what is installed is never hidden by a folder of its name
+    if root and find_spec(root) is None:  # a folder of this name must not hide an installed package
         _search_working_directory()
     if is_joint(env_id):
         if previous_step:
@@ -134,7 +134,7 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
 
 
 def model_kind(algorithm: str) -> Kind | None:
-    """Return the kind of `for_spaces` whose network an algorithm trains; None if it has its own network."""
+    """Return the kind of `for_spaces` for an algorithm; None if it has its own network."""
     return "policy" if algorithm == "PolicyGradient" else KINDS.get(NETWORKS.get(algorithm, ""))
 
 
@@ -142,7 +142,7 @@ def import_named(module: str) -> None:
     """Import a user's module, such as one that registers environments; the working directory is searched, too.
 
     Raises:
-        ImportError: There is no module of this name, or it cannot be imported.
+        ImportError: The module is missing or cannot be imported.
     """
     _search_working_directory()
     try:
@@ -277,13 +277,13 @@ class _GridObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 @dataclass(frozen=True)
 class Trained:
-    """The description of an agent of a recipe, from which it can be made again.
+    """The description of an agent of a recipe, from which it can be recreated.
 
     Attributes:
         algorithm: Name of its class.
         env: The registered id of the environment.
         backend: `torch` or `paddle`; the weights fit both.
-        hidden: Sizes of the hidden layers of each network; None: those that suit the environment.
+        hidden: Sizes of the hidden layers of each network; None for the defaults of the environment.
         arguments: The arguments of the algorithm's constructor.
         seed: The seed of the first weights and of sampling.
         network: Further options of `parl.networks.for_spaces`; for several agents, all options of `for_team`; for a
@@ -335,7 +335,8 @@ class Trained:
         model = self._make_transformer(backend, *spaces) if kind is None else self._make_model(backend, kind, *spaces)
         algorithm = getattr(backend.algorithms, self.algorithm)(model, **self.arguments)
         agent = backend.Agent(algorithm, seed=self.seed)
-        if self.algorithm == "BC":  # never asks its network for a value, whose layers could not be saved without shapes
+        # its network's value is never computed, and its layers could not be saved without shapes
+        if self.algorithm == "BC":
             agent.run(model.value, blank_observations(spaces[0], 1))
         return agent
 
@@ -347,7 +348,7 @@ class Trained:
 
     @staticmethod
     def require_weights(path: Path) -> None:
-        """Refuse a run whose file of weights is missing.
+        """Raise an error if the file of weights of a run is missing.
 
         Raises:
             CheckpointError: The file is missing; the message explains when it is written.
@@ -417,7 +418,7 @@ class Trained:
         """Read the description from a run's folder.
 
         Raises:
-            CheckpointError: There is none, or it is not one.
+            CheckpointError: It is missing or not a file of weights.
         """
         path = folder / cls.DESCRIPTION
         try:
@@ -505,7 +506,7 @@ class StandardEnv:
 
     @property
     def goal(self) -> float | None:
-        """Mean return of an evaluation that Gymnasium counts as solved; None if there is no agreed one."""
+        """Mean return at which Gymnasium counts the environment as solved; None if it has none."""
         self._spaces  # noqa: B018 - an environment of a package that is not imported yet is registered now
         threshold = gymnasium.spec(self.env_id).reward_threshold
         return None if threshold is None else float(threshold)

@@ -1,4 +1,4 @@
-"""Search for settings: trials of Optuna in processes side by side, pruned, resumable, the best as a TOML file.
+"""Search for settings: parallel trials of Optuna, pruned and resumable, with the best settings as a TOML file.
 
     <folder>/study.log        the trials so far, in Optuna's journal; a second call continues with them
     <folder>/trial-0/ …       one run each, as `parl train` makes it
@@ -36,7 +36,7 @@ BEST_FILE = "best.toml"
 
 @dataclass(frozen=True)
 class Range:
-    """The values of a setting in a search: numbers between two bounds, or a list.
+    """The values of a setting in a search: a range of numbers, or a list.
 
     Attributes:
         low: Smallest number.
@@ -79,7 +79,7 @@ def default_ranges(algorithm: str, asked: RecipeRun) -> dict[str, Range]:
 
     Args:
         algorithm: Name of its class.
-        asked: The request; its settings are the middle of the ranges.
+        asked: The request, whose settings are the middle of the ranges.
     """
     found: dict[str, Range] = {}
     known = settings_of(algorithm, asked.recipe)
@@ -99,10 +99,10 @@ def default_ranges(algorithm: str, asked: RecipeRun) -> dict[str, Range]:
 
 
 class TrialInActor:
-    """Trains trials in a process of its own, one after another."""
+    """Trains trials in a separate process, one after another."""
 
     def train(self, asked: Mapping[str, Any], folder: str) -> str:
-        """Train a trial from its beginning and return why it ended.
+        """Train a trial from its beginning, and return the reason for its end.
 
         Args:
             asked: The fields of its `RecipeRun`.
@@ -115,7 +115,7 @@ class TrialInActor:
 
 
 class _StopFileWatch(Callback):
-    """Stops when a file is there."""
+    """Stops when a file exists."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -185,7 +185,7 @@ def tune(
 
     Raises:
         ImportError: optuna is not installed.
-        HyperparameterError: A setting is unknown, there is nothing to search, or the folder has the search of another
+        HyperparameterError: A setting is unknown, nothing is searched, or the folder has the search of another
             request.
         RunInUseError: Another program is searching there.
         ParlError: Every trial failed.
@@ -200,11 +200,11 @@ def tune(
     if "evaluate_every" not in asked.given:  # ten points of each trial's curve
         asked = replace(asked, given={"evaluate_every": max(asked.recipe.steps // 10, 1), **asked.given})
     first = {name: _drawn_first(one) for name, one in ranges.items()}
-    recipe = replace(asked, given={**asked.given, **first}).recipe  # unknown names are refused before anything runs
+    recipe = replace(asked, given={**asked.given, **first}).recipe  # unknown names raise errors before anything runs
     known = settings_of(asked.algorithm, recipe)
     suited = {name: _suited(one, setting_named(name, known).kinds) for name, one in ranges.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    lock = RunLock()  # another program would take the running trials for those of one that was killed
+    lock = RunLock()  # another program would treat the running trials as those of a killed one
     lock.take(folder)
     try:
         _clean_up(folder / STUDY_FILE)
@@ -246,7 +246,7 @@ def _search(
     )
     states = optuna.trial.TrialState
     _require_same(study, asked, ranges, folder)
-    for left in study.get_trials(deepcopy=False, states=[states.RUNNING]):  # of a search that was killed
+    for left in study.get_trials(deepcopy=False, states=[states.RUNNING]):  # trials of a killed search
         study.tell(left.number, state=states.FAIL)  # the nearest state; `_best_so_far` does not count them
     count = min(workers or (trials if cluster else usable_cores()), trials)
     last_error: BaseException | None = None
@@ -291,7 +291,7 @@ def _search(
         raise
     found = _best_so_far(study, asked, folder, states)
     if found is None:
-        why = "none was evaluated within its steps" if last_error is None else f"the last error: {last_error}"
+        why = "no trial was evaluated within its steps" if last_error is None else f"the last error: {last_error}"
         raise ParlError(f"no trial has ended with a score; {why}")
     return found
 
@@ -313,10 +313,10 @@ def _best_so_far(study: Any, asked: RecipeRun, folder: Path, states: Any) -> Tun
 
 
 def _require_same(study: Any, asked: RecipeRun, ranges: Mapping[str, Range], folder: Path) -> None:
-    """Refuse to continue a search whose scores do not apply to this request, or whose values were of another kind.
+    """Raise an error if the scores of a search do not apply to this request, or its values are of another kind.
 
     Raises:
-        HyperparameterError: It names what differs.
+        HyperparameterError: They differ; the message names the differences.
     """
     settings = {name: one for name, one in asked.settings().items() if name not in ("source", "deviations")}
     request = {**settings, "arguments": settings["algorithm"], "algorithm": asked.algorithm, "env": asked.env}
@@ -326,7 +326,7 @@ def _require_same(study: Any, asked: RecipeRun, ranges: Mapping[str, Range], fol
     before = {**now, **study.user_attrs.get("request", {})}
     changed = [f"{name} was {before[name]} and is {one}" for name, one in now.items() if one != before[name]]
     if changed:
-        raise HyperparameterError(f"{folder} has another search: {', '.join(changed)}. Give another --study")
+        raise HyperparameterError(f"{folder} has another search: {', '.join(changed)}. Use another --study")
     study.set_user_attr("request", before)
 
 
@@ -356,7 +356,7 @@ def _suggested(trial: Any, name: str, one: Range) -> Any:
 
 
 def _choices(one: Range) -> list[Any]:
-    """Return the choices of a range as a study keeps them: sizes and schedules as texts."""
+    """Return the choices of a range in the form of a study: sizes and schedules as texts."""
     return [as_text(value) if isinstance(value, list | tuple) or callable(value) else value for value in one.choices]
 
 
@@ -376,7 +376,7 @@ def _report(running: _Running) -> None:
 
 
 def _fail(study: Any, trial: Any, optuna: Any) -> None:
-    """End a trial that has no score; one that was interrupted has the same state, but did not fail."""
+    """End a trial without a score; an interrupted trial has the same state, but did not fail."""
     trial.set_user_attr("failed", True)
     study.tell(trial, state=optuna.trial.TrialState.FAIL)
 
@@ -413,7 +413,7 @@ def toml_of(asked: RecipeRun, found: Mapping[str, Any], remark: str) -> str:
 
 
 def _sizes_once(asked: RecipeRun, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return settings that have the sizes of hidden layers once; a file with both them and their width is refused."""
+    """Return settings without duplicate sizes of hidden layers, because a file with both sizes and width is invalid."""
     named = {name: name.removeprefix("network.") for name in given}
     if "hidden" not in named.values() or {"width", "depth"}.isdisjoint(named.values()):
         return given

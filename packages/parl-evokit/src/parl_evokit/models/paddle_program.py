@@ -125,7 +125,7 @@ class PaddleProgram:
         (directory / self._graph.name).write_bytes(self._graph_bytes)
 
     def _require_whole(self, directory: Path) -> None:
-        """Refuse parameters that are cut off: paddle writes as much as fits on the disk, without an error."""
+        """Reject parameters that are cut off: paddle writes as much as fits on the disk, without an error."""
         whole = False
         with contextlib.suppress(SolverError):
             whole = PaddleProgram(directory, self._name()).parameters().tobytes() == self.parameters().tobytes()
