@@ -99,7 +99,7 @@ def test_damage_is_reported_kept_and_exits_with_4_when_verified(workplace: Path)
     noise.write_bytes(bytes(2000))
     verified = evokit("log", "verify", "sampling_log", expect=4).output
     assert "noise.evl: 0 records, 2000 bytes damaged in 1 places" in verified
-    assert "nothing of it counts: nothing in it holds: it is damaged from end to end\n" in verified
+    assert "it is ignored: it is completely damaged\n" in verified
     shown = evokit("log", "show", "sampling_log")
     assert len(shown.stdout.splitlines()) == 39
     assert f"{2000 + (segment.parent / (segment.name + '.damaged')).stat().st_size} damaged bytes" in shown.stderr
@@ -113,7 +113,7 @@ def test_an_update_names_what_it_moves_aside_and_goes_on(workplace: Path) -> Non
     result = evokit(*offline_update(0))
     assert "10 samples" in result.output
     assert "noise.evl: 2000 damaged bytes skipped, kept in sampling_log/noise.evl.damaged" in result.stderr
-    reason = "nothing in it holds: it is damaged from end to end"
+    reason = "it is completely damaged"
     assert f"sampling_log/noise.evl: {reason}; moved to sampling_log/quarantine/noise.evl\n" in result.stderr
     assert (log / "noise.evl.damaged").read_bytes() == bytes(2000)
     assert (log / "quarantine" / "noise.evl").read_bytes() == bytes(2000)
@@ -132,7 +132,7 @@ def test_damage_that_can_be_neither_kept_nor_moved_does_not_end_a_command_whose_
     result = evokit(*offline_update(0), "--json")
     assert json.loads(result.stdout)["quarantined"] == [str(Path("sampling_log/noise.evl"))]
     assert "which cannot be kept" in result.stderr
-    assert "stays, as it is still written or cannot be moved" in result.stderr
+    assert "stays, because it is still written or cannot be moved" in result.stderr
     assert (log / "noise.evl").read_bytes() == bytes(2000)
 
 

@@ -12,7 +12,7 @@ learnt are of the searched coordinates. Two rules keep the search to one image:
     a mean that is mirrored takes all that the search has learnt with it:
         coordinate k of paths, axes and directions changes its sign
     no standard deviation exceeds a third of the width of the box:
-        samples that reach the images on either side would tell nothing of the direction of the optimum
+        samples that reach the images on either side would contain no information about the direction of the optimum
 
 The second is the rule of pycma (Hansen, Akimoto, Baudis, "CMA-ES/pycma on Github", option `maxstd_boundrange`). It does
 not apply where a side is missing, since an image on one side only leaves the direction clear.
@@ -75,8 +75,8 @@ __all__ = [
 RESTART_STREAM = 2**63  # keys are below 2**62, so no sample is drawn from these streams
 UNIFORM_BITS = 16
 SMALLEST_STEP = 1e-12
-LEAST_INTEGER_STD = 0.25  # a whole number then has another value in one sample of twenty
-LARGEST_SHARE = 1 / 3  # of the width of the box: the standard deviation of a parameter
+LEAST_INTEGER_STD = 0.25  # an integer parameter then differs in one sample of twenty
+LARGEST_SHARE = 1 / 3  # maximum standard deviation of a parameter, relative to the width of its box
 FLAT = 1e-12  # rewards that differ by no more than this, in the best of many updates, do not differ
 ROUNDING = 2.0**-24  # of float32
 
@@ -128,7 +128,7 @@ class CmaFamily(Strategy):
                     f"the initial parameters must lie within the bounds; parameter {k} is {self.mean[k]}, "
                     f"its bounds are {self._bounds.lower[k]} and {self._bounds.upper[k]}"
                 )
-            start.flags.writeable = False  # a start on a side may have been rounded to beyond it
+            start.flags.writeable = False  # a start on a bound may have been rounded to a value beyond it
             self._sampler = replace(self._sampler, bounds=self._bounds, parameters=start)
             self._origin = start.copy()
             self._largest_std = LARGEST_SHARE * (self._bounds.upper - self._bounds.lower)
@@ -143,14 +143,14 @@ class CmaFamily(Strategy):
                         f"parameter {k} of integers has no whole number between its bounds {low:.7g}, {high:.7g}"
                     )
             self._sampler = replace(self._sampler, integers=integers)
-            if self._bounds is not None:  # a box of one whole number may be as narrow as that
+            if self._bounds is not None:  # the box of a single integer may be this narrow
                 self._largest_std[integers] = np.maximum(self._largest_std[integers], LEAST_INTEGER_STD)
         self._restarts = Restarts(settings.restarts, settings.max_restarts, self.population, first.std, first.seed)
         self._bests: deque[float] = deque()
         self._evaluations = 0
         self._begin()
         self._limit_deviations()
-        self._sample_with(*self._shape())  # as after a load, which gives samples of the same bits
+        self._sample_with(*self._shape())  # equal to the state after a load, so that samples have the same bits
 
     @classmethod
     def warm_start(
@@ -286,11 +286,12 @@ class CmaFamily(Strategy):
         return 10 + 30 * self.layout.size // self.population
 
     def _converged(self) -> str:
-        """Return the reason to give this run up; empty while it continues."""
+        """Return the reason to end this run; empty while it continues."""
         bests = self._bests  # the first of the run, and the last ones
         if len(bests) > self._enough:
             last, improvement = bests[-1], abs(bests[-1] - bests[0])
-            # Parameters are float32: nearer than their rounding, rewards tell nothing. An offset has no part in this.
+            # Parameters are float32: below their rounding, differences of rewards are meaningless. Offsets do not
+            # matter.
             flat = max(FLAT, ROUNDING * min(abs(last), improvement))
             if abs(last - bests[1]) <= flat:  # most often this is enough
                 recent = tuple(bests)[1:]
@@ -313,7 +314,7 @@ class CmaFamily(Strategy):
         return self._origin + step if self._bounds is None else self._bounds.moved(self._origin, step)[0]
 
     def _limit_deviations(self) -> None:
-        """Reduce standard deviations to what the box allows."""
+        """Limit standard deviations by the box."""
         if self._bounds is None:
             return
         most, deviations = self._largest_std, self._deviations_of_samples()
@@ -329,7 +330,7 @@ class CmaFamily(Strategy):
 
     @abstractmethod
     def _deviations_of_samples(self) -> NDArray[np.float64]:
-        """Return the standard deviation of each parameter of the samples to come, `[n]`."""
+        """Return the standard deviation of each parameter of the next samples, `[n]`."""
 
     @abstractmethod
     def _narrow(self, factors: NDArray[np.float64]) -> None:
@@ -349,15 +350,15 @@ class CmaFamily(Strategy):
 
     @abstractmethod
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
-        """Return the step of the mean `[n]`, and its norm in units of the step size; 0 if nothing was learnt."""
+        """Return the step of the mean `[n]`, and its norm in units of the step size; 0 if uninformative."""
 
     @abstractmethod
     def _shape(self) -> tuple[float | FlatVector, Transform | None]:
-        """Return standard deviation and matrix of the samples to come."""
+        """Return standard deviation and matrix of the next samples."""
 
     @abstractmethod
     def _widest(self) -> float:
-        """Return the largest standard deviation of the samples to come."""
+        """Return the largest standard deviation of the next samples."""
 
     def _too_small(self) -> str:
         """Return the reason why steps no longer matter; empty while they do."""
@@ -400,11 +401,11 @@ class Restarts:
         self._seed = seed
         self.count = 0
         self._doublings = 0
-        self._evaluations = [0, 0]  # of the small and of the large regime
+        self._evaluations = [0, 0]  # evaluations of the small and of the large regime
         self._large = False
 
     def next(self, evaluations: int) -> RunStart | None:
-        """Return the start of the next run, after one that took so many evaluations; None if there is no next run."""
+        """Return the start of the next run, given the evaluations of the last one; None if there is no next run."""
         if self._kind is RestartKind.NONE:
             return None
         self._evaluations[self._large] += evaluations
@@ -459,10 +460,10 @@ def checked_solutions(
         n: Number of parameters; 0 allows any number.
 
     Raises:
-        LayoutMismatch: `solutions` is not a table of finite float32 numbers with so many columns.
+        LayoutMismatch: `solutions` is not a table of finite float32 numbers with this number of columns.
         InvalidReward: `rewards` does not have one finite float32 number per solution.
     """
-    try:  # what is masked is no number
+    try:  # masked entries are not numbers
         table = np.ma.asarray(solutions, np.float64).filled(np.nan)
     except (TypeError, ValueError, OverflowError) as error:
         raise LayoutMismatch(f"solutions must be finite numbers: {error}") from error
@@ -585,7 +586,7 @@ def log_ranks(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def sorted_log_ranks(descending: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return `log_ranks` of rewards of which the largest comes first."""
+    """Return `log_ranks` of rewards in descending order."""
     count = len(descending)
     if not np.count_nonzero(descending[1:] == descending[:-1]):
         return _logs(count)
@@ -636,7 +637,7 @@ def _untied(count: int, n: int) -> Recombination:
 
 
 def _negative(raw: NDArray[np.float64], n: int, mueff: float, rates: Rates) -> NDArray[np.float64]:
-    """Return the weights of the worse half (50 to 53), as small as keeps C positive definite."""
+    """Return the weights of the worse half (50 to 53), small enough that C stays positive definite."""
     negative = np.minimum(raw, 0.0)
     size = -float(negative.sum())
     if size == 0.0 or rates.c_mu == 0.0:

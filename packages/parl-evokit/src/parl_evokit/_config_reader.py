@@ -250,7 +250,7 @@ def load_settings(
 
 
 def to_prototxt(settings: Any) -> str:
-    """Return settings in the nested form; `load_settings` of a file with this text gives equal ones."""
+    """Return settings in the nested form; `load_settings` of a file with this text returns equal settings."""
     return "\n".join(_lines(settings, "")) + "\n"
 
 
@@ -263,7 +263,7 @@ def _parse_toml(text: str) -> Block:
 
 def _parse_json(text: str) -> Block:
     try:
-        tree = json.loads(text, object_pairs_hook=_block_of)  # which keeps repeated names
+        tree = json.loads(text, object_pairs_hook=_block_of)  # a list, which keeps repeated names
     except ValueError as error:  # no JSON, or an integer of thousands of digits
         raise ConfigError(str(error)) from error
     if not isinstance(tree, Block):

@@ -48,7 +48,7 @@ __all__ = [
     "update_lock",
 ]
 
-PAUSE_S = 0.05  # flock cannot wait for a given time, so it is asked again and again; short beside any update
+PAUSE_S = 0.05  # interval of attempts, short compared to any update, because flock has no timeout
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
 LEFTOVER = re.compile(r"(?P<name>.+)\.tmp-[0-9a-f]{12}(?P<old>-old)?")
@@ -99,11 +99,11 @@ def replacing(directory: Path) -> Iterator[Path]:
             yield fresh
             _sync_tree(fresh)
             _put_in_place(fresh, directory)
-            # Readers have the new one from here on, and nothing may call it unwritten: a loss of power could at worst
+            # Readers use the new directory from here on, so no error may be raised: a power loss could at worst
             # bring back the old one, whole.
             with contextlib.suppress(OSError):
                 sync(directory.parent)
-    except (OSError, StorageError) as error:  # a model raises the latter; it names `fresh`
+    except (OSError, StorageError) as error:  # a model raises StorageError, which names `fresh`
         reason = error.__cause__ if isinstance(error, StorageError) and error.__cause__ else error
         raise StorageError(f"{directory} cannot be written: {reason}; it is unchanged") from error
 
@@ -112,7 +112,7 @@ def _is_in_use(directory: Path) -> bool:
     """Return whether this process is in the directory, or below it."""
     try:
         return Path.cwd().is_relative_to(directory)
-    except FileNotFoundError:  # the one that the process was in has been removed, so that nothing can vanish under it
+    except FileNotFoundError:  # the process's previous working directory has been removed
         return False
 
 
@@ -131,7 +131,7 @@ def clear_leftovers(parent: Path, name: str | None = None) -> None:
             descriptor = open_directory(path)
             try:
                 if not try_lock(descriptor) or not is_same_file(descriptor, path):
-                    continue  # its writer lives
+                    continue  # its writer is alive
                 target = parent / found["name"]
                 if found["old"] and not target.exists():
                     path.rename(target)
@@ -184,7 +184,7 @@ def _temporary_name(directory: Path) -> Path:
 
 @contextlib.contextmanager
 def _temporary(directory: Path) -> Iterator[Path]:
-    """Provide a locked new directory beside another; remove it at the end, whatever it is by then."""
+    """Provide a locked new directory beside another, and remove what has its name at the end."""
     with contextlib.ExitStack() as stack:
         while True:
             fresh = _temporary_name(directory)
@@ -194,7 +194,7 @@ def _temporary(directory: Path) -> Iterator[Path]:
         try:
             yield fresh
         finally:
-            with contextlib.suppress(OSError):  # the next writer clears away what stays
+            with contextlib.suppress(OSError):  # the next writer removes leftovers
                 shutil.rmtree(fresh, ignore_errors=True)
 
 
@@ -204,7 +204,7 @@ def _held(directory: Path, stack: contextlib.ExitStack) -> bool:
         descriptor = open_directory(directory)
     except FileNotFoundError:
         return False
-    except OSError:  # a system that cannot open directories, and so cannot take it for one of a dead process
+    except OSError:  # a system that cannot open directories, where it cannot look like one of a dead process
         return True
     stack.callback(os.close, descriptor)
     try:
@@ -240,7 +240,7 @@ def _put_in_place(fresh: Path, directory: Path) -> None:
             except OSError:
                 old.rename(directory)
                 raise
-            shutil.rmtree(old, ignore_errors=True)  # the next writer clears away what stays
+            shutil.rmtree(old, ignore_errors=True)  # the next writer removes leftovers
 
 
 def _exchange(a: Path, b: Path) -> bool:
@@ -275,7 +275,7 @@ def update_lock(
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # it may be gone with its directory
+        with contextlib.suppress(OSError):  # it may have been removed with its directory
             path.unlink()
         os.close(descriptor)
 
@@ -313,11 +313,11 @@ def _try(path: Path) -> int | None:
             os.close(descriptor)
             if not mine:
                 return None
-            # else its last holder has removed it between open and lock
+            # otherwise its last holder has removed it between open and lock
     except OSError as error:
         raise StorageError(f"{path}, the lock of updates, cannot be made: {error}") from error
     me = {"pid": os.getpid(), "host": gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
-    # Who holds it is only told to those who wait: a full disk is no reason not to hold it.
+    # The holder's name only informs waiting processes, so a full disk does not matter.
     with contextlib.suppress(OSError):
         os.truncate(descriptor, 0)
         os.write(descriptor, json.dumps(me).encode())
@@ -328,7 +328,7 @@ def _holder(path: Path) -> str:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return f"pid {found['pid']} on {found['host']} since {found['since']}"
-    except (OSError, ValueError, KeyError, TypeError):  # it is just being written, or removed
+    except (OSError, ValueError, KeyError, TypeError):  # it is being written or removed
         return "another process"
 
 
@@ -355,7 +355,7 @@ def open_directory(path: Path) -> int:
     """Return a descriptor of a directory, for a lock.
 
     Raises:
-        OSError: There is no such directory, or this system cannot open directories.
+        OSError: The directory does not exist, or this system cannot open directories.
     """
     return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
 

@@ -137,14 +137,14 @@ def float32_array(name: str, values: Any) -> NDArray[np.float32]:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write a new file; equal arrays give equal bytes."""
+    """Write a new file, deterministically: equal arrays result in equal bytes."""
     named: dict[str, Any] = dict(arrays)
     path.unlink(missing_ok=True)  # it may be a link to a file that others read (see `directories.replacing`)
     np.savez(path, **named)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the arrays that `write_arrays` wrote; pickled objects are refused.
+    """Return the arrays of a file of `write_arrays`; pickled objects raise an error.
 
     Raises:
         SolverError: The file is missing or damaged.

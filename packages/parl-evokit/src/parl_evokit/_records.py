@@ -125,7 +125,7 @@ class SamplingInfo:
         identity: Number of a sample without noise, because all of these have the same key: 2 to 2**62 - 1; 0 for none.
     """
 
-    # `drawn_key` is the key as one integer until its halves are asked for: a list, which may be changed, so that it
+    # `drawn_key` is the key as one integer until its halves are read: a list, which may be changed, so that it
     # counts from then on. `origin` is the model's number and fingerprint, one tuple for all samples of a draw.
     __slots__ = ("_halves", "drawn_key", "identity", "origin")
 
@@ -404,7 +404,7 @@ def _key_bytes(key: Sequence[int]) -> bytes:
     return b"".join([KEY + varint(half) for half in key])
 
 
-@lru_cache(maxsize=64, typed=True)  # a service writes the same few all day
+@lru_cache(maxsize=64, typed=True)  # a service repeats a few of them
 def _origin_bytes(model_iter_id: int, fingerprint: int) -> bytes:
     """Return the bytes that identify the perturbed model."""
     if not 0 <= model_iter_id < 2**31:

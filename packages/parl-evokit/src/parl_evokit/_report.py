@@ -16,12 +16,12 @@ class SetAsideCounts:
     Attributes:
         too_old: Samples whose model is more than `max_age` updates old.
         orphan: Samples whose model is newer than this one (an older solver was restored, or records are damaged), or
-            is not in the warehouse any more.
+            was removed from the warehouse.
         foreign: Samples with another fingerprint: of another model, seed or table.
         not_finite: Samples whose reward is NaN or infinite.
         bad_key: Samples with an invalid key.
         used: Samples that an earlier update has used; their reward was logged again.
-        untrusted: Samples whose reward came without a token although the settings require one (`update.only_tokens`).
+        untrusted: Samples whose reward has no token although the settings require one (`update.only_tokens`).
         diverged: Samples whose step would not be finite.
         too_few: Samples that were fewer than `min_samples` when the model was rolled back.
     """
@@ -60,23 +60,23 @@ class UpdateReport:
         used: Number of samples that the update used; several rewards of one sample count once, by their mean.
         pairs: Number of mirrored pairs among these of which both halves have a reward.
         repeated: Number of rewards beyond the first of a sample.
-        mean_reward: Mean reward of the used samples; where no step was taken, of those that it would have used.
+        mean_reward: Mean reward of the used samples; without a step, of those that it would have used.
         best_reward: Largest reward of these samples.
         control: Number of samples without noise, except those of `holdout`.
-        control_mean: Mean reward of these samples; None without any.
+        control_mean: Mean reward of these samples; None without such samples.
         stale: Numbers of used samples of older models, by age in updates, 1 or more.
         set_aside: Numbers of samples that were not used.
         gradient_norm: Euclidean norm of the estimated gradient.
         update_norm: Euclidean norm of the change of the parameters.
         parameters: The new parameters `[n]`, read-only.
         rolled_back: Reason for the return to the trusted model instead of an update; empty if there was none.
-        refused: Numbers of tokens that were refused before this update, by reason.
+        refused: Numbers of tokens that were rejected before this update, by reason.
         quarantined: Names of the log's damaged files, which are moved aside unless they are still written to.
         timed_out: Number of samples that count with a default because their reward did not arrive in time.
         stale_rule: The rule for samples of older models, such as IMPORTANCE (`config.StaleKind`); empty without any.
         effective: Equivalent number of samples of equal weight, (sum of weights)^2 / sum of squares.
         holdout: Number of samples of the trusted model, without noise.
-        holdout_mean: Mean reward of these samples; None without any.
+        holdout_mean: Mean reward of these samples; None without such samples.
         advantage: Difference in mean reward between the models since and the trusted model: a confidence interval
             that holds at all times (`guard.level`); None while there is none.
         rejected: Reason for which the step was not taken, so that the parameters are unchanged; empty if it was taken.

@@ -81,7 +81,7 @@ class Bounds:
         """Return the box for `n` parameters.
 
         Args:
-            lower: One number for all parameters, one for each, or none for no lower bounds.
+            lower: One number for all parameters, one for each, or an empty sequence for no lower bounds.
             upper: The upper bounds in the same form.
             n: Number of parameters.
             std: The first standard deviation of the search, by which margins are chosen.
@@ -91,7 +91,7 @@ class Bounds:
             The bounds, rounded to float32 so that they lie within the given ones; None if there are none.
 
         Raises:
-            ConfigError: There are neither none, one nor `n` numbers, or as for the constructor.
+            ConfigError: The number of bounds is not 0, 1 or `n`, or as in the constructor.
         """
         if not lower and not upper:
             return None
@@ -107,7 +107,7 @@ class Bounds:
                 "numbers of float32, to which bounds are rounded: choose bounds that are farther apart"
             )
         margin = np.minimum((high - low) / MARGIN_OF_WIDTH, std / MARGIN_OF_STD)
-        margin[list(integers)] = 0.0  # a function of steps has no slope
+        margin[list(integers)] = 0.0  # a step function has no slope
         return cls(low, high, margin)
 
     @property
@@ -123,7 +123,7 @@ class Bounds:
             k = near[-1]
             lower, upper, margin = self.lower[k], self.upper[k], self.margin[k]
             point = np.clip(y[near], lower, upper)
-            with np.errstate(invalid="ignore"):  # where there is no side
+            with np.errstate(invalid="ignore"):  # without a bound
                 below = lower - margin + 2 * np.sqrt(margin * (point - lower))
                 above = upper + margin - 2 * np.sqrt(margin * (upper - point))
             y[near] = np.where(point < lower + margin, below, np.where(point > upper - margin, above, point))
@@ -140,7 +140,7 @@ class Bounds:
 
         Returns:
             The points, of which numbers without a step are those of `x`; and which coordinates were mirrored an odd
-            number of times, so that they point the other way since.
+            number of times, so that their sign is flipped.
         """
         y = self.searched(x) + steps
         turned = np.zeros(y.shape, np.bool_)
@@ -149,7 +149,7 @@ class Bounds:
             k = near[-1]
             lower, upper, margin = self.lower[k], self.upper[k], self.margin[k]
             bent, turned[near] = _folded(y[near], lower - margin, upper + margin)
-            with np.errstate(invalid="ignore", divide="ignore"):  # where there is no side, or no margin
+            with np.errstate(invalid="ignore", divide="ignore"):  # without a bound or a margin
                 below = lower + np.square(bent - (lower - margin)) / (4 * margin)
                 above = upper - np.square(upper + margin - bent) / (4 * margin)
             points = np.where(bent < lower + margin, below, np.where(bent > upper - margin, above, bent))
@@ -164,7 +164,7 @@ class Bounds:
 def _folded(
     y: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return `y` `[m]` mirrored at the sides, and which numbers point the other way since."""
+    """Return `y` `[m]` mirrored at the bounds, and a mask of the numbers with a flipped sign."""
     both = np.isfinite(low) & np.isfinite(high)
     with np.errstate(invalid="ignore"):
         width = np.where(both, high - low, 1.0)
@@ -259,7 +259,7 @@ class Sampler:
             LM_MA_ES a product of few directions, for CR_FM_NES deviations and one direction.
         parents: For the genetic algorithm, float32 `[k, n]`: the key of a sample selects one of them instead of
             `parameters`.
-        bounds: The box of all samples, if there is one.
+        bounds: The box of all samples, or None.
         integers: Indices of parameters that are whole numbers; they are rounded in samples, not in the model.
         control_share: Share of the keys that clones turn into control traffic, 0 to below 1.
         holdout_share: Share of the keys for which clones serve the trusted model, 0 to below 1.
@@ -323,7 +323,7 @@ class Sampler:
         return identity_in(Arm.TRUSTED if held_out else Arm.PRESENT, drawn)
 
     def serve(self, drawn: int, info: SamplingInfo, out: FlatVector) -> None:
-        """Write what a clone serves that drew this key: the record into `info`, the parameters into `out` `[n]`."""
+        """Write the data of a clone that drew this key: the record into `info`, the parameters into `out` `[n]`."""
         identity = self.identity_of(drawn) if self.quiet_share else 0
         info.fill(CONTROL_KEY if identity else drawn, self.model_iter_id, self.fingerprint)
         info.identity = identity
@@ -346,7 +346,7 @@ class Sampler:
         return splitmix64(key >> 1, PARENT_INDEX) % len(self.parents)
 
     def prepared(self, keys: NDArray[np.uint64]) -> PreparedPerturbation | None:
-        """Return `GaussianNoise.prepared`, if a sample is nothing but the parameters plus windows of the table."""
+        """Return `GaussianNoise.prepared`, if a sample only consists of the parameters plus windows of the table."""
         std = self._std_of_table
         return None if std is None else self.noise.prepared(self.parameters, keys, std)
 
@@ -454,7 +454,7 @@ class Advance:
         parameters: The next parameters, a new array `[n]`.
         std: The next standard deviation.
         gradient_norm: Euclidean norm of the estimated gradient, or of its equivalent in the algorithm.
-        transform: The next matrix, if there is one.
+        transform: The next matrix, or None.
         parents: The next parents, if there are any.
     """
 

@@ -1,7 +1,7 @@
 """Many samples as columns, for updates and logs; a list of objects would be slow and large.
 
 Records are decoded by whole segments. Nearly all have one layout: key, model, perhaps fingerprint; then perhaps a
-reward, a time, a token and a decision, of which nothing is needed here. These are decoded with arrays, field by field
+reward, a time, a token and a decision, which are not needed here. These are decoded with arrays, field by field
 for all records; `Record.decode` decodes other layouts. Before an update, samples are sorted into groups that count and
 samples that are set aside, with the reason.
 
@@ -48,15 +48,15 @@ __all__ = [
 ]
 
 
-NUMBERS = "biufO"  # kinds of arrays: whole numbers, floats, and objects that say themselves what number they are
-NO_KEY = CONTROL_KEY + 1  # the reserved key stands for what is none
+NUMBERS = "biufO"  # kinds of arrays: integers, floats, and objects that convert themselves
+NO_KEY = CONTROL_KEY + 1  # the reserved key represents invalid keys
 IDENTIFIED = np.uint64(1 << 63)  # beyond all keys: marks the identity of a sample without noise
 INFO, KEY, MODEL, FINGERPRINT, IDENTITY = 0x0A, 0x08, 0x10, 0x1D, 0x21  # tags of evokit.proto
 REWARD, TIME, TOKEN = 0x15, 0x18, 0x28
 CONTEXT, ACTION, PROPENSITY = 0x3A, 0x40, 0x4D
 LONGEST, LONGEST_TIME = 5, 8  # bytes of a number below 2**31; of microseconds until the year 4253
-PADDING = bytes(64)  # so that no look ahead leaves the data
-INFINITE_IN_FLOAT32 = 2.0**128 - 2.0**103  # from here on numbers are rounded to infinity
+PADDING = bytes(64)  # so that look-ahead stays within the data
+INFINITE_IN_FLOAT32 = 2.0**128 - 2.0**103  # numbers from here on round to infinity
 ZERO_IN_FLOAT32 = 2.0**-150  # up to here they are rounded to 0
 
 
@@ -163,7 +163,7 @@ class Samples:
     def joined(self) -> "Samples":
         """Return one row per sample, sorted by model, fingerprint and key.
 
-        Its reward is the mean of its rewards, or the earliest reward with a token if there is one.
+        Its reward is the mean of its rewards, or the earliest reward with a token.
         """
         ordered, starts = self.sorted_runs()
         if len(starts) == len(self):
@@ -241,7 +241,7 @@ def float_numbers(rewards: Any) -> NDArray[np.float64]:
         numbers = np.array([as_float(reward) for reward in rewards])
     except (TypeError, ValueError, RuntimeError) as error:  # the last from tensors that require a gradient
         raise InvalidReward(f"a reward must be a number: {error}") from error
-    if isinstance(rewards, np.ma.MaskedArray):  # what is masked is no reward, and will be set aside as well
+    if isinstance(rewards, np.ma.MaskedArray):  # masked entries are not rewards, and are set aside as well
         numbers = np.where(np.ma.getmaskarray(rewards), np.nan, numbers)
     return numbers
 
@@ -250,14 +250,15 @@ def _checked(rewards: Sequence[float] | NDArray[np.floating], n: int) -> tuple[N
     """Return the result of `reward_numbers`, and True if all are finite."""
     numbers = float_numbers(rewards)
     if numbers.shape[:1] != (n,):
-        raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: give one reward for each")
+        raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: pass one reward for each")
     if numbers.shape != (n,):
         raise InvalidReward(f"rewards must be one number per sample, an array ({n},), not one of shape {numbers.shape}")
-    # What is infinite in float32, as in a log, will be set aside; what is 0 there is 0: so squares are numbers.
+    # Numbers that are infinite in float32 (as in a log) are set aside, and those that underflow are 0, so that squares
+    # are finite.
     if not n:
         return numbers, True
     sizes = np.abs(numbers)
-    finite = bool(sizes[sizes.argmax()] < INFINITE_IN_FLOAT32)  # NaN, if there is one, counts as the largest
+    finite = bool(sizes[sizes.argmax()] < INFINITE_IN_FLOAT32)  # NaN counts as the largest
     if not finite or sizes[sizes.argmin()] <= ZERO_IN_FLOAT32:
         np.multiply(numbers, np.inf, out=numbers, where=sizes >= INFINITE_IN_FLOAT32)
         np.multiply(numbers, 0.0, out=numbers, where=sizes <= ZERO_IN_FLOAT32)
@@ -283,7 +284,7 @@ def as_float(reward: Any) -> float:
 def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
     """Return the keys of records as integers `[n]`; `NO_KEY` for an invalid key."""
     try:
-        return _as_keys([info.drawn_key for info in infos])  # None is a `TypeError`
+        return _as_keys([info.drawn_key for info in infos])  # None raises TypeError
     except TypeError:  # some are not as they were drawn
         return np.array([_key(info) for info in infos], np.uint64)
 
@@ -306,7 +307,7 @@ def _all_equal(column: NDArray[Any]) -> bool:
 def _key(info: SamplingInfo) -> int:
     try:
         return index(info.noise_key)
-    except (InvalidKey, TypeError):  # a float is not a key either
+    except (InvalidKey, TypeError):  # floats are not keys either
         return NO_KEY
 
 
@@ -399,7 +400,7 @@ def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_
         samples: In any order.
         model_iter_id: Number of the model to update.
         fingerprint: Fingerprint of that model; a sample without one (0) is not checked.
-        max_age: Largest age, in updates, of the models whose samples count.
+        max_age: Maximum age, in updates, of the models whose samples count.
     """
     if (usual := _usual(samples, model_iter_id, fingerprint)) is not None:
         return SortedSamples([usual])
@@ -445,7 +446,7 @@ def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_
             model_iter_id - number: sorted(rows.rewards[rows.models == number].tolist())
             for number in distinct(rows.models)[::-1]
         }
-    # A sample may have come with its fingerprint and without: it is the same sample.
+    # Records of a sample with and without a fingerprint belong to the same sample.
     usable = replace(samples, fingerprints=np.zeros_like(samples.fingerprints))
     if aside.total or np.count_nonzero(control):
         usable = usable.where(left)
@@ -467,10 +468,10 @@ def fresh_intake(
         infos: In any order.
         rewards: One per record.
         origin: Number and fingerprint of that model.
-        keys_of: Function that returns the array of these keys if it has one in ascending order, else None.
+        keys_of: Function that returns its array of these keys in ascending order, or None.
 
     Returns:
-        None where a record needs a closer look.
+        None if a record needs the slow path.
 
     Raises:
         InvalidReward: See `reward_numbers`.
@@ -491,17 +492,17 @@ def fresh_intake(
 
 
 def _usual(samples: Samples, model_iter_id: int, fingerprint: int) -> Group | None:
-    """Return the group of samples that all count once, for the present model; None where they need a closer look."""
+    """Return the group of samples if all count once, for the present model; None if they need the slow path."""
     if np.count_nonzero(samples.models != model_iter_id) or np.count_nonzero(samples.fingerprints != fingerprint):
         return None
     return _one_group(samples.keys, samples.rewards.astype(np.float64, copy=False))
 
 
 def _one_group(keys: NDArray[np.uint64], rewards: NDArray[np.float64]) -> Group | None:
-    """Return the group of samples of the present model; None where there are none, or one is not usable once."""
+    """Return the group of samples of the present model; None if it is empty or needs the slow path."""
     if not len(keys) or np.count_nonzero(np.isfinite(rewards)) < len(rewards):
         return None
-    if np.count_nonzero(keys[1:] <= keys[:-1]):  # not as `ask` draws them
+    if np.count_nonzero(keys[1:] <= keys[:-1]):  # not in the order of `ask`
         order = keys.argsort()
         keys, rewards = keys[order], rewards[order]
         if np.count_nonzero(keys[1:] == keys[:-1]):  # repeated
@@ -531,9 +532,9 @@ class DecodedRecords:
     Attributes:
         rewarded: Samples with a reward.
         served: Samples without a reward; their column of rewards has no meaning.
-        refused: Numbers of refused tokens, by the number of the reason.
-        earliest_us: The earliest time in a record; 0 for none.
-        latest_us: The latest one; 0 for none.
+        refused: Numbers of rejected tokens, by the number of the reason.
+        earliest_us: The earliest time in a record; 0 without times.
+        latest_us: The latest time; 0 without times.
         unreadable: Indices of the payloads that are not records.
     """
 
@@ -559,7 +560,7 @@ def decode(payloads: Sequence[bytes], fingerprint: int) -> DecodedRecords:
     starts = np.cumsum(lengths) - lengths
     found = decode_spans(b"".join(payloads), starts, starts + lengths, np.full(len(payloads), fingerprint, np.uint32))
     for number in found.unreadable:
-        Record.decode(payloads[number])  # which says what is wrong
+        Record.decode(payloads[number])  # it raises the specific error
     return found
 
 
@@ -590,7 +591,7 @@ def decode_spans(
     del numbers
 
     def optional(tag: int, size: int, limit: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the usual rows that have this field of so many bytes next, and continue behind it."""
+        """Return the usual rows whose next field is this one with the given size, and continue after it."""
         rows = np.flatnonzero(usual & (place < limit) & (data[place] == tag))
         place[rows] += 1 + size
         return rows
@@ -623,7 +624,7 @@ def decode_spans(
     place[decided] += size
     usual[decided[~whole]] = False
     usual &= place <= ends
-    place = np.where(usual, place, starts)  # which a damaged size may have led beyond the data
+    place = np.where(usual, place, starts)  # a damaged size may have moved it beyond the data
     acted = optional(ACTION, 0, ends)
     _, place[acted], whole = _numbers(data, place[acted], LONGEST)
     usual[acted[~whole]] = False

@@ -43,7 +43,7 @@ class FixedModel:
 class SamplingAgent:
     """A clone of an `ESAgent`; made by `ESAgent.clone()`.
 
-    A clone keeps its parameters until the next `add_noise`, which takes the newest ones; updates do not change them. A
+    A clone keeps its parameters until the next `add_noise`, which uses the newest ones; updates do not change them. A
     pickled clone contains model and parameters; in another process it keeps these.
 
     Args:

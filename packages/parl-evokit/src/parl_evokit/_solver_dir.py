@@ -4,15 +4,15 @@
                    SHA-256 of the parameters and of the other files, number and digest of the history's lines
     solver.npz     float32 and int64 arrays: the optimizer's moments, counters
     waiting.npz    samples that were served and have no reward yet, if there are any
-    used-N.npy     keys of the samples that update N has used, as long as a reward for them could come again
+    used-N.npy     keys of the samples that update N has used, as long as a reward for them could be repeated
     history.jsonl  one line for each update, each with the digest of the line before it:
                    {"model_iter_id": 7, "used": 20, ..., "parameters_sha256": "...", "previous": SHA-256 of the last}
-                   now and then a line has the totals of all updates, since only the newest lines are kept
+                   some lines have the totals of all updates, because only the newest lines are kept
 
 All files are data only; nothing in them is executed or names code. If a line of the history is changed or removed
-later, the digests do not match and the file is refused; without the file a new history begins. The history contains no
-time of day, because the same update of the same log must give the same bytes; the time of the directory is that of the
-update.
+later, the digests do not match and the file raises an error; without the file, a new history begins. The history
+contains no time of day, because the same update of the same log must give the same bytes; the time of the directory is
+that of the update.
 
 A repeated reward belongs to a sample among the used ones, and changes nothing:
 
@@ -67,7 +67,7 @@ TIMES = "times"
 HISTORY = "history.jsonl"
 _REMEDY = "take it from a copy, or move it away to continue with a new history"
 TOTALS = '"totals":'  # nowhere else in a line: quotes within texts are escaped
-_KEPT = 10_000  # lines of some 400 bytes; all are written anew at each save
+_KEPT = 10_000  # number of lines of about 400 bytes, which are rewritten at each save
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class UsedSamples:
 
     Args:
         batches: The used samples of each update.
-        oldest: Number of the oldest model of which all used samples are known; 0 if none has been forgotten.
+        oldest: Number of the oldest model with complete used samples; 0 if none were dropped.
 
     Attributes:
         oldest: As above.
@@ -171,7 +171,7 @@ class UsedSamples:
                 path.unlink()
         for batch in self._batches:
             path = directory / batch.name
-            if not _holds(path, batch.keys):  # else it is a link to the file of the directory being replaced
+            if not _holds(path, batch.keys):  # otherwise it is a link to the file of the directory being replaced
                 path.unlink(missing_ok=True)
                 with path.open("xb") as file:
                     np.save(file, batch.keys, allow_pickle=False)
@@ -223,10 +223,10 @@ class Progress:
         used: Samples that updates have used.
         missing: Segments of the ledger that the last update has not found, with the model of the last update that
             found them; they are dropped when all of their models are too old.
-        now_us: The latest time of the records read, in microseconds since 1970 (UTC); 0 if they have none.
+        now_us: The latest time of the records read, in microseconds since 1970 (UTC); 0 without times.
         since_us: Time from which the samples that the last update read first wait at the earliest, in microseconds
             since 1970 (UTC); 0 for the time of their records.
-        gone: Models of samples that the last update did not use, because the warehouse had removed them.
+        gone: Removed models whose samples the last update did not use.
     """
 
     ledger: Mapping[str, int] = field(default_factory=dict)
@@ -370,7 +370,7 @@ def history_line(report: UpdateReport, history: Sequence[str]) -> str:
     """
     numbers: dict[str, Any] = {name: value for name, value in asdict(report).items() if name != "parameters"}
     numbers["parameters_sha256"] = report.parameters_sha256
-    if report.model_iter_id % (_KEPT // 10) == 0:  # by the number: a search for the last totals takes time
+    if report.model_iter_id % (_KEPT // 10) == 0:  # by the number, because a search for the last totals takes time
         since = next((n for n, line in enumerate(reversed(history)) if TOTALS in line), len(history))
         lines = [json.loads(line) for line in history[-since - 1 :]]
         numbers["totals"] = totals_of([*lines, numbers])
@@ -379,7 +379,7 @@ def history_line(report: UpdateReport, history: Sequence[str]) -> str:
 
 
 def totals_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return the sums over all updates of a history, also those whose lines are not kept: {counter: {label: sum}}."""
+    """Return the sums over all updates of a history, including dropped lines: {counter: {label: sum}}."""
     place = next((n for n in range(len(lines) - 1, -1, -1) if "totals" in lines[n]), -1)
     totals = {name: Counter(sums) for name, sums in (lines[place]["totals"].items() if place >= 0 else ())}
     for line in lines[place + 1 :]:
@@ -416,7 +416,7 @@ def read_history(directory: Path, summary: Mapping[str, Any] | None = None) -> l
         raise SolverError(f"{path} is not text ({error}): {_REMEDY}") from error
     try:
         check_history(lines)
-        noted = None if summary is None else summary.get("history")  # summaries of earlier versions have none
+        noted = None if summary is None else summary.get("history")  # summaries of earlier versions lack it
         if noted is not None and noted != (found := _summary_of(lines)):
             raise SolverError(f"the history has {_described(found)}, but was written with {_described(noted)}")
     except SolverError as error:

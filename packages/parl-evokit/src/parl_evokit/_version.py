@@ -1,4 +1,4 @@
-"""The version, read by the build and by nothing heavier than itself."""
+"""The version, in a module without imports for the build."""
 
 __version__ = "0.1.0"
 """Version of the installed package."""

@@ -54,8 +54,8 @@ __all__ = ["PGPE", "SNES", "AdaptiveStd"]
 
 
 SMALLEST_STD = 1e-12
-FIXED_POINT = 2**15  # of the weights of SNES
-DEFAULT_RATE = 0.1  # of the deviations of PGPE
+FIXED_POINT = 2**15  # for the weights of SNES
+DEFAULT_RATE = 0.1  # for the deviations of PGPE
 
 
 class AdaptiveStd(Strategy):

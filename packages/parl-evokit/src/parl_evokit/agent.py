@@ -86,7 +86,7 @@ class ESAgent:
         self._history: list[str] = []
         self._to_quarantine: list[SegmentReport] = []
         self._gone: Sequence[int] = ()  # models of samples that the last update found to be removed
-        self._versions: dict[str, str] = {}  # of directories that were loaded or saved: what was there then
+        self._versions: dict[str, str] = {}  # state of directories when they were loaded or saved
         self._updating = threading.Lock()
         if config is not None:
             self.load_config(config)
@@ -114,7 +114,7 @@ class ESAgent:
 
         Args:
             model_dir: A directory of weights, as `save_inference_model` writes it.
-            model: The model whose weights they are, because files contain no code: any argument of `adapt`, for numpy a
+            model: The model of the weights, because files contain no code: any argument of `adapt`, for numpy a
                 pair (arrays, predict). Default: the model that the agent has, or one that needs no code: an inference
                 program of paddle, or the built-in model that a solver in the directory names.
 
@@ -174,7 +174,7 @@ class ESAgent:
         """
         strategy, model = self._ready("predict_many")
         if each and len(x) != len(infos):
-            raise EvolutionError(f"{len(infos)} samples came with {len(x)} inputs: give one input for each")
+            raise EvolutionError(f"{len(infos)} samples came with {len(x)} inputs: pass one input for each")
         return model.predict_many(strategy.candidates(infos), x, each=each)
 
     def get_predictor(self) -> Callable[[Any], Any]:
@@ -355,7 +355,7 @@ class ESAgent:
         _solver_dir.write(directory, strategy, self._progress, built_in, self._history)
 
     def _require_version(self, model_dir: Path) -> None:
-        """Reject to write over an update that this agent has not seen, or over more updates than it has made."""
+        """Raise an error instead of overwriting an update that this agent has not seen, or more than it has made."""
         known, found = self._versions.get(os.path.realpath(model_dir), ""), _solver_dir.version(model_dir)
         if not known and found and (number := read_summary(model_dir)["model_iter_id"]) > self.model_iter_id:
             raise SolverError(
@@ -394,7 +394,7 @@ class ESAgent:
         )
         if until is not None:
             _require_segments(contents, before.ledger, until["ledger"])
-        # A clock that is ahead on some host must not let all samples time out.
+        # A clock that is ahead on one host must not let all samples time out.
         now_us = min(time.time_ns() // 1000, max(before.now_us, contents.latest_us))
         now_us = now_us if until is None else int(until.get("now_us", 0))
         since_us = min(before.now_us, now_us) if until is None else int(until.get("since_us", 0))
@@ -440,8 +440,8 @@ class ESAgent:
     def _fresh(self, contents: LogContents) -> tuple[Samples, SetAsideCounts]:
         """Return the samples of a log that may count, and the number of the others.
 
-        Those that an earlier update has used, or may have used and forgotten, may not, nor are they waited for. Neither
-        are those of another model, or of one that is too old already.
+        Those that an earlier update has used, or may have used and dropped, do not count and are not awaited. Neither
+        are those of another model, or of one that is too old.
         """
         strategy, _ = self._ready("update")
         samples, aside, used = contents.samples, SetAsideCounts(), self._progress.used
@@ -473,9 +473,9 @@ class ESAgent:
     def _timed_out(
         self, contents: LogContents, samples: Samples, now_us: int, since_us: int
     ) -> tuple[Samples, int, Samples]:
-        """Return the samples with those whose reward did not come in time, and the number of the latter.
+        """Return the samples including those whose reward is overdue, and the number of the latter.
 
-        They are not waited for any more. Samples that are read for the first time wait from `since_us` on, or from
+        Overdue samples are not awaited. Samples that are read for the first time wait from `since_us` on, or from
         their serving time if that is later. Where samples of earlier models count, none waits beyond the last update
         that can use it, since it would not count; otherwise every update is the last one for its samples. An update
         that rolls the model back raises its number by two, so it is the last one for the samples of two models: those
@@ -486,7 +486,7 @@ class ESAgent:
         none = Samples.of([], [])
         if not update.reward_timeout_s or not len(waiting):
             return samples, 0, none
-        # An earlier time is that of a clock that is behind, or of a segment that arrives late: a reward may come yet.
+        # An earlier time comes from a slow clock or a late segment: a reward may still arrive.
         timed = waiting.times > 0
         new = timed & ~present_in(self._progress.waiting, waiting)
         times = np.where(new, np.maximum(waiting.times, since_us), waiting.times)
@@ -525,9 +525,9 @@ class ESAgent:
 
         Args:
             samples: In columns.
-            aside: Of those that could not be used.
+            aside: Counts of unusable samples.
             last: Samples that timed out, should the model be rolled back; see `_timed_out`.
-            lost: Number of further ones, whose model was removed.
+            lost: Number of further samples whose model was removed.
             of_log: Attributes of the report that the log decides.
         """
         strategy, _ = self._ready("update")

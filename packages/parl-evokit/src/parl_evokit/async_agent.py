@@ -83,7 +83,7 @@ class Warehouse:
         return dict(sorted(found.items()))
 
     def newest(self) -> tuple[int, Path] | None:
-        """Return the number and the directory of the newest model; None while there is none."""
+        """Return the number and the directory of the newest model; None without models."""
         models = self.models()
         return None if not models else (number := max(models), models[number])
 
@@ -203,7 +203,7 @@ class AsyncESAgent(ESAgent):
                 self._take_up(*newest)
             except SolverError:
                 if os.path.lexists(newest[1]):
-                    raise  # else it has expired meanwhile, so that there is a newer one
+                    raise  # otherwise it has expired, so that there is a newer one
             else:
                 return True
         return False
@@ -325,7 +325,7 @@ class AsyncESAgent(ESAgent):
         self.save(self.warehouse.directory_of(number))
 
     def _take_up(self, number: int, directory: Path) -> None:
-        """Load a model and its solver, all or nothing."""
+        """Load a model and its solver atomically."""
         strategy, progress, lines = read_unchanged(directory, lambda: self._loaded(directory))
         found = strategy.sampler.model_iter_id
         if found != number:
@@ -341,7 +341,8 @@ class AsyncESAgent(ESAgent):
         model.load(directory)
         strategy = self._strategy_for(model)
         progress = _solver_dir.read(directory, strategy)
-        self._having_model("AsyncESAgent").load(directory)  # whole, so that what does not evolve is that of the files
+        # completely, so that buffers that do not evolve come from the files
+        self._having_model("AsyncESAgent").load(directory)
         return strategy, progress, read_history(directory, read_summary(directory))
 
     def _source(self) -> SamplerSource:
@@ -349,7 +350,7 @@ class AsyncESAgent(ESAgent):
 
 
 class _CurrentSolver:
-    """The `SamplerSource` of clones whose agent takes up other solvers."""
+    """The `SamplerSource` of clones whose agent loads new solvers."""
 
     def __init__(self, agent: AsyncESAgent) -> None:
         self._agent = agent

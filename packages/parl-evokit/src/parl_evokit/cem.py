@@ -57,7 +57,7 @@ class CEM(AdaptiveStd):
     def _step(self, group: Group, sampler: Sampler) -> tuple[FlatVector, NDArray[np.float64], float]:
         settings, rewards = self.config.solver.cem, group.rewards
         self._updates += 1
-        if rewards.min() == rewards.max():  # nothing can be learnt from them
+        if rewards.min() == rewards.max():  # they contain no information
             return sampler.parameters.copy(), self._std, 0.0
         count = min(len(rewards), max(2, round(settings.elite_share * len(rewards))))
         weights = np.zeros(len(rewards), np.int64)

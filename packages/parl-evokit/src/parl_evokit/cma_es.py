@@ -44,9 +44,9 @@ from parl_evokit.config import SolverKind
 __all__ = ["CMAES"]
 
 Matrix = NDArray[np.float64]
-PATIENCE = 1.0  # of C, learnt anew, may pass before it is decomposed; the tutorial has 0.1, which finds nothing sooner
-LARGEST_CONDITION = 1e14  # of C: beyond it, float64 cannot tell its axes apart
-ROUNDING = 1e-10  # of the eigenvalues, relative to the largest
+PATIENCE = 1.0  # share of C that is updated before it is decomposed; the tutorial's 0.1 does not speed up searches
+LARGEST_CONDITION = 1e14  # condition number of C above which float64 cannot separate its axes
+ROUNDING = 1e-10  # smallest eigenvalue, relative to the largest
 
 
 class CMAES(CmaFamily):
@@ -64,7 +64,7 @@ class CMAES(CmaFamily):
     separable = False
 
     _injected: tuple[Matrix, NDArray[np.float64]] | None = None
-    _noise: Matrix | None = None  # of the samples of a step, where it is not that of their keys
+    _noise: Matrix | None = None  # order of the samples of a step, if it differs from that of their keys
 
     def inject(self, solutions: ArrayLike, rewards: ArrayLike) -> None:
         """Let the next update also use candidates that do not come from `ask`.
@@ -157,11 +157,11 @@ class CMAES(CmaFamily):
             rewards, z = np.concatenate((rewards, worth)), np.concatenate((z, injected))
         k, order = len(rewards), (-rewards).argsort(kind="stable")
         rewards, z = rewards[order], z[order]
-        if rewards[0] == rewards[-1]:  # nothing can be learnt from them
+        if rewards[0] == rewards[-1]:  # they contain no information
             return np.zeros(n), 0.0
         parents, _, positive, mueff, rates, total, shares = Recombination.of(sorted_log_ranks(rewards), n)
 
-        rows = np.empty((k + 1, n))  # all y, and p_c below them: one product makes both parts of the update of C
+        rows = np.empty((k + 1, n))  # all y, followed by p_c: one product computes both parts of the update of C
         y = np.matmul(z, self._transform.T, out=rows[:k])  # (39)
         y_w = parents @ y  # (41)
         step = self._sigma * y_w  # (42)
@@ -200,7 +200,7 @@ class CMAES(CmaFamily):
         return step
 
     def _kept_of_round(self, intake: SortedSamples, left: Sampler) -> Matrix:
-        """Return the steps of the round's samples from their model, whose axes are dropped with it."""
+        """Return the steps of the round's samples relative to their model, whose axes are dropped with it."""
         z = left.normals(intake.groups[0].keys) if intake.groups else np.empty((0, self.layout.size))
         steps: Matrix = (z if left.transform is None else left.shaped(z)) * left.std
         return steps

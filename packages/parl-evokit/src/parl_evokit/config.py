@@ -48,7 +48,7 @@ __all__ = [
 
 
 POWERS = Context(prec=20)
-LEAST_STD, LARGEST_STD = 1e-30, 1e37  # so that the largest and the least noise are float32 numbers above 0
+LEAST_STD, LARGEST_STD = 1e-30, 1e37  # so that the largest and the smallest noise are float32 numbers above 0
 
 
 class SolverKind(Enum):
@@ -299,7 +299,7 @@ class CmaConfig(_Settings):
         restarts: The rule for restarts after the search has converged.
         max_restarts: Maximum number of times that restarts double the population; 0 or more.
         lower: Lower bounds of the parameters of all samples: none, one for all parameters, or one for each. Other
-            algorithms refuse bounds. No standard deviation exceeds a third of the width between both bounds. Near a
+            algorithms reject bounds. No standard deviation exceeds a third of the width between both bounds. Near a
             bound, `std` of the noise is that of coordinates of which parameters are a smooth function.
         upper: Upper bounds, in the same form.
         integers: Indices, from 0, of the parameters that are whole numbers; for CMA_ES and SEP_CMA_ES.
@@ -324,7 +324,7 @@ class GaConfig(_Settings):
 
     Attributes:
         parents: Number of best samples that become parents; 1 or more.
-        elites: Number of present parents that may stay parents, with the reward that they had; 0 or more.
+        elites: Number of present parents that may stay parents with their rewards; 0 or more.
     """
 
     parents: int = 20
@@ -457,7 +457,7 @@ class GuardConfig(_Settings):
             `rollback`, this share is control traffic.
         rollback: True to return to the trusted model when the rewards of the present models are worse. The comparison
             is between the arms of `control_share` and `holdout_share`, both of which must be above 0.
-        min_control: Number of rewards in each arm that give one difference; 2 or more.
+        min_control: Number of rewards in each arm for one difference; 2 or more.
         level: Probability of ever leaving a model that is no worse, if the variance of rewards does not grow
             strongly within a comparison; above 0 to 0.5.
         margin: Largest loss at which the present model still becomes the trusted one, in standard deviations of one
@@ -495,7 +495,7 @@ class SolverConfig(_Settings):
     """Settings of an algorithm and its parts.
 
     An algorithm ignores the settings of parts that it does not have, so that one file serves several algorithms, except
-    those whose absence would change the samples or the search in silence.
+    those whose absence would silently change the samples or the search.
 
     Attributes:
         type: The algorithm.
@@ -619,7 +619,7 @@ class Config(_Settings):
         return load_settings(cls, source, {("solver", "type"): solver.name})
 
     def to_prototxt(self) -> str:
-        """Return all settings in the nested form; `load` of a file with this text gives an equal `Config`."""
+        """Return all settings in the nested form; `load` of a file with this text returns an equal `Config`."""
         return to_prototxt(self)
 
 

@@ -48,8 +48,8 @@ from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles
 
 __all__ = ["CRFMNES"]
 
-LONGEST = 1e4  # of v: where it is much longer, rounding makes (6) divide by zero
-SMALLEST_FACTOR = 1e-3  # by which one update may shrink a deviation at most: they stay above 0
+LONGEST = 1e4  # maximum length of v: beyond it, rounding makes (6) divide by zero
+SMALLEST_FACTOR = 1e-3  # maximum factor by which one update shrinks a deviation, so that deviations stay above 0
 
 
 class CRFMNES(CmaFamily):
@@ -64,7 +64,7 @@ class CRFMNES(CmaFamily):
 
     kind = SolverKind.CR_FM_NES
     sampler_name = "cr-fm-nes"
-    separable = True  # of a warm start: it has the deviations, the direction is drawn
+    separable = True  # for a warm start, which has the deviations; the direction is drawn
     leaps = True  # where the direction is long, its natural gradient has no bound
     _mirrors = True
 
@@ -75,7 +75,7 @@ class CRFMNES(CmaFamily):
         layout: ParameterLayout | None = None,
     ) -> None:
         super().__init__(mean0, config, layout)
-        self._sample_with(*self._shape())  # also the first samples are stretched
+        self._sample_with(*self._shape())  # the first samples are stretched, too
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
         """Return the direction, the deviations and the evolution paths, beside the state of the base class."""
@@ -125,7 +125,7 @@ class CRFMNES(CmaFamily):
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
         n, k = self.layout.size, len(group.rewards)
-        if group.rewards.min() == group.rewards.max():  # nothing can be learnt from them
+        if group.rewards.min() == group.rewards.max():  # they contain no information
             return np.zeros(n), 0.0
         z = sampler.normals(group.keys)
         lengths = np.sqrt(np.einsum("kn,kn->k", z, z))

@@ -59,12 +59,12 @@ class NamedEpisode:
         """Make the environment now.
 
         Raises:
-            EvolutionError: There is no such function, it raised or needs arguments, or gymnasium is missing.
+            EvolutionError: The function is missing, raised or needs arguments, or gymnasium is missing.
         """
         make = cartpole if self._name == "cartpole" else load_object(self._name)
         with users_code(self._name):
             try:
-                with contextlib.suppress(ValueError):  # of built-in functions without a signature
+                with contextlib.suppress(ValueError):  # built-in functions may have no signature
                     inspect.signature(make).bind()
             except TypeError as error:
                 raise EvolutionError(
@@ -96,7 +96,7 @@ def load_object(name: str) -> Any:
     """Return the object that `package.module:name` refers to.
 
     Raises:
-        EvolutionError: The name is not of this form, there is no such object, or its module raised.
+        EvolutionError: The name has another form, the object does not exist, or its module raised.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:

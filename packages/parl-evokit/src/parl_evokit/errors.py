@@ -92,7 +92,7 @@ class InvalidReward(EvolutionError, ValueError):
 
 
 class InvalidToken(EvolutionError, ValueError):
-    """The token of a sample is refused.
+    """The token of a sample is rejected.
 
     Attributes:
         reason: The reason (`tokens.Refusal`).
@@ -151,7 +151,7 @@ class UpdateLocked(EvolutionError):
 
 
 class WorkersLost(EvolutionError):
-    """Too many workers of a pool were lost, or none can be started.
+    """Too many workers of a pool were lost, or no worker can be started.
 
     Attributes:
         sampled: The samples that were finished by then (`parallel.Sampled`), or None.

@@ -11,10 +11,10 @@ have another `std` than the state, because a chain has only one.
 Differences from the paper: all children of an update count, and at most half of them become parents; children of older
 parents are set aside. The paper evaluates the best ten again thirty times to find the elite. Here the model, which is
 the best elite, is one of the samples of each `ask`, without noise, and its reward is the mean of all its rewards. An
-elite that kept the reward of its first, lucky evaluation would stay forever. There is no crossover, as in the paper.
+elite that kept the reward of a lucky first evaluation would stay for ever. There is no crossover, as in the paper.
 The candidates of a user (`inject`) are selected like children; if one becomes a parent, all chains start again from the
-parents of that moment. After a rollback the trusted model stays the model, and the best children of the round become
-parents beside it.
+parents of that time. After a rollback the trusted model stays the model, and the best children of the round become
+parents in addition to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ LONGEST_CHAIN = 100
 
 
 class _Parent(NamedTuple):
-    """One parent: the number of its origin, the keys of its mutations since, its mean reward, of how many."""
+    """A parent: the number of its origin, the keys of its mutations, its mean reward, and the number of rewards."""
 
     origin: int
     chain: tuple[int, ...]
@@ -107,7 +107,7 @@ class GA(Strategy):
             "chains": np.array([key for parent in self._parents for key in parent.chain], np.uint64),
             "rewards": np.array([parent.reward for parent in self._parents], np.float64),
             "evaluations": np.array([parent.evaluations for parent in self._parents], np.int64),
-            "std": np.array(self.sampler.std),  # of all mutations
+            "std": np.array(self.sampler.std),  # keys of all mutations
         }
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -119,11 +119,11 @@ class GA(Strategy):
         self._parents = []
         names = ("origin_of", "chain_lengths", "rewards")
         columns = [state[name].tolist() for name in names]
-        columns.append(state.get("evaluations", np.ones(len(columns[0]), np.int64)).tolist())  # older states have none
+        columns.append(state.get("evaluations", np.ones(len(columns[0]), np.int64)).tolist())  # older states lack it
         for origin, length, reward, evaluations in zip(*columns, strict=True):
             self._parents.append(_Parent(origin, tuple(keys[first : first + length]), reward, evaluations))
             first += length
-        std = float(state.get("std", self.sampler.std))  # older states have none
+        std = float(state.get("std", self.sampler.std))  # older states lack it
         rows = np.stack([self._built(parent, std) for parent in self._parents])
         if std != self.sampler.std:
             self._begin_chains(rows)
@@ -143,7 +143,7 @@ class GA(Strategy):
         if n < 2 or not elites or not isfinite(self._parents[0].reward):
             return super().ask(n)
         sampler, children = self.sampler, super().ask(n - 1)
-        # An identity, by which the sample counts once wherever it is told twice: the key of the first child is new.
+        # An identity, so that a sample that is told twice counts once: the key of the first child is new.
         identity = identity_in(Arm.PRESENT, children[0].noise_key)
         model = SamplingInfo([0, 0], sampler.model_iter_id, sampler.fingerprint, identity)
         return [model, *children]
@@ -158,7 +158,7 @@ class GA(Strategy):
         return left.perturb_many(group.keys[best])
 
     def _advance_reverted(self, intake: SortedSamples, sampler: Sampler, kept: NDArray[np.float32]) -> Advance:  # noqa: ARG002
-        """Return a step that keeps the trusted model and makes the best children parents beside it.
+        """Return a step that keeps the trusted model and adds the best children as parents.
 
         A single reward of a child is no reason to replace a model that many rewards have shown to be better.
         """

@@ -14,7 +14,7 @@ Waudby-Smith et al. 2024 for estimated variances), so a check after each update 
     |sum - truth * I| <= sqrt((V + r s^2) * log((V + r s^2) / (r s^2 a^2)))   at all times, with probability 1 - a  (1)
     V = (E + 2 max(s^2 I, Q)) / 3                                                                                   (2)
 
-with I the sum of the weights, s^2 the variance of the rewards so far, the last ones included, Q the sum of the weights
+with I the sum of the weights, s^2 the variance of all rewards so far, Q the sum of the weights
 times the variance of each update's own rewards, and E the sum of the squares by which the rewards have moved the sum. Q
 tends to s^2 I, and exceeds it while the spread of rewards grows, because s^2 includes the time before and the earlier
 comparisons. I and s^2 alone are not enough if arms are unequal and rewards are skewed: if one visitor in 500 clicks, a
@@ -41,8 +41,8 @@ from parl_evokit.config import GuardConfig
 __all__ = ["Comparison", "Control", "Guard", "Verdict", "shortened"]
 
 PIECE = 2**16
-TIGHTEST = 100.0  # twice the r of (1): after so many rewards of each arm it is narrowest
-FORMER_NUMBERS = 8  # of a comparison in state of earlier versions, without `varied`
+TIGHTEST = 100.0  # twice the r of (1), the number of rewards per arm at which it is narrowest
+FORMER_NUMBERS = 8  # states of earlier versions lack `varied`
 _PREFIX = "guard."
 
 
@@ -74,7 +74,7 @@ class Control:
 
     @property
     def mean(self) -> float:
-        """Mean of the rewards; 0 for none."""
+        """Mean of the rewards; 0 without rewards."""
         return self.total / self.count if self.count else 0.0
 
 
@@ -88,7 +88,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The present models beside the trusted one.
+    """The comparison of the present models with the trusted one.
 
     Attributes:
         number: Number of the trusted model, 1 for the first.
@@ -172,7 +172,7 @@ class Guard:
 
     @property
     def trusted(self) -> tuple[int, FlatVector] | None:
-        """Number and parameters of the trusted model; None while that is the present one."""
+        """Number and parameters of the trusted model; None while it is the present model."""
         return None if self._number is None or self._parameters is None else (self._number, self._parameters)
 
     def noting(self, present: Sequence[float], holdout: Sequence[float]) -> "Guard":
@@ -180,7 +180,7 @@ class Guard:
 
         This guard does not change, because rewards that a failed update has read are read again.
         """
-        if not self._settings.rollback or self._parameters is None:  # then there is nothing to compare
+        if not self._settings.rollback or self._parameters is None:  # nothing to compare
             return self
         guard = copy.copy(self)
         guard.comparison = self.comparison.with_rewards(present, holdout, self._settings.min_control)
@@ -207,7 +207,7 @@ class Guard:
         )
 
     def updated(self, number: int, parameters: FlatVector, state: Mapping[str, NDArray[Any]]) -> "Guard":
-        """Return a guard for the model that replaces this one, which becomes the trusted model if there is none."""
+        """Return a guard for the model that replaces this one, which becomes the trusted model if none exists."""
         if not self._settings.rollback or self._parameters is not None:
             return self
         guard = copy.copy(self)

@@ -33,8 +33,8 @@ from parl_evokit.config import SolverKind
 
 __all__ = ["LMMAES"]
 
-LARGEST_RATE = 0.5  # of all rates, which with a few parameters would be 1 and more
-LARGEST_RATE_FOR_ONE = 0.1  # with 1 and 2 parameters, products of directions that change by half are now and then huge
+LARGEST_RATE = 0.5  # limit of all rates, which would exceed 1 with few parameters
+LARGEST_RATE_FOR_ONE = 0.1  # with 1 or 2 parameters, products of quickly changing directions are sometimes huge
 
 
 class LMMAES(CmaFamily):
@@ -49,7 +49,7 @@ class LMMAES(CmaFamily):
 
     kind = SolverKind.LM_MA_ES
     sampler_name = "lm-ma"
-    separable = True  # of a warm start: it has the step size, the directions begin at none
+    separable = True  # for a warm start, which has the step size; there are no directions yet
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
         """Return the directions, the evolution path and the number of steps, beside the state of the base class."""
@@ -93,7 +93,7 @@ class LMMAES(CmaFamily):
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
         n, count = self.layout.size, len(group.rewards)
-        if group.rewards.min() == group.rewards.max():  # nothing can be learnt from them
+        if group.rewards.min() == group.rewards.max():  # they contain no information
             return np.zeros(n), 0.0
         weights = np.maximum(0.0, log_ranks(group.rewards))
         weights /= weights.sum()

@@ -10,7 +10,7 @@ hypervolume by leveraging interspecies correlation", GECCO 2018, equation 1):
 
 Candidates are plain arrays, evaluated by any means: by a pool of threads or processes, or by actors. `tell`
 accepts any candidates, also those that do not come from `ask`. Normal numbers are those of the noise specification, so
-equal calls give equal candidates on every machine; equal rewards leave a cell as it is.
+equal calls return equal candidates on every machine; equal rewards leave a cell unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -137,7 +137,7 @@ class MapElites:
             InvalidReward: Rewards and candidates differ in number, or a reward is not a number.
         """
         try:
-            with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and is refused below
+            with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and raise an error below
                 x, like = np.asarray(candidates, np.float32), np.asarray(descriptors, np.float64)
         except (TypeError, ValueError, OverflowError) as error:
             raise LayoutMismatch(f"candidates and descriptors must be numbers: {error}") from error
@@ -181,7 +181,7 @@ class MapElites:
 
     @property
     def elites(self) -> NDArray[np.float32]:
-        """The elites, a copy `[cells filled, parameters]`, in the order in which their cells were filled."""
+        """The elites, a copy `[filled cells, parameters]`, in the order in which cells were filled."""
         return self._elites.copy()
 
     @property

@@ -34,7 +34,7 @@ HELP = {
     "stale_samples": "Samples of older models in the last update, by age.",
     "waiting_samples": "Samples that were served and have no reward yet.",
     "set_aside_total": "Samples that were not used, by reason.",
-    "refused_tokens_total": "Tokens that were refused, by reason.",
+    "refused_tokens_total": "Rejected tokens, by reason.",
     "timed_out_total": "Samples that count without their own reward.",
     "rollbacks_total": "Updates that went back to the trusted model.",
     "quarantined_segments_total": "Segments that were moved aside.",
@@ -141,7 +141,7 @@ class Metrics:
         line = {**vars(report), "set_aside": vars(report.set_aside)}
         for name, series in _values([line]).items():
             metric = self._series[name]
-            if name in {"mean_reward", "stale_samples"}:  # of this update alone: an arm or an age may have none
+            if name in {"mean_reward", "stale_samples"}:  # of this update only: an arm or an age may have no samples
                 metric.clear()
             for label, value in series.items():
                 one = metric.labels(label.split('"')[1]) if label else metric
@@ -207,7 +207,7 @@ def _same(names: Sequence[str]) -> dict[str, str]:
 
 
 def _plot(title: str, lines: Sequence[Mapping[str, Any]], fields: Mapping[str, str]) -> str:
-    """Return an SVG of numbers over models; nothing is drawn where there are none."""
+    """Return an SVG of numbers over models, with gaps for missing numbers."""
     series = {
         name: [(line["model_iter_id"], line[field]) for line in lines if line.get(field) is not None]
         for name, field in fields.items()

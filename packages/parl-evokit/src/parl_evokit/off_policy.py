@@ -34,7 +34,7 @@ from parl_evokit.log._segments import FileGone, FileUnreadable, files_of, stretc
 __all__ = ["Decisions", "Estimate", "Evaluation", "evaluate", "read_decisions"]
 
 Policy = Callable[[NDArray[np.float32]], NDArray[np.floating]]
-RIDGE = 1.0  # of the regression, in units of one decision: only so that few decisions give finite numbers
+RIDGE = 1.0  # ridge of the regression, in units of one decision, so that few decisions have finite results
 FOLDS = 2
 
 
@@ -114,11 +114,11 @@ def read_decisions(
     """Return all decisions of logs that have a reward; several rewards are combined as an update combines them.
 
     Samples without noise that have no identity are left out, because their rewards cannot be assigned. Records of other
-    writers that `LogWriter` would refuse are left out, too.
+    writers that `LogWriter` would reject are left out, too.
 
     Args:
         paths: Logs: directories of segments, or single files.
-        default_reward: Reward of a decision without one that counts. Default: such decisions are left out, which is
+        default_reward: Reward of a decision without a valid one. Default: such decisions are left out, which is
             right only if each visitor sends a reward, or if rewards are lost for unrelated reasons.
 
     Raises:
@@ -133,7 +133,7 @@ def read_decisions(
     for file in files_of(logs):
         try:
             data = stretch_of(file.path, 0, file.size)
-        except (FileGone, FileUnreadable):  # as `read_log` leaves it out
+        except (FileGone, FileUnreadable):  # `read_log` leaves it out
             continue
         fingerprint: int | None = None
         for payload in scan(data).payloads:
@@ -186,7 +186,7 @@ def evaluate(decisions: Decisions, candidate: Policy, *, level: float = 0.95) ->
         raise EvolutionError(f"{n} decisions with a reward are too few to estimate anything")
     if not isinstance(level, int | float | np.floating) or not 0.0 < level < 1.0:
         raise EvolutionError(f"level must be a number above 0 and below 1, not {_shown(level)}")
-    returned = candidate(decisions.contexts)  # what it raises belongs to the caller
+    returned = candidate(decisions.contexts)  # its exceptions belong to the caller
     try:
         chances = np.asarray(returned, np.float64)
     except (TypeError, ValueError) as error:
@@ -236,7 +236,7 @@ def _regression(decisions: Decisions, k: int) -> NDArray[np.float64]:
     contexts = decisions.contexts.astype(np.float64)
     contexts -= contexts.mean(0)
     spread = contexts.std(0)
-    # In units of their spread, so that neither small nor large numbers, such as times, make the ridge meaningless.
+    # In units of their spread, so that the ridge also suits very small or large numbers, such as times.
     features = np.column_stack([np.ones(n), contexts / np.where(spread > 0.0, spread, 1.0)])
     expected = np.zeros((n, k))
     folds = np.arange(n) % FOLDS

@@ -45,7 +45,7 @@ def sample_episodes(agent: ESAgent, episode: NamedEpisode, count: int, write: Wr
         episode: The episode that evaluates a model.
         count: The number of samples.
         write: Called with each sample and its reward, as soon as the reward is known.
-        workers: The number of processes that play side by side; 1 plays in this process.
+        workers: The number of parallel processes; 1 plays in this process.
 
     Returns:
         The rewards.
@@ -110,7 +110,7 @@ class Round:
         number: 1 for the first.
         model_iter_id: The number of the model after it.
         rewards: The rewards of its samples.
-        report: The report of its update; None while samples are too few (CMA waits for its population).
+        report: The report of its update; None while there are too few samples (CMA waits for its population).
     """
 
     number: int

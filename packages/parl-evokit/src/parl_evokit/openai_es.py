@@ -78,11 +78,12 @@ __all__ = ["ARS", "ES", "MOST_PARAMETERS", "Centres", "importance_weights", "uti
 MOST_PARAMETERS = 100
 """Largest number of parameters that `stale: IMPORTANCE` accepts."""
 
-CLIP = 2.0  # above 1, since what lies nearer to the present centre tells more of it; without a limit few samples rule
+# above 1, because samples nearer to the present centre are more informative; without a limit, few samples dominate
+CLIP = 2.0
 FEWEST_EACH = 4  # samples of a model, for their ranks among themselves to say something
 EXP = Context(prec=20)
 MODELS, CENTRES = "stale.models", "stale.centres"
-STD = "std"  # of the present model, where it follows a schedule: for services, which do not count updates
+STD = "std"  # std of the present model with a schedule, for services, which do not count updates
 PART = 2**14  # coordinates summed at a time, so that 64-bit sums take little memory
 SHAPINGS: dict[ShapingKind, shaping.Shaping] = {
     ShapingKind.CENTERED_RANK: shaping.centered_rank,
@@ -159,7 +160,7 @@ class ES(Strategy):
     def _advance(self, intake: SortedSamples, sampler: Sampler) -> Advance:
         gradient = self._gradient(intake, sampler)
         norm = length_of(gradient)
-        if self._centres is not None:  # also where the step is not taken: the next model has another number
+        if self._centres is not None:  # also without a step, because the next model has another number
             self._centres.remember(sampler)
         # The gradient's memory takes the parameters: a vector less.
         parameters = self._optimizer.finite_step(sampler.parameters, gradient, norm, out=gradient)
@@ -170,7 +171,7 @@ class ES(Strategy):
         return self.config.solver.sampling.gaussian_sampling.schedule.type is not ScheduleKind.CONSTANT
 
     def _std_after(self, updates: int) -> float:
-        """Return the standard deviation of the samples after so many updates."""
+        """Return the standard deviation of the samples after a number of updates."""
         settings = self.config.solver.sampling.gaussian_sampling
         return settings.std * settings.schedule.factor(updates)
 
@@ -189,7 +190,7 @@ class ES(Strategy):
         return gradient
 
     def _late(self, intake: SortedSamples, sampler: Sampler) -> FlatVector | None:
-        """Return the gradient of samples some of which are stale; None for that of ranks within each model."""
+        """Return the gradient of partly stale samples; None for that of ranks within each model."""
         rule = self.config.solver.update.stale
         if self._centres is not None:
             weighted, effective = self._centres.gradient(intake.groups, sampler, self._utilities)
@@ -290,7 +291,7 @@ def _directions(group: Group, update: UpdateConfig) -> int:
 
 
 def _pooled_directions(groups: Sequence[Group], update: UpdateConfig) -> list[float]:
-    """Return the number of each model's directions among those that count of all; halves of two models share one."""
+    """Return the number of each model's directions among all that count; halves of two models share one."""
     together = _together(groups)
     used = _of_best_directions(together.rewards, together.keys, update.top_k)
     _, place, sizes = np.unique(together.keys >> np.uint64(1), return_inverse=True, return_counts=True)
@@ -320,7 +321,7 @@ def _models_differ(groups: Sequence[Group]) -> bool:
     sizes = [len(group.keys) for group in groups]
     if sum(sizes) < FEWEST_EACH * len(sizes):
         return True
-    ranks = shaping.centered_rank(_together(groups).rewards).weights  # which add up to 0
+    ranks = shaping.centered_rank(_together(groups).rewards).weights  # they add up to 0
     within = np.split(ranks, np.cumsum(sizes)[:-1])
     between = sum(Fraction(int(own.sum()) ** 2, size) for own, size in zip(within, sizes, strict=True))
     return bool(2 * between > sum(rank * rank for rank in ranks.tolist()))
@@ -390,7 +391,7 @@ class Centres:
             noises.append(noise)
         total, squares = fsum(weights), fsum(weight * weight for weight in weights)
         gradient = np.zeros(self._size)
-        if not squares:  # all are so far away that no float64 holds the squares of their weights
+        if not squares:  # all are so far away that the squares of their weights underflow
             return gradient, 0.0
         mean = fsum(w * u for w, u in zip(weights, utilities, strict=True)) / total
         rows = (row for noise in noises for row in noise)
@@ -404,7 +405,7 @@ class Centres:
         return {MODELS: np.array(list(self._centres), np.int64), CENTRES: rows}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a state that `state` returned; one that was saved under another rule restores nothing."""
+        """Restore a state that `state` returned; a state of another rule restores nothing."""
         models, rows = state.get(MODELS, np.zeros(0, np.int64)), state.get(CENTRES, np.zeros((0, self._size)))
         if rows.shape != (len(models), self._size):
             raise LayoutMismatch(f"{len(models)} centres of {self._size} parameters are needed, not {rows.shape}")

@@ -22,11 +22,11 @@ from parl_evokit.errors import EvolutionError, LayoutMismatch
 
 __all__ = ["SGD", "Adam", "Momentum", "Optimizer", "StepDiverged", "make_optimizer"]
 
-CHUNK = 2**15  # elements worked on at a time, so that intermediate results stay in the cache
+CHUNK = 2**15  # elements processed at a time, so that intermediate results stay in the cache
 
 
-SAFE_NORM = 1e15  # of a gradient whose squares, decayed or not, float32 holds
-SAFE_CHANGE = 1e37  # of a parameter whose square float32 holds
+SAFE_NORM = 1e15  # range of a gradient whose squares, decayed or not, fit float32
+SAFE_CHANGE = 1e37  # range of a parameter whose square fits float32
 
 
 class StepDiverged(EvolutionError):
@@ -57,7 +57,7 @@ class Optimizer(ABC):
         self.steps = 0
         self._state: dict[str, FlatVector] = {name: np.zeros(size, np.float32) for name in self.moments}
         self._size = size
-        self._longest = 0.0  # gradient so far: no moment is larger
+        self._longest = 0.0  # the largest gradient so far, which bounds all moments
 
     def step(self, parameters: FlatVector, gradient: FlatVector, out: FlatVector | None = None) -> FlatVector:
         """Take one step.
@@ -98,7 +98,7 @@ class Optimizer(ABC):
             StepDiverged: A parameter or a moment would not be finite; steps and moments are unchanged.
         """
         longest = max(self._longest, norm)
-        # Where nothing can overflow, nothing has to be copied before and looked at afterwards.
+        # If nothing can overflow, no copy before and no check afterwards is needed.
         safe = longest < SAFE_NORM and self._largest_change(max(1.0, longest)) < SAFE_CHANGE
         if safe and -SAFE_CHANGE < parameters[parameters.argmin()] <= parameters[parameters.argmax()] < SAFE_CHANGE:
             self._longest = longest
@@ -216,7 +216,7 @@ class Adam(Optimizer):
         return np.float32(self._base_rate() * correction)
 
     def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
-        m, v, scratch = moments["m"], moments["v"], np.empty_like(gradient)  # one array for all that is in between
+        m, v, scratch = moments["m"], moments["v"], np.empty_like(gradient)  # one array for all intermediate results
         _decay_towards(m, self.beta1, gradient, scratch)
         _decay_towards(v, self.beta2, np.multiply(gradient, gradient, out=scratch), scratch)
         np.sqrt(v, out=scratch)
@@ -244,7 +244,7 @@ def _power(base: float, exponent: int) -> float:
     """Return base ** exponent by squaring: products only, in one order."""
     if exponent == 0:
         return 1.0
-    root = _power(base, exponent // 2)  # which consecutive steps share
+    root = _power(base, exponent // 2)  # shared by consecutive steps
     return root * root * base if exponent % 2 else root * root
 
 

@@ -85,7 +85,7 @@ class SepCMAES(CmaFamily):
         self._path_c *= signs
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
-        if group.rewards.min() == group.rewards.max():  # nothing can be learnt from them
+        if group.rewards.min() == group.rewards.max():  # they contain no information
             return np.zeros(self.layout.size), 0.0
         n, weights = self.layout.size, _recombination_weights(group.rewards)
         total = float(weights.sum())

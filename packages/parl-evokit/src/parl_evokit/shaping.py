@@ -49,7 +49,7 @@ def centered_rank(rewards: NDArray[np.float64]) -> Utilities:
         rewards: Finite, `[n]`.
 
     Returns:
-        Weights 2 * rank - (n - 1), which add up to 0.
+        Weights 2 * rank - (n - 1), they add up to 0.
 
     Raises:
         InvalidReward: A reward is not finite.
@@ -57,7 +57,7 @@ def centered_rank(rewards: NDArray[np.float64]) -> Utilities:
     n = len(rewards)
     order = rewards.argsort()
     ascending = rewards[order]
-    if n and not -inf < ascending[0] <= ascending[-1] < inf:  # the last is NaN, if there is one
+    if n and not -inf < ascending[0] <= ascending[-1] < inf:  # any NaN is last
         _require_finite(rewards)
     if not np.count_nonzero(ascending[1:] == ascending[:-1]):
         weights = np.empty(n, np.int64)

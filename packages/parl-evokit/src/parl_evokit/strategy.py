@@ -36,9 +36,9 @@ from parl_evokit.optimizers import StepDiverged
 __all__ = ["Strategy", "length_of"]
 
 PIECE = 2**16
-AHEAD = 2**17  # numbers of candidates that are made at once: what a second-level cache holds
-LARGEST_AHEAD = 2**12  # parameters up to which making several at once beats one after the other
-NEXT_KEY = "next_key"  # of counted keys, in the state
+AHEAD = 2**17  # size of candidates that are made at once, which fit the second-level cache
+LARGEST_AHEAD = 2**12  # number of parameters up to which making several at once is faster
+NEXT_KEY = "next_key"  # name of the count of keys in the state
 BEST = "best."  # the prefix of the best candidate, in the state
 NO_KEYS = np.empty(0, np.uint64)
 
@@ -125,7 +125,7 @@ class Strategy(ABC):
     def best(self) -> BestSample | None:
         """The best candidate that was injected, or told while its model was present; None before the first.
 
-        It is part of `state()`, so a search that is resumed goes on with it.
+        It is part of `state()`, so a resumed search continues with it.
         """
         return self._best
 
@@ -155,7 +155,7 @@ class Strategy(ABC):
         if out is None and info.origin is ahead.origin and ahead.sampler is self._sampler and drawn is not None:
             return ahead.take(drawn, None) if made is None else made  # most often
         sampler = self._sampler
-        if ahead.sampler is not sampler:  # which has changed since the last `ask`
+        if ahead.sampler is not sampler:  # it has changed since the last `ask`
             ahead, made = _PreparedCandidates(sampler), None
             self._ahead = ahead
         sampler.require_own(info)
@@ -238,7 +238,7 @@ class Strategy(ABC):
 
     def _update(self, intake: SortedSamples, of_rollback: Callable[[], SortedSamples] | None = None) -> UpdateReport:
         """Update from sorted samples; `of_rollback` returns those of an update that rolls the model back."""
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked for, and reported
+        with np.errstate(over="ignore", invalid="ignore"):  # reports samples that are not finite
             return self._updated(intake, self._sampler, of_rollback)
 
     def _updated(
@@ -269,10 +269,10 @@ class Strategy(ABC):
         return self._with_comparison(report, comparison)
 
     def _finite(self, before: Sampler, advance: Callable[[], Advance]) -> Advance:
-        """Return a step; with noise so wide that its samples may not be finite, look at it.
+        """Return a step, which is checked if the noise is so wide that samples may not be finite.
 
         Raises:
-            StepDiverged: They would not be; the algorithm is as before.
+            StepDiverged: They would not be finite; the algorithm is unchanged.
         """
         if _widest(before.std) <= LARGEST_SPREAD:
             return advance()
@@ -311,7 +311,7 @@ class Strategy(ABC):
         return parameters
 
     def _since_trusted(self, intake: SortedSamples, before: Sampler) -> tuple[list[float], list[float]]:
-        """Return the rewards of both arms while a model since the trusted one was the present one; else none."""
+        """Return the rewards of both arms if a model after the trusted one is present; else an empty result."""
         trusted = self.guard.trusted
         age = 0 if trusted is None else before.model_iter_id - trusted[0]
         arms = [rewards for own, rewards in intake.arms.items() if own < age]
@@ -327,10 +327,10 @@ class Strategy(ABC):
     def _roll_back(
         self, intake: SortedSamples, before: Sampler, guard: Guard, of_rollback: Callable[[], SortedSamples] | None
     ) -> UpdateReport:
-        """Go back to the trusted model, and learn from the samples around the one that was left.
+        """Return to the trusted model, and learn from the samples around the abandoned one.
 
-        Their noise is taken for noise around the trusted model: what told better from worse there does so here, while
-        the shift of the centre, which all of them have in common, has been found to be for the worse.
+        Their noise is treated as noise around the trusted model: directions that were better there are better here,
+        while the shift of the centre, which all of them have in common, has been found to be for the worse.
         """
         reason = guard.reason()
         self.guard = guard
@@ -423,7 +423,7 @@ class Strategy(ABC):
         return under(BEST, arrays)
 
     def _loaded_best(self, state: Mapping[str, NDArray[Any]]) -> BestSample | None:
-        """Return the best candidate of `_best_state`; states of earlier versions have none."""
+        """Return the best candidate of `_best_state`; states of earlier versions lack it."""
         if not state:
             return None
         reward, numbers, parameters = (state.get(name) for name in ("reward", "info", "parameters"))
@@ -533,14 +533,14 @@ class Strategy(ABC):
 
 
 class _PreparedCandidates:
-    """Candidates of the last `ask`, prepared for many of them at once, which costs a fraction of a call for each.
+    """Candidates of the last `ask`, prepared for many at once, which costs a fraction of single calls.
 
     Candidates of small models are made some at a time, when the first of them is wanted. Of larger ones it is known
-    where their noise lies in the table. What is not asked for in the order of `ask` may have to be made alone.
+    the positions of their noise in the table. Candidates that are requested out of order may be made singly.
 
     Args:
         sampler: Their model.
-        keys: Of the samples in their order, `[n]`. Default: none.
+        keys: Keys of the samples in order, `[n]`. Default: empty.
 
     Attributes:
         origin: The origin of records of this model.
@@ -560,7 +560,7 @@ class _PreparedCandidates:
         self._halves: PairPerturbation | None = None
 
     def keys_of(self, drawn: Sequence[int | None]) -> NDArray[np.uint64] | None:
-        """Return the array of all keys, the same one each time, if these are all of them and ascend; else None."""
+        """Return the array of all keys (always the same object) if these are all keys, ascending; else None."""
         if drawn != self.order:
             return None
         if not self._ascending:
@@ -568,7 +568,7 @@ class _PreparedCandidates:
         return self._keys if self._ascending else None
 
     def take(self, key: int, out: FlatVector | None) -> FlatVector:
-        """Return the candidate with this key, in `out` or in an array of its own."""
+        """Return the candidate with this key, in `out` or in a new array."""
         place, order, sampler = self._next, self.order, self.sampler
         if place < len(order) and order[place] == key:
             if self._several is not None:

@@ -39,7 +39,7 @@ from parl_evokit.noise._keys import CONTROL_KEY, identity_of_no_arm
 
 __all__ = ["Refusal", "Tokens", "create_secret", "refusals", "rotate_secret"]
 
-COPIED = re.compile(r"^(solver\.json|.*\.evl)$", re.MULTILINE)  # in the directory of a model or a log
+COPIED = re.compile(r"^(solver\.json|.*\.evl)$", re.MULTILINE)  # names of files in the directory of a model or a log
 VARIABLE, FILE_VARIABLE = "EVOKIT_SECRET", "EVOKIT_SECRET_FILE"
 PREFIX = "evokit1-"
 SECRET_BYTES = 32
@@ -57,11 +57,11 @@ WEEK_S = 7 * 24 * 3600
 
 
 class Refusal(Enum):
-    """The reason for which a token is refused; logs contain the value.
+    """The reason why a token is rejected; logs contain the value.
 
     Attributes:
         MALFORMED: It is not 56 characters of the alphabet, or its fields are not those of format 1.
-        UNKNOWN_SECRET: It was signed with a secret that this process does not have, or not any more.
+        UNKNOWN_SECRET: It was signed with a secret that this process does not have.
         FORGED: Its hash is wrong.
         EXPIRED: Its lifetime is over.
         BAD_REWARD: The token is valid, but the reward is not a finite float32 number.
@@ -75,7 +75,7 @@ class Refusal(Enum):
 
 
 def refusals(tallies: Mapping[int, int]) -> dict[str, int]:
-    """Return numbers of refused tokens by reason, such as `forged`; the reasons of later versions are numbers."""
+    """Return numbers of rejected tokens by reason, such as `forged`; the reasons of later versions are numbers."""
     names = {reason.value: reason.name.lower() for reason in Refusal}
     return {names.get(number, str(number)): count for number, count in sorted(tallies.items())}
 
@@ -83,7 +83,8 @@ def refusals(tallies: Mapping[int, int]) -> dict[str, int]:
 class Tokens:
     """Issues and redeems tokens.
 
-    Safe to share among threads. `refused` counts what `redeem`, or a log with these tokens, refused in this process.
+    Threads may share it. `refused` counts the tokens that `redeem`, or a log with these tokens, rejected in this
+    process.
 
     Args:
         secrets: One or more of 32 bytes; the first signs, and tokens of all of them are accepted.
@@ -91,7 +92,7 @@ class Tokens:
         clock: The present time in seconds since 1970.
 
     Raises:
-        SecretError: There is no secret, or one does not have 32 bytes.
+        SecretError: There is no secret, or a secret does not have 32 bytes.
     """
 
     def __init__(
@@ -101,13 +102,14 @@ class Tokens:
             raise SecretError(f"one or more secrets of {SECRET_BYTES} bytes are needed")
         if not lifetime_s >= 1:
             raise SecretError(f"lifetime_s must be 1 or more, not {lifetime_s}")
-        self._keys = _by_name(secrets)  # in one assignment: threads share them
+        self._keys = _by_name(secrets)  # in one assignment, because threads share them
         self._lifetime_s = lifetime_s
         self._clock = clock
         self._file: Path | None = None
-        self._version: object = None  # of the file when it was read
+        self._version: object = None  # version of the file when it was read
         self.refused: Counter[Refusal] = Counter()
-        self._counting: dict[int, threading.Lock] = {}  # by process: a fork may copy one that another thread holds
+        # by process, because a fork may copy a lock that another thread holds
+        self._counting: dict[int, threading.Lock] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_counting"}
@@ -136,7 +138,7 @@ class Tokens:
 
         Raises:
             SecretError: There is no secret; the file can be read by others, belongs to another user, is a symbolic
-                link, or is in the directory of a model or a log.
+                link, or is names of files in the directory of a model or a log.
         """
         environment = os.environ if environment is None else environment
         path = path or environment.get(FILE_VARIABLE)
@@ -148,7 +150,7 @@ class Tokens:
             return tokens
         if VARIABLE not in environment:
             raise SecretError(
-                f"there is no secret: give a file (evokit secret new FILE), or set {FILE_VARIABLE} or {VARIABLE}"
+                f"there is no secret: pass a file (evokit secret new FILE), or set {FILE_VARIABLE} or {VARIABLE}"
             )
         return cls(_parsed(environment[VARIABLE], VARIABLE), lifetime_s=lifetime_s)
 
@@ -175,7 +177,7 @@ class Tokens:
             key, flags = info.identity, WITHOUT_NOISE
         secrets, signing = self._newest()
         expiry = int(min(LATEST, self._clock() + self._lifetime_s))
-        info.SerializeToString()  # a sample that no log holds must not be served
+        info.SerializeToString()  # a sample that is in no log must not be served
         try:
             body = BODY.pack(FORMAT, flags, signing, expiry, info.model_iter_id, info.fingerprint, key)
         except struct.error as error:
@@ -195,8 +197,8 @@ class Tokens:
             raise
 
     def refuse(self, reason: Refusal) -> None:
-        """Count a token that is refused for this reason."""
-        with self._counting.setdefault(os.getpid(), threading.Lock()):  # an increment of a `Counter` is several steps
+        """Count a token that is rejected for this reason."""
+        with self._counting.setdefault(os.getpid(), threading.Lock()):  # an increment of a `Counter` is not atomic
             self.refused[reason] += 1
 
     def _redeem(self, token: object) -> SamplingInfo:
@@ -230,11 +232,11 @@ class Tokens:
         return info
 
     def _newest(self) -> tuple[Mapping[bytes, bytes], bytes]:
-        """Return the secrets by name, and the name of the one that signs; a file that has changed is read before."""
+        """Return the secrets by name, and the name of the signing one, after reading a changed file."""
         if self._file is not None and (version := _version(self._file)) not in {None, self._version}:
             try:
                 self._keys = _by_name(_read(self._file))
-            except SecretError as error:  # the secrets that are known stay
+            except SecretError as error:  # the known secrets stay in use
                 cause = error.__cause__  # such as too many open files: the file may be right, unless its mode is wrong
                 if isinstance(cause, OSError) and not isinstance(cause, PermissionError):
                     return self._keys
@@ -250,17 +252,17 @@ def create_secret(path: str | PathLike[str]) -> Path:
     """Write a new secret into a new file of mode 0600.
 
     Raises:
-        SecretError: There is a file of that name, it would be in the directory of a model or a log, or it cannot be
-            written.
+        SecretError: There is a file of that name, it would be names of files in the directory of a model or a log, or
+            it cannot be written.
     """
     target = path_of(path, SecretError)
     if os.path.lexists(target):
-        raise SecretError(f"{target} exists already: rotate it, or give another name")
+        raise SecretError(f"{target} exists already: rotate it, or use another name")
     return _write(target, [random.token_bytes(SECRET_BYTES)])
 
 
 def rotate_secret(path: str | PathLike[str], *, keep: int = 1) -> Path:
-    """Put a new secret before those of a file, so that it signs from now on.
+    """Add a new secret at the front of a file, so that it signs from now on.
 
     Args:
         path: File of the secrets.
@@ -276,12 +278,12 @@ def rotate_secret(path: str | PathLike[str], *, keep: int = 1) -> Path:
 
 
 def _by_name(secrets: Sequence[bytes]) -> tuple[dict[bytes, bytes], bytes]:
-    """Return secrets by their names, and the name of the one that signs."""
+    """Return secrets by their names, and the name of the signing one."""
     return {_name(secret): secret for secret in reversed(secrets)}, _name(secrets[0])
 
 
 def _version(path: Path) -> object:
-    """Return what changes when a file is rotated or can be read at last; None where there is none."""
+    """Return a version of a file, which changes when it is rotated or becomes readable; None without a file."""
     try:
         found = path.stat()
     except OSError:
@@ -312,7 +314,7 @@ def _read(path: Path) -> list[bytes]:
     try:
         _require_own_directory(path)
         if path.is_symlink():
-            raise SecretError(f"{path} is a symbolic link: give the file itself")
+            raise SecretError(f"{path} is a symbolic link: pass the file itself")
         found = path.stat()
         text = path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
@@ -338,7 +340,7 @@ def _parsed(text: str, where: str) -> list[bytes]:
 
 
 def _require_own_directory(path: Path) -> None:
-    """Reject a place from which secrets would travel along with models or logs."""
+    """Reject a location from which secrets would be copied with models or logs."""
     for directory in Path(os.path.realpath(path)).parents:
         with contextlib.suppress(FileNotFoundError, PermissionError):
             if COPIED.search("\n".join(os.listdir(directory))):

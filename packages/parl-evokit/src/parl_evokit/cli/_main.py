@@ -71,7 +71,7 @@ PATHS = click.argument("paths", nargs=-1, required=True, type=Path)
 @click.version_option(__version__, prog_name="evokit")
 def main() -> None:
     """Train a model online with evolution: sample with noise, log a few bytes, update offline."""
-    if "" not in sys.path:  # as `python -m` has it, so that --model and --env find a module beside the user
+    if "" not in sys.path:  # as with `python -m`, so that --model and --env find modules in the working directory
         sys.path.append("")
 
 
@@ -83,7 +83,7 @@ def main() -> None:
 @JSON
 @exits
 def init_solver(model_dir: Path, config_path: Path, model: str | None, wait_s: float, as_json: bool) -> None:
-    """Make a solver for the weights in a directory, and save it beside them."""
+    """Make a solver for the weights in a directory, and save it there."""
     with update_lock(model_dir, wait_s, _say):
         agent = open_agent(model_dir, config_path, model)
         agent.init_solver()
@@ -228,7 +228,7 @@ def replay(
     default=10,
     show_default=True,
     type=click.IntRange(min=0),
-    help="Rounds between two evaluations; 0 for none.",
+    help="Rounds between two evaluations; 0 for no evaluations.",
 )
 @option(
     "--evaluate-episodes", default=10, show_default=True, type=COUNT, help="Episodes without noise at each evaluation."
@@ -239,7 +239,7 @@ def replay(
     default="curve.png",
     show_default=True,
     type=Path,
-    help="File for the curve of rewards; a dash for none.",
+    help="File for the curve of rewards; a dash for no file.",
 )
 @MODEL
 @ENV
@@ -268,12 +268,12 @@ def loop(
     """
     drawing = str(picture) != "-"
     if drawing and importlib.util.find_spec("matplotlib") is None:
-        raise EvolutionError("the picture needs matplotlib: pip install parl-evokit[loop], or give --picture=-")
+        raise EvolutionError("the picture needs matplotlib: pip install parl-evokit[loop], or pass --picture=-")
     if drawing and (picture.is_dir() or not picture.parent.is_dir()):
         reason = "it is a directory" if picture.is_dir() else f"there is no directory {picture.parent}"
         raise EvolutionError(f"{picture} cannot be the file of the picture: {reason}")
     episode = NamedEpisode(env)
-    episode.open()  # what is missing is said before anything is written
+    episode.open()  # missing parts raise errors before anything is written
     with update_lock(warehouse, wait_s, _say):
         agent = _newest(warehouse, config_path, model)
         means: list[tuple[int, float]] = []
@@ -358,7 +358,7 @@ def log_verify(paths: tuple[Path, ...], as_json: bool) -> None:
     lines = [
         f"{segment.path}: {segment.records} records, {segment.damaged_bytes} bytes damaged in "
         f"{len(segment.damage)} places, {segment.unread} bytes unfinished at the end"
-        f"{segment.problem and '; nothing of it counts: ' + segment.problem}"
+        f"{segment.problem and '; it is ignored: ' + segment.problem}"
         for segment in contents.segments
     ]
     print_result(as_json, {"segments": segments, "pending": contents.pending}, "\n".join(lines) or "no segments")
@@ -469,7 +469,7 @@ def report_page(model_dir: Path, out: Path, stale_after_hours: float, as_json: b
         # The file that a link names, such as /dev/stdout, is replaced, and the link stays.
         with atomic_write(os.path.realpath(out), "w", encoding="utf-8") as file:
             file.write(text)
-    except OSError as error:  # which would name the temporary file
+    except OSError as error:  # its message would name the temporary file
         raise StorageError(f"{out} cannot be written: {error.strerror or error}") from error
     print_result(as_json, {"out": str(out), "model_dir": str(directory)}, f"history of {directory} in {out}")
 
@@ -590,12 +590,12 @@ def _print_update(as_json: bool, report: UpdateReport, contents: LogContents) ->
 def _kept(segment: SegmentReport) -> str:
     try:
         return f"kept in {segment.save_damaged()}"
-    except (OSError, LogError) as error:  # the new model is there: this is not to end the command
+    except (OSError, LogError) as error:  # the new model exists, so this must not fail the command
         return f"which cannot be kept: {error}"
 
 
 def _place(segment: SegmentReport) -> str:
-    return f"moved to {segment.moved}" if segment.moved else "stays, as it is still written or cannot be moved"
+    return f"moved to {segment.moved}" if segment.moved else "stays, because it is still written or cannot be moved"
 
 
 def _say(text: str) -> None:

@@ -72,11 +72,11 @@ CODES: dict[type[Exception], int] = {
     RecordError: DAMAGED,
     SolverError: DAMAGED,
 }
-# By the system, not by the input: no room, no permission, no descriptors.
+# Caused by the system, not by the input: no space, no permission, no descriptors.
 PREVENTED = {
     errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
 }  # fmt: skip
-NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 shows the help by itself
+NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 shows the help itself
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -156,13 +156,13 @@ class Commands(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of a name, whose underscores count as hyphens."""
+        """Return the command with a name, in which underscores count as hyphens."""
         return super().get_command(ctx, cmd_name.replace("_", "-"))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the arguments name, whose underscores count as hyphens."""
+        """Return the command that the arguments name, in which underscores count as hyphens."""
         return super().resolve_command(ctx, [args[0].replace("_", "-"), *args[1:]])
 
 

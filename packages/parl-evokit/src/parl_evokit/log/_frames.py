@@ -22,7 +22,7 @@ __all__ = ["SYNC", "Frames", "Header", "Scan", "cut_off", "find_frames", "frame"
 
 FEW = 64  # frames of one length, below which each checksum is computed alone
 MANY = 2**16  # bytes from which on frames are looked for together
-SUFFIX = ".evl"  # of a segment's file
+SUFFIX = ".evl"  # suffix of a segment's file
 SYNC = b"\xe5\x4b"
 HEAD = struct.Struct("<2sHI")
 LENGTH = struct.Struct("<H")
@@ -88,7 +88,7 @@ def find_frames(data: bytes, start: int = 0) -> Frames:
 
 
 def cut_off(data: bytes) -> int:
-    """Return the start of a frame that the end of the data may cut off; the length of the data if there is none."""
+    """Return the start of a frame that may be truncated by the end of the data; else the length of the data."""
     place = data.find(SYNC[:1])
     while place >= 0:
         head = data[place : place + HEAD.size]
@@ -104,7 +104,7 @@ _SEEDS: dict[int, int] = {}  # checksums of lengths: pure numbers, few of which 
 
 
 def _regular_frames(data: bytes, start: int) -> tuple[list[int], list[int]]:
-    """Return places and ends of good frames from `start` on, up to the first thing that is none.
+    """Return positions and ends of good frames from `start` on, up to the first bytes that are not a frame.
 
     Checksums of all frames of one length are computed together, column by column.
     """
@@ -140,7 +140,7 @@ def _regular_frames(data: bytes, start: int) -> tuple[list[int], list[int]]:
 
 
 def _checksums(content: NDArray[np.uint8], at: NDArray[np.int64], length: int) -> NDArray[np.bool_]:
-    """Return a mask of the frames of one length whose checksum holds."""
+    """Return a mask of the frames of one length with a valid checksum."""
     state = np.full(len(at), zlib.crc32(LENGTH.pack(length)) ^ 0xFFFFFFFF, np.uint32)
     first = at + HEAD.size
     for column in range(length):

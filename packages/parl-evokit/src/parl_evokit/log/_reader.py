@@ -75,7 +75,7 @@ __all__ = [
 
 HEAD = struct.Struct("<fi")
 LARGEST_INFO = 1000  # the original's reader has a buffer of this size
-PREFIX = "raw-"  # of names in the ledger
+PREFIX = "raw-"  # length of names in the ledger
 
 
 def joined_rewards(served: Samples, rewarded: Samples, only_tokens: bool = False) -> tuple[Samples, Samples]:
@@ -119,7 +119,7 @@ def present_in(known: Samples, samples: Samples) -> NDArray[np.bool_]:
         return present
     some = known.where(np.isin(known.keys, samples.keys[rows])) if len(rows) < len(samples) // 8 else known
     models, prints = _all_of(some.models, samples.models), _all_of(some.fingerprints, samples.fingerprints)
-    if models and prints:  # the usual case: nothing but keys tells them apart
+    if models and prints:  # the usual case: they differ only in keys
         return present
     pairs = {*zip(some.keys.tolist(), some.models.tolist(), some.fingerprints.tolist(), strict=True)}
     wanted = zip(
@@ -157,7 +157,7 @@ def _named(served: Samples, rewarded: Samples) -> Samples:
 
 
 def _only_one(columns: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> NDArray[np.intp]:
-    """Return for each row `[m]` of a table the one row of another with the same numbers; -1 for none or several.
+    """Return for each row `[m]` of a table the unique equal row of another table; -1 without a unique one.
 
     Args:
         columns: Each column of the other table, `[n]`, and of this one, `[m]`.
@@ -181,15 +181,15 @@ class LogContents:
 
     Attributes:
         samples: Samples with a reward, one row per logged reward.
-        waiting: Served samples that have no reward yet that counts, those that waited before included.
+        waiting: Served samples without a valid reward, including those that waited before.
         ledger: The argument `ledger` of the next `read_log`: the number of used bytes of each segment.
         segments: The findings in each file.
-        expired: Number of samples that no longer wait for a reward, because their models are too old.
+        expired: Number of samples whose models are too old to wait for a reward.
         quarantined: Files to move aside, because too much of them is damaged or they have no complete header.
         unreadable: Files that are left out until they can be read: a permission is missing, or the disk is damaged.
-        refused: Numbers of refused tokens, by the number of the reason (`tokens.Refusal`).
-        earliest_us: The earliest time in a record, in microseconds since 1970 (UTC); 0 for none.
-        latest_us: The latest one; 0 for none.
+        refused: Numbers of rejected tokens, by the number of the reason (`tokens.Refusal`).
+        earliest_us: The earliest time in a record, in microseconds since 1970 (UTC); 0 without times.
+        latest_us: The latest time; 0 without times.
     """
 
     samples: Samples
@@ -229,7 +229,7 @@ class LogContents:
 
     @cached_property
     def infos(self) -> list[SamplingInfo]:
-        """One record for each sample that has a reward, or without a key for each reward, sorted by model and key."""
+        """One record for each sample with a reward (or for each reward without a key), sorted by model and key."""
         return self._one_each.infos()
 
     @cached_property
@@ -290,7 +290,7 @@ def read_log(
     for report in left_out.values():
         report.problem = report.problem or (
             f"{report.lost_bytes} of {report.size} bytes are damaged, more than max_damage={max_damage:g} allows; "
-            f"{report.records} new records are good. Give a larger max_damage to use them, or move the file away"
+            f"{report.records} new records are good. Set a larger max_damage to use them, or move the file away"
         )
     if left_out and not any(report.records for report in kept):
         raise LogError("; ".join(f"{report.path}: {report.problem}" for report in left_out.values()))
@@ -313,7 +313,7 @@ def read_log(
 
 
 def _too_damaged(reports: Sequence[SegmentReport], max_damage: float) -> list[SegmentReport]:
-    """Return the worst files, so many that of the others together no more than `max_damage` is lost."""
+    """Return the worst files, without which the damage of the others is at most `max_damage`."""
     by_share = sorted(reports, key=lambda report: -report.lost_bytes / max(1, report.size))
     read, lost = sum(report.size for report in reports), sum(report.lost_bytes for report in reports)
     worst: list[SegmentReport] = []

@@ -10,8 +10,8 @@ its size; records of many small segments are decoded together.
 
 A segment can be removed after all of it has been used, if no writer has it open and it has no records of another model:
 the solver's ledger does not say whether that one has used them. It is deleted, or first written into an archive: one
-segment for each fingerprint and run, instead of thousands of small ones. The ledger drops removed segments by itself.
-While segments are archived, they are in a folder of the log that has the name of the archive:
+segment for each fingerprint and run, instead of thousands of small ones. The ledger drops removed segments
+automatically. While segments are archived, they are in a folder of the log that has the name of the archive:
 
     log/*.evl ─► rename ─► log/archiving-N/ ─► archive-N.evl, whole or not at all ─► remove the folder
 
@@ -75,14 +75,14 @@ PIECE = 4 * 2**20  # bytes read at a time: some 100 000 records
 BATCH = 4 * 2**20  # bytes decoded at a time
 QUARANTINE = "quarantine"
 STAGED = "archiving-"  # folder of segments that are on their way into an archive, and the archive's name
-DIGITS = 12  # of a segment's name at the end of its file's name
+DIGITS = 12  # length of a segment's name at the end of its file's name
 DAY_S = 86400.0
-# Of one file, and not of process or system:
+# Errors of one file, not of the process or system:
 OF_ONE_FILE = {errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ESPIPE, errno.ELOOP, errno.ENAMETOOLONG}
 
 
 class FileGone(LogError):
-    """A listed file of the log does not exist any more, because it has been removed or archived."""
+    """A listed file of the log has been removed or archived."""
 
 
 class FileUnreadable(LogError):
@@ -113,7 +113,7 @@ class LogFile:
 
     @property
     def digits(self) -> str:
-        """The first digits of the segment's name, from a file name that `LogWriter` gave; else empty."""
+        """The first digits of the segment's name, from a file name of `LogWriter`; else empty."""
         name = self.path.name
         return name[-DIGITS - len(SUFFIX) : -len(SUFFIX)] if name.endswith(SUFFIX) else ""
 
@@ -130,7 +130,7 @@ def files_of(paths: Iterable[str | PathLike[str]]) -> list[LogFile]:
             if path.is_dir():
                 with os.scandir(path) as entries:
                     for name in sorted(entry.name for entry in entries if entry.name.endswith(SUFFIX)):
-                        with contextlib.suppress(FileNotFoundError):  # it has gone since
+                        with contextlib.suppress(FileNotFoundError):  # it has been removed
                             files.append(LogFile(path / name, _size_of(path / name)))
                 continue
             if path.is_file():
@@ -156,7 +156,7 @@ def stretch_of(path: Path, start: int, stop: int) -> bytes:
     """Return a file's bytes from `start` to before `stop`.
 
     Raises:
-        FileGone: The file does not exist any more.
+        FileGone: The file has been removed.
         FileUnreadable: This file cannot be read, but others perhaps can.
         LogError: No file can be read at the moment.
     """
@@ -178,7 +178,7 @@ def _reading(path: Path) -> Iterator[int]:
 
 
 def _opened(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe of that name must not be waited for
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # reading must not wait for a pipe of that name
 
 
 def _read(descriptor: int, start: int, stop: int) -> bytes:
@@ -194,11 +194,11 @@ def read_header(file: LogFile) -> tuple[Header | None, str]:
     """Return the header of a segment, or the reason why there is none.
 
     Returns:
-        The header and an empty text; None and the reason if there are records without a header; None and an empty text
-        if nothing is complete yet, and for a file in the raw form.
+        The header and an empty text; None and the reason for records without a header; None and an empty text if
+        nothing is complete yet, and for a file in the raw form.
 
     Raises:
-        FileGone: The file does not exist any more.
+        FileGone: The file has been removed.
         LogError: The file cannot be read.
     """
     beginning = stretch_of(file.path, 0, min(file.size, HEADERS))
@@ -208,7 +208,7 @@ def read_header(file: LogFile) -> tuple[Header | None, str]:
     if not payloads and file.size > HEADERS:
         payloads = scan(stretch_of(file.path, 0, min(file.size, PIECE))).payloads
         if not payloads:
-            return None, "nothing in it holds: it is damaged from end to end"
+            return None, "it is completely damaged"
     for payload in payloads:
         if is_header(payload):
             try:
@@ -216,9 +216,7 @@ def read_header(file: LogFile) -> tuple[Header | None, str]:
             except RecordError as error:
                 return None, str(error)
     if payloads:
-        return None, (
-            "both headers are damaged, so it is not known whose its records are, nor which of them are used already"
-        )
+        return None, ("both headers are damaged, so the model of its records and their use are unknown")
     return None, ""
 
 
@@ -232,7 +230,7 @@ class SegmentReport:
         records: Number of good records that had not been used yet, nor found in another copy.
         damage: (start, end) of the damaged parts.
         unread: Number of bytes at the end that are not a complete record: not yet written, or cut off.
-        problem: Reason why nothing of the file could be used; empty if it could.
+        problem: Reason why the file could not be used; empty if it could.
         size: Size of the file, in bytes.
         made_good: Number of damaged bytes that another copy of the segment has.
         moved: Path of the file after it was moved aside; None if it was not.
@@ -275,9 +273,9 @@ class SegmentReport:
         return target
 
     def quarantine(self) -> Path | None:
-        """Move the file into `quarantine/` beside it; return its new path, which `moved` also has.
+        """Move the file into `quarantine/` beside it; return its new path, which is also in `moved`.
 
-        Return None if the file is not moved: a writer still has it open, or the directory cannot be written to.
+        Return None if the file is not moved, because a writer has it open or the directory is not writable.
         """
         target = self.path.parent / QUARANTINE / self.path.name
         try:
@@ -305,9 +303,9 @@ class Batch:
 
     Attributes:
         parts: The decoded records.
-        refused: Numbers of refused tokens, by the number of the reason.
-        earliest_us: The earliest time in a record; 0 for none.
-        latest_us: The latest one; 0 for none.
+        refused: Numbers of rejected tokens, by the number of the reason.
+        earliest_us: The earliest time in a record; 0 without times.
+        latest_us: The latest time; 0 without times.
     """
 
     parts: list[DecodedRecords] = field(default_factory=list)
@@ -431,7 +429,7 @@ def read_segment(
     ends = [used]
     for copy in copies:
         limit = copy.size if until is None else min(copy.size, until)
-        if limit <= used:  # nothing new, or an older copy that is shorter than what was used
+        if limit <= used:  # nothing new, or an older, shorter copy
             reports.append(SegmentReport(copy.path, header.segment, 0, [], 0))
             continue
         data = stretch_of(copy.path, used, limit)
@@ -482,7 +480,7 @@ def _pieces(path: Path, start: int, limit: int) -> Iterator[tuple[bytes, int, Fr
                     return
                 start, size = start + found.end, PIECE
             else:
-                size *= 2  # nothing holds in all of it: look further
+                size *= 2  # the block is completely damaged: continue after it
 
 
 @dataclass
@@ -524,7 +522,7 @@ def used_files(
 def _has_no_more(file: LogFile, end: int | None) -> bool:
     """Return whether a segment that has been used up to here holds no other record.
 
-    A torn or damaged end, which no writer continues, does not keep the file for ever.
+    A torn or damaged end, which no writer continues, does not keep the file.
     """
     return end is not None and not find_frames(stretch_of(file.path, end, file.size)).places
 
@@ -554,7 +552,7 @@ def prune(
         fingerprint: Fingerprint of that solver; segments with records of another model are kept. Default: the records
             of all models may go.
         older_than_days: Age of segments to remove at least, in days since the last write. On a file system without
-            locks, which does not show who writes, segments stay unless an age above 0 is given.
+            locks, which does not show writers, segments stay unless an age above 0 is given.
         dry_run: Only report the segments that would be removed.
 
     Raises:
@@ -627,20 +625,21 @@ def compact(
                 if not os.path.exists(_archive_of(staged, target)):
                     _give_back(staged)
             raise
-        # None is removed before all are archived: a run that ends this one must know all records of its archives.
+        # Files are removed after all are archived, because a run that completes this one must know all archived
+        # records.
         for staged in folders:
             _remove_folder(staged, result)
     return result
 
 
 class _Archived:
-    """The records that one run of `compact` has archived, by segment and place, since logs may have copies."""
+    """The records that one run of `compact` has archived, by segment and position, because logs may have copies."""
 
     def __init__(self) -> None:
         self._places: dict[str, set[int]] = {}
 
     def others_of(self, files: Iterable[Path]) -> Iterator[bytes]:
-        """Yield the payloads of the records of files that are not archived yet, which are archived then."""
+        """Yield the payloads of the records of files that are not archived yet, archived already then."""
         for file in files:
             header, _ = read_header(LogFile(file, file.stat().st_size))
             places = self._places.setdefault(header.segment if header else str(file), set())
@@ -663,10 +662,10 @@ def _making(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mine(staged: Path) -> Iterator[bool]:
-    """Yield whether no other process is archiving these files; then none will until the end."""
+    """Yield True if no other process is archiving these files, and exclude others until the end."""
     try:
         descriptor = os.open(staged, os.O_RDONLY)
-    except OSError:  # it is done
+    except OSError:  # it is finished
         yield False
         return
     try:
@@ -688,14 +687,14 @@ def _into_archive(staged: Path, path: Path, result: RetentionReport, archived: _
     files = sorted(staged.iterdir())
     records = archived.others_of(files)
     if os.path.exists(path):
-        for _ in records:  # which are archived
+        for _ in records:  # archived already
             pass
     elif files:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            for left in path.parent.glob(f".{path.name}.*.tmp"):  # of a run that was killed
+            for left in path.parent.glob(f".{path.name}.*.tmp"):  # left by a killed run
                 left.unlink(missing_ok=True)
-            with atomic_write(path) as out:  # also without records: it tells a later run that all are archived
+            with atomic_write(path) as out:  # even without records, because it shows a later run that all are archived
                 result.records += _write_together(out, staged.name.removeprefix(STAGED), files[0], records)
             result.archives.append(path)
         except OSError as error:
@@ -703,7 +702,7 @@ def _into_archive(staged: Path, path: Path, result: RetentionReport, archived: _
 
 
 def _give_back(staged: Path) -> None:
-    """Move the files of a folder back into the log; a later run finds what stays."""
+    """Move the files of a folder back into the log; a later run finds the rest."""
     with contextlib.suppress(OSError):
         for file in sorted(staged.iterdir()):
             file.rename(staged.parent / file.name)

@@ -77,7 +77,7 @@ class LogWriter:
             raise SecretError(f"{tokens.file} is in the directory of the log, which is often copied: choose another")
         self._tokens = tokens
         self._refused: Counter[Refusal] = Counter()
-        self._counting = os.getpid()  # the process whose tally this is
+        self._counting = os.getpid()  # the process of this tally
         self._tallied = -1.0
         self._fsync_every = fsync_every
         self._max_bytes = max_bytes
@@ -133,7 +133,7 @@ class LogWriter:
         """
         if self._tokens is None:
             if isinstance(sample, str):
-                raise RecordError("this log has no tokens: give the sample's record, or LogWriter(tokens=)")
+                raise RecordError("this log has no tokens: pass the sample's record, or use LogWriter(tokens=)")
             self._append(sample, _number(reward))
             return
         try:
@@ -207,10 +207,10 @@ class LogWriter:
         # After a fork the open segment is the parent's: two processes must not share one.
         mine = self._descriptor is not None and self._owner == os.getpid()
         fingerprint = info.fingerprint
-        # A record without fingerprint would be read with that of the header.
+        # A record without a fingerprint would be read with that of the header.
         nameless = fingerprint == 0 != self._fingerprint
         if not mine or nameless or self._size >= self._max_bytes or self._is_old():
-            info.SerializeToString()  # what is no sample begins no segment
+            info.SerializeToString()  # only samples begin a segment
             self._begin(fingerprint)
         if fingerprint == self._fingerprint:  # the header has it: five bytes less in each record
             fingerprint = 0
@@ -234,7 +234,7 @@ class LogWriter:
         return self._refused
 
     def _tally(self) -> None:
-        """Write the number of tokens refused since the last time."""
+        """Write the number of tokens rejected since the last call."""
         if self._descriptor is None or self._owner != os.getpid():
             self._begin(self._fingerprint)
         refused = {reason.value: count for reason, count in self._refused.items()}
@@ -254,7 +254,7 @@ class LogWriter:
         except OSError as error:
             raise LogError(f"{path} cannot be made: {error}") from error
         self._owner, self._fingerprint, self._size = os.getpid(), fingerprint, 0
-        with contextlib.suppress(OSError):  # says to readers that the file is in use; not all file systems have locks
+        with contextlib.suppress(OSError):  # shows readers that the file is in use; not all file systems have locks
             try_lock(self._descriptor)
         header = frame(Header(segment, fingerprint, gethostname(), self._owner, now).encode())
         try:
@@ -271,10 +271,10 @@ class LogWriter:
             written = os.write(self._descriptor, data)
         except OSError as error:
             raise LogError(f"{self._directory} cannot be written to: {error}; the record was not written") from error
-        if written != len(data):  # the disk is full: the caller must know, readers need not see the torn frame
+        if written != len(data):  # the disk is full: raise the error, and remove the torn frame for readers
             try:
                 os.ftruncate(self._descriptor, self._size)
-            except OSError:  # they skip it as damage; nothing may be cut off a file that is longer than `_size` says
+            except OSError:  # they skip it as damage; a file longer than `_size` must not be truncated
                 self._give_back()
             raise LogError(
                 f"only {written} of {len(data)} bytes could be written to {self._directory}: disk full?"
@@ -307,7 +307,7 @@ def _number(reward: Any) -> float:
         raise RecordError(f"a reward must be a number, not {reward!r}")
     try:
         number = float(reward)
-        if isinf(number) and reward != number:  # as of a decimal number; an integer raises by itself
+        if isinf(number) and reward != number:  # for decimals; integers raise themselves
             raise OverflowError("it is too large")
     except (TypeError, ValueError, OverflowError) as error:
         raise RecordError(f"a reward must be a float32 number, not {_shown(reward)}: {error}") from error

@@ -56,7 +56,7 @@ def adapt(model: Any) -> ModelAdapter:
 
 
 def built_in(name: str) -> NumpyModel | None:
-    """Return the built-in model of this name; None if there is none.
+    """Return the built-in model of this name, or None.
 
     Raises:
         EvolutionError: The name begins with `mlp:`, and the rest is invalid.
@@ -104,7 +104,7 @@ def has_program(directory: Path) -> bool:
 
 
 def _framework_of(model: Any) -> str:
-    """Return "torch" or "paddle" for a module of that framework, else nothing; neither is imported for this."""
+    """Return "torch" or "paddle" for a module of that framework, else an empty text, without importing either."""
     for framework, kind in (("torch", "torch.nn.Module"), ("paddle", "paddle.nn.Layer")):
         package = sys.modules.get(framework)
         if package is not None:

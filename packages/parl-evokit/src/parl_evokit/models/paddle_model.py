@@ -71,7 +71,7 @@ class PaddleModel:
 
     def bind(self, flat: FlatVector) -> None:
         """Use `flat`, float32 `[n]`, as parameters from now on, without a copy if paddle can use its memory."""
-        if not flat.flags.writeable:  # paddle knows no memory that must not be written to
+        if not flat.flags.writeable:  # paddle has no read-only memory
             flat = flat.copy()
         self._views = self._layout.views(flat)
         self._copied = [name for name, view in self._views.items() if not _share(self._parameters[name], view)]
@@ -183,7 +183,7 @@ def _share(parameter: Any, view: FlatVector) -> bool:
     except (AttributeError, TypeError, ValueError, RuntimeError):
         return False
     first = view.flat[0]
-    view.flat[0] = 1.0 if first != 1.0 else 2.0  # tried out: what is written here must be seen there
+    view.flat[0] = 1.0 if first != 1.0 else 2.0  # a test whether writes to the vector are visible in the layer
     shared = bool(parameter.numpy().flat[0] == view.flat[0])
     view.flat[0] = first
     return shared

@@ -35,7 +35,7 @@ class PaddleProgram:
         name: The common name of the files. Default: that of the only pair in the directory.
 
     Raises:
-        SolverError: There is no such pair, there are several, or it cannot be read.
+        SolverError: There is no unique such pair, or it cannot be read.
     """
 
     samples_in_threads = False  # see `PaddleModel`
@@ -50,7 +50,8 @@ class PaddleProgram:
             except (ValueError, RuntimeError, OSError) as error:
                 raise SolverError(f"{self._graph} is not an inference program: {error}") from error
         self._program, self._feeds, self._fetches = loaded
-        self._graph_bytes = self._graph.read_bytes()  # the directory may be gone when the program is saved elsewhere
+        # the directory may be removed before the program is saved elsewhere
+        self._graph_bytes = self._graph.read_bytes()
         self._take_layout()
 
     @property
@@ -94,7 +95,7 @@ class PaddleProgram:
         return np.stack(outputs)
 
     def clone(self) -> "PaddleProgram":
-        """Return a model with the same program and parameters of its own, which can be bound to another vector."""
+        """Return a model with the same program and separate parameters, which can be bound to another vector."""
         other = PaddleProgram.__new__(PaddleProgram)
         other.__dict__.update(self.__dict__)
         other._scope = paddle.static.Scope()
@@ -125,7 +126,7 @@ class PaddleProgram:
         (directory / self._graph.name).write_bytes(self._graph_bytes)
 
     def _require_whole(self, directory: Path) -> None:
-        """Reject parameters that are cut off: paddle writes as much as fits on the disk, without an error."""
+        """Reject truncated parameters, because paddle writes to a full disk without an error."""
         whole = False
         with contextlib.suppress(SolverError):
             whole = PaddleProgram(directory, self._name()).parameters().tobytes() == self.parameters().tobytes()

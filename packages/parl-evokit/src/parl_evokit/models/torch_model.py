@@ -71,7 +71,7 @@ class TorchModel:
 
     def bind(self, flat: FlatVector) -> None:
         """Use `flat`, float32 `[n]`, as parameters from now on; those on the CPU in float32 become views of it."""
-        if not flat.flags.writeable:  # torch knows no memory that must not be written to
+        if not flat.flags.writeable:  # torch has no read-only memory
             flat = flat.copy()
         self._views = self._layout.views(flat)
         self._copied = {}
@@ -107,7 +107,8 @@ class TorchModel:
         if self._predict is not None:
             raise EvolutionError("predict_many calls the module itself, but this model has its own predict function")
         stacked: dict[str, torch.Tensor] = {}
-        evolving = {id(parameter) for parameter in self._parameters.values()}  # also under a second name, if it is tied
+        # also under a second name for tied parameters
+        evolving = {id(parameter) for parameter in self._parameters.values()}
         whole = self._module.state_dict(keep_vars=True)
         rest = {name: tensor.detach() for name, tensor in whole.items() if id(tensor) not in evolving}
         start = 0
@@ -160,7 +161,7 @@ class TorchModel:
         except (OSError, SafetensorError) as error:
             raise SolverError(f"{path} cannot be read: {error}") from error
         try:
-            # Into memory of its own: the present one may be a vector that another clone still samples with.
+            # Into new memory, because another clone may still use the present vector.
             for parameter in self._parameters.values():
                 parameter.data = parameter.data.clone()
             self._module.load_state_dict(tensors)

@@ -6,11 +6,11 @@ numpy's matrix product multiplies digits with a few rows at a time. These exact 
 Python's integers if 64 bits may not suffice. A power of two that all weights share is applied last (ranks of pairs are
 all even):
 
-    weight = 2**zeros * (d0 + 64 * d1 + 4096 * d2 ...)         digits from -32 to 31, or small weights as they are
+    weight = 2**zeros * (d0 + 64 * d1 + 4096 * d2 ...)         digits from -32 to 31, or small weights unchanged
     sum    = 2**zeros * sum over runs and digits of  64**i * (digits of the run @ rows of the run)
 """
 
-from __future__ import annotations  # so that functions within functions cost nothing to define
+from __future__ import annotations  # so that nested functions are cheap to define
 
 import functools
 from collections.abc import Sequence
@@ -26,20 +26,20 @@ from parl_evokit.noise._spec import LARGEST_UNIT
 
 __all__ = ["ExactSum", "sum_of_squares", "weighted_moments"]
 
-BUDGET = 2**24 // LARGEST_UNIT  # what the sizes of the digits of one run may add up to
+BUDGET = 2**24 // LARGEST_UNIT  # maximum sum of the absolute digits of one run
 DIGIT_BITS = 6
 HALF_DIGIT = 2 ** (DIGIT_BITS - 1)
 RUNS = (32, 16, 8)  # rows of a run; digits of up to 29 rows are always within the budget
 LONGEST = RUNS[0]
-LARGEST_SIZE = 2.0**48  # of all weights together, times `LARGEST_UNIT`: 64 bits hold that
-UPPER_SHIFT = 24  # so many weights below 2**24 as there can be records add up to less
-MOST_RUNS = 2**6  # whose sums 32 bits hold, each below 2**24 in size
+LARGEST_SIZE = 2.0**48  # maximum sum of all weights times `LARGEST_UNIT`, which fits 64 bits
+UPPER_SHIFT = 24  # the sum of weights below 2**24 of all possible records is smaller
+MOST_RUNS = 2**6  # their sums fit 32 bits, and each is below 2**24 in size
 COLUMNS = 2**14  # coordinates summed at a time
-ENTRIES = 2**18  # of noise held at a time: about a second-level cache
+ENTRIES = 2**18  # size of noise held at a time: about a second-level cache
 LONG_ROW = 2**12  # coordinates from which noise is copied into memory that is kept
-AT_ONCE_ENTRIES = 2**19  # of noise of the one run of a sum
-SHORT_ENTRIES = 2**17  # of rows below that: memory up to this size the allocator has at hand
-SQUARES_BUDGET = 2**34  # of the sizes of weights, for no sum of their squares' to reach 2**63
+AT_ONCE_ENTRIES = 2**19  # size of the noise of the single run of a sum
+SHORT_ENTRIES = 2**17  # size of rows below that, up to which the allocator reuses memory
+SQUARES_BUDGET = 2**34  # limit of absolute weights, so that no sum of squares reaches 2**63
 FLOAT64_SUM, FLOAT64_BUDGET = 2**53 // LARGEST_UNIT, 2**53 // LARGEST_UNIT**2  # the same in float64, and for squares
 Keys = Sequence[int] | NDArray[np.uint64]
 _Number = TypeVar("_Number", np.int64, np.float64)
@@ -83,7 +83,7 @@ class ExactSum:
                 joined = joined >> self._zeros
                 sizes *= 0.5**self._zeros
             digits, self._run = [(0, joined)], _run_length([sizes])
-            if not self._run:  # one product of short runs costs less than two of long ones
+            if not self._run:  # one product of short runs is cheaper than two of long ones
                 digits = _digits(joined)
                 self._run = _run_length([np.abs(digit) for _, digit in digits])
         self._runs = -(-len(pairs) // max(1, self._run))
@@ -145,7 +145,7 @@ class ExactSum:
                         if begun:
                             here += sum_.astype(here.dtype) * 2**shift
                         else:
-                            here[...], begun = sum_, True  # the lowest digits, whose shift is 0, come first
+                            here[...], begun = sum_, True  # the lowest digits, with shift 0, come first
                     sums, waiting = [], 0
             if not begun:
                 here.fill(0)
@@ -176,7 +176,7 @@ class ExactSum:
             rows = self._rows_of(slice(line, line + count), start, size, self._scratch_for(count, size))
             rows = rows.reshape(run_count, self._run, size)
             return [_product(digits[first : first + run_count], rows) for _, digits in self._digits]
-        sums = [np.zeros(size, np.float32) for _ in self._digits]  # of one run, which float32 holds as a whole
+        sums = [np.zeros(size, np.float32) for _ in self._digits]  # of one run, which float32 represents exactly
         for part in chunks(self._run, fitting):
             rows = self._rows_of(
                 slice(line + part.start, line + part.stop), start, size, self._scratch_for(part.stop - part.start, size)
@@ -211,7 +211,7 @@ def _joined_pairs(
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32] | None]:
     """Return one weight a pair: that of the even key minus that of the odd one; of many, those of 0 are left out.
 
-    With them come the pairs' noise of the first coordinates, if it is at hand.
+    The result includes the pairs' noise of the first coordinates, if it is cached.
     """
     known = noise.known_pairs(keys)
     numbers = check_keys(keys) if known is None else known.keys
@@ -220,7 +220,7 @@ def _joined_pairs(
     if not numbers.size:
         return numbers, np.zeros(0, np.int64), None
     known = noise.pairs(numbers) if known is None else known
-    if known is not None:  # as updates have them most often; no control key is among them
+    if known is not None:  # the usual case of updates; no control key is among them
         pairs, joined, units = known.numbers, weights[::2] - weights[1::2], known.units
     else:
         signed = np.where(numbers & np.uint64(1), -weights, weights)
@@ -298,7 +298,7 @@ def sum_of_squares(noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64],
 def _sum_of_squares(
     noise: GaussianNoise, keys: NDArray[np.uint64], weights: NDArray[np.int64], size: int
 ) -> NDArray[Any]:
-    """Return the sum in float64 or int64, whichever is faster and holds it."""
+    """Return the sum in float64 or int64, whichever is faster and exact."""
     # Up to 2**53 a float64 holds every whole number, and numpy multiplies floats several times faster.
     kind: type[Any] = np.float64 if int(np.abs(weights).sum()) < 2**24 else np.int64
     pairs = keys >> np.uint64(1)

@@ -10,7 +10,7 @@
 Units are integers, so sums over samples are exact; only the addition of noise to parameters uses floats.
 """
 
-from __future__ import annotations  # so that functions within functions cost nothing to define
+from __future__ import annotations  # so that nested functions are cheap to define
 
 import functools
 from collections import deque
@@ -35,17 +35,17 @@ from parl_evokit.noise._spec import (
 __all__ = ["GaussianNoise", "are_pairs", "chunks"]
 
 TABLE_STREAM = 0  # pair 0 is the control key, so no sample has this stream
-CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache holds
+CHUNK = 2**16  # coordinates processed at a time, which fit the second-level cache
 ROW_CHUNK = 2**15  # the same for rows of computed noise, of which several are in work together
 MOST_KEPT = 2**20  # units that are kept for the next call: two megabytes
-MOST_AT_HAND = 2**15  # of windows that are kept as float32: 128 kilobytes
+MOST_AT_HAND = 2**15  # size of windows that are kept as float32: 128 kilobytes
 MOST_COMPUTED = 2**22  # the same of computed ones, in rows: eight megabytes
 ROW_OVERHEAD = 2**7  # units that take as much memory as a row's array and its place in a dictionary
-LARGEST_COMPUTED = 2**18  # of a row
-LARGEST_GATHERED = 2**12  # parameters up to which gathering many windows at once beats one after the other
+LARGEST_COMPUTED = 2**18  # size of a row
+LARGEST_GATHERED = 2**12  # number of parameters up to which gathering many windows at once is faster
 FEW = 4  # samples from which pairs are gathered together
 FEW_WINDOWS = 16  # up to which integers find them sooner than arrays
-GATHER = 2**16  # entries gathered at a time: what a second-level cache holds
+GATHER = 2**16  # entries gathered at a time, which fit the second-level cache
 
 _Unit = TypeVar("_Unit", np.int16, np.float32)
 
@@ -66,7 +66,7 @@ class Pairs:
 
     Attributes:
         numbers: Keys of the pairs without lowest bit, `[k]`.
-        starts: Their windows of the first block; None until they are wanted.
+        starts: Their windows of the first block; None until they are needed.
         units: Their noise of the first coordinates, if it was made for all of them at once.
     """
 
@@ -107,14 +107,14 @@ class GaussianNoise:
         self._last: tuple[int, float, FlatVector] = (0, 0.0, np.empty(0, np.float32))  # pair, std, noise
         self._computed: tuple[int, dict[int, NDArray[np.int16]]] = (0, {})  # size of rows, and units by pair: no table
         self._whole: tuple[FlatVector, NDArray[np.void]] = (np.empty(0, np.float32), np.empty(0, np.void))
-        self._pairs: Pairs | None = None  # of the last fixed keys that were mirrored pairs
+        self._pairs: Pairs | None = None  # pairs of the last immutable keys
         self._kept: tuple[NDArray[np.uint64], NDArray[np.int16]] = (np.empty(0, np.uint64), np.empty((0, 0), np.int16))
 
     def __reduce__(self) -> tuple[type[GaussianNoise], tuple[NoiseSpec]]:
         return GaussianNoise, (self.spec,)
 
     def pairs(self, keys: NDArray[np.uint64]) -> Pairs | None:
-        """Return the mirrored pairs of these keys, kept for arrays that cannot change; None if the keys are no pairs.
+        """Return the mirrored pairs of these keys, cached for immutable arrays; None if the keys are not pairs.
 
         Args:
             keys: Keys of samples, `[n]`.
@@ -129,7 +129,7 @@ class GaussianNoise:
         return found
 
     def known_pairs(self, keys: Sequence[int] | NDArray[np.uint64]) -> Pairs | None:
-        """Return the kept result of `pairs` if it is that of this very array, else None."""
+        """Return the cached result of `pairs` for this array object, else None."""
         found = self._pairs
         return found if found is not None and found.keys is keys else None
 
@@ -248,7 +248,7 @@ class GaussianNoise:
                 combine(parameters, noise, out=out)
                 return out
             scaled = self._scaled_by(float(std))
-            if size <= MOST_KEPT and not key & 1:  # the other half of the pair comes next, most often
+            if size <= MOST_KEPT and not key & 1:  # the other half of the pair usually comes next
                 noise = np.empty(size, np.float32)
                 if keep and size <= LARGEST_COMPUTED:
                     np.multiply(self._computed_units(pair, size), _step(float(std)), out=noise)
@@ -303,7 +303,7 @@ class GaussianNoise:
         shape = (whole, block)
         rows = parameters[: whole * block].reshape(shape), out[: whole * block].reshape(shape)
         window_at = _all_windows(scaled, block).__getitem__
-        deque(map(combine, rows[0], map(window_at, starts), rows[1]), maxlen=0)  # a loop without the interpreter
+        deque(map(combine, rows[0], map(window_at, starts), rows[1]), maxlen=0)  # a loop in C
         if left := size - whole * block:
             start = starts[whole]
             combine(parameters[-left:], scaled[start : start + left], out[-left:])
@@ -351,7 +351,7 @@ class GaussianNoise:
         return out
 
     def halves(self, parameters: FlatVector, keys: NDArray[np.uint64], std: float) -> PairPerturbation | None:
-        """Return a function that does `perturb` for a run of pairs, by gathering their windows; None if it cannot.
+        """Return a function that applies `perturb` to a run of pairs by gathering their windows; None if impossible.
 
         Args:
             parameters: Parameters of the model, `[n]`; n is at most `LARGEST_GATHERED`, and within one window.
@@ -463,7 +463,7 @@ class GaussianNoise:
         return from_table
 
     def _computed_units(self, pair: int, size: int) -> NDArray[np.int16]:
-        """Return `units` of the even half of a pair, and keep them for `rows`."""
+        """Return `units` of the even half of a pair, and cache them for `rows`."""
         size_kept, computed = self._computed
         units = computed.get(pair) if size_kept == size else None
         if units is not None:
@@ -559,7 +559,7 @@ def _copy_windows(table: NDArray[np.float32], places: NDArray[np.int64], out: ND
 
 
 def _is_fixed(keys: NDArray[np.uint64]) -> bool:
-    """Return whether the array is read-only and no view, whose memory another array could change."""
+    """Return whether the array is read-only and not a view, whose memory another array could change."""
     return not keys.flags.writeable and keys.base is None
 
 

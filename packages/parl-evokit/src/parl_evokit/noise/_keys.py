@@ -4,7 +4,7 @@ A key has 62 bits. Its lowest bit is the sign: keys 2p and 2p + 1 are a mirrored
 signs. On the wire a key is two non-negative 32-bit integers, the upper and the lower 31 bits. Key 0 means "no noise"
 (control traffic); key 1, its twin, is reserved.
 
-Samples without noise have identities instead, of 62 bits as well. The upper two tell which model was served, so that
+Samples without noise have identities instead, of 62 bits as well. The upper two bits name the served model, so that
 the arm of a sample does not depend on the shares of traffic, which may have changed since.
 
 `RandomKeys` is for products: hosts, processes and restarts do not repeat a key. `CounterKeys` is for repeatable tests
@@ -44,17 +44,17 @@ CONTROL_KEY = 0
 KEY_BITS = 62
 HALF_BITS = 31
 HALF_MASK = 2**HALF_BITS - 1
-SURPLUS_BITS = np.uint64(64 - KEY_BITS + 1)  # of 64 random ones, beyond those of a pair
+SURPLUS_BITS = np.uint64(64 - KEY_BITS + 1)  # of 64 random bits, without those of a pair
 SIGN_BIT = np.uint64(1)
 KEYS = 2**KEY_BITS
-ARM_BIT = 60  # of an identity, from which on it is the number of the arm
+ARM_BIT = 60  # bit of an identity from which on it is the number of the arm
 
 
 class Arm(IntEnum):
     """The arm of a sample without noise in the comparison of the guard.
 
     Attributes:
-        NEITHER: None: an operator's probe.
+        NEITHER: Neither arm: an operator's probe.
         PRESENT: The present model was served, as a part of the traffic.
         TRUSTED: The trusted model was served.
     """
@@ -73,7 +73,7 @@ def identity_of_no_arm(draw: Callable[[int], int]) -> int:
     """Return a random identity of a sample in neither arm.
 
     Args:
-        draw: Function that returns a random number of so many bits.
+        draw: Function that returns a random number with a number of bits.
     """
     while (identity := draw(ARM_BIT)) < 2:
         pass
@@ -125,7 +125,7 @@ def join_key(halves: Sequence[int]) -> int:
         high, low = halves
         if 0 <= high <= HALF_MASK and 0 <= low <= HALF_MASK:
             return check_key(high << HALF_BITS | low)
-    except InvalidKey:  # which is a ValueError too
+    except InvalidKey:  # a ValueError, too
         raise
     except (TypeError, ValueError):  # not two, or not integers
         pass
@@ -198,7 +198,7 @@ class RandomKeys:
         return keys if waiting is None else np.concatenate((np.array([waiting], np.uint64), keys))
 
     def _waiting_half(self) -> int | None:
-        """Return the half of a pair whose other half was drawn before, if there is one; it waits no longer."""
+        """Remove and return the second half of a pair whose first half was drawn before, or None."""
         while self._waiting:
             try:
                 owner, key = self._waiting.pop()
@@ -245,7 +245,7 @@ class CounterKeys:
 
     def _require_free_counts(self, low: int) -> None:
         if low > HALF_MASK:
-            raise EvolutionError(f"worker {self._worker} has used all its keys: give it another number")
+            raise EvolutionError(f"worker {self._worker} has used all its keys: assign another number")
 
     def draw_many(self, n: int) -> NDArray[np.uint64]:
         """Return the keys of `n` calls of `draw`, `[n]`."""
@@ -255,7 +255,7 @@ class CounterKeys:
         if not counts:
             return np.empty(0, np.uint64)
         self._require_free_counts(step * counts[-1])
-        if counts[-1] - counts[0] == n - 1:  # no other thread drew meanwhile
+        if counts[-1] - counts[0] == n - 1:  # no other thread has drawn
             first = (self._worker << HALF_BITS) + step * counts[0]
             return np.arange(first, first + step * n, step, dtype=np.uint64)
         return np.array([self._worker << HALF_BITS | step * count for count in counts], np.uint64)

@@ -161,7 +161,7 @@ def philox_block(counter: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, i
 
 
 class _NumpyPhilox(threading.local):
-    """numpy's generator, one a thread; every use sets its whole state, so nothing carries over from call to call."""
+    """numpy's generator, one per thread; every use sets its whole state, so calls are independent."""
 
     def __init__(self) -> None:
         self._bits = np.random.Philox(key=0)

@@ -123,7 +123,7 @@ class ObservationStatistics:
 
     @property
     def skipped(self) -> int:
-        """Number of samples so far whose observations do not count, because one was not finite or too large."""
+        """Number of samples so far that were skipped because an observation was not finite or too large."""
         return self._skipped
 
     @property
@@ -178,4 +178,4 @@ class ObservationStatistics:
             raise LayoutMismatch(f"statistics of observations {list(self._total.shape)} cannot take over {found}")
         self._total = np.array(state["total"], np.float64)
         self._squares = np.array(state["squares"], np.float64)
-        self._count, self._skipped = (int(state["count"]), int(state.get("skipped", 0)))  # older states have none
+        self._count, self._skipped = (int(state["count"]), int(state.get("skipped", 0)))  # older states lack it

@@ -1,6 +1,6 @@
 """`sample`, which evaluates samples in parallel, and the pools of workers that it uses.
 
-A pool records what was sent to each worker and what each worker does, and decides when a worker is given up:
+A pool records the messages to each worker and its work, and decides when a worker is abandoned:
 
 sample ──► Pool.run(round) ──► Schedule (who does what)
                 │ equip, take, evaluate     ▲ Answer
@@ -10,7 +10,7 @@ sample ──► Pool.run(round) ──► Schedule (who does what)
                 ▼                           │
       parl_core.actors: threads, processes, or actors on other machines
 
-A batch is sent at once, as calls of one sample each, or of several samples if the answers would keep the caller busy.
+A batch is sent at once, as calls of one sample each, or of several samples if the answers would overload the caller.
 So no worker waits for messages, and the loss of a worker loses little work.
 """
 
@@ -41,25 +41,25 @@ __all__ = ["Pool", "ProcessPool", "Sampled", "ThreadPool", "open_pool", "sample"
 SHARE = 0.9
 GRACE_S = 0.3
 MOST_FAILED_STARTS = 3
-MOST_LOST_HOSTS = 20  # in a row, before anything was evaluated: what is evaluated may bring hosts down
-CALLS_PER_S = 1000  # of all workers together, each of which takes the caller some 0.1 ms
-UNKNOWN_AHEAD = 2  # calls that a worker has while it is not known how long a sample takes
+MOST_LOST_HOSTS = 20  # consecutive losses before any evaluation; evaluations themselves may crash hosts
+CALLS_PER_S = 1000  # calls per second of all workers, each of which takes the caller about 0.1 ms
+UNKNOWN_AHEAD = 2  # calls of a worker while the duration of a sample is unknown
 
 
 @dataclass(eq=False)
 class _Member:
-    """The messages sent to a worker: the job it is equipped for, the model, and calls."""
+    """The messages to a worker: its job, the model, and calls."""
 
     job: object = None
     model: Model | None = None
-    unsent: deque[int] = field(default_factory=deque)  # of its batch
+    unsent: deque[int] = field(default_factory=deque)  # samples of its batch
     calls: int = 0  # that evaluate, and are not answered
-    each_s: float = 0.0  # a sample's time; 0 while it is not known
+    each_s: float = 0.0  # duration of a sample; 0 while unknown
     proved: bool = False  # it has answered once
 
 
 class _Losses:
-    """The `RestartPolicy` of a pool: it takes note, and the round decides once all answers are counted."""
+    """The `RestartPolicy` of a pool, which records losses; the round decides when all answers are counted."""
 
     def __init__(self) -> None:
         self.found: list[tuple[int, Exception]] = []
@@ -104,7 +104,7 @@ class Pool(ClosingContext):
         self._job: tuple[object, Evaluate] | None = None
         self._clone: Callable[[], SamplingAgent] | None = None
         self._model: Model | None = None
-        self._stored: tuple[Model, Any] | None = None  # the model, and what workers are sent of it
+        self._stored: tuple[Model, Any] | None = None  # the model, and the data sent to workers
         self._failed_starts = self._lost_hosts = 0
         self._start_hint = ""
 
@@ -126,7 +126,7 @@ class Pool(ClosingContext):
             self._job, self._clone = (agent, evaluate), agent.clone
 
     def model_of(self, sampler: Sampler, normalizer: Normalizer | None, alike: bool) -> Model:
-        """Return the model for workers, the same object while nothing changes, so that it is sent once."""
+        """Return the model for workers, the same object while it does not change, so that it is sent once."""
         model = self._model
         if model is None or (model.sampler, model.normalizer, model.alike) != (sampler, normalizer, alike):
             model = self._model = Model(sampler, normalizer, alike)
@@ -152,7 +152,7 @@ class Pool(ClosingContext):
 
         Raises:
             EvaluationFailed: The function of the user raised.
-            WorkersLost: Too many workers were lost, or none can be started.
+            WorkersLost: Too many workers were lost, or no worker can be started.
             EvolutionError: Something cannot be sent to the workers, or a worker runs another version of this package.
         """
         numbers = range(self._next_number, self._next_number + len(infos))
@@ -160,7 +160,7 @@ class Pool(ClosingContext):
         late = self._schedule.running()
         self._infos = {number: info for number, info in self._infos.items() if number in late}
         self._infos.update(zip(numbers, infos, strict=True))
-        self._failed_starts = self._lost_hosts = 0  # what ended workers before need not end these
+        self._failed_starts = self._lost_hosts = 0  # earlier causes of losses may not recur
         self._schedule.begin(numbers, share=share, grace_s=grace_s)
         try:
             if not self._started:
@@ -178,7 +178,8 @@ class Pool(ClosingContext):
                         self._workers.replace(slot)
                     continue
                 answers = self._workers.gather(self._schedule.wait_s(now), or_spawned=True)
-                errors = [*self._take(answers, collect), *self._count_losses()]  # all are counted before one ends it
+                # all are counted before one ends the round
+                errors = [*self._take(answers, collect), *self._count_losses()]
             for error in errors:
                 raise error
         finally:
@@ -228,7 +229,8 @@ class Pool(ClosingContext):
             self._schedule.settle(slot, needless, time.monotonic())
             member.unsent = deque(number for number in member.unsent if number in self._infos)
         while member.unsent and (member.each_s or member.calls < UNKNOWN_AHEAD):
-            # Alone goes what may hold up its worker: an answer comes when all samples of a call are done.
+            # Samples that may delay their worker are sent alone, because an answer arrives when all samples of a call
+            # are done.
             alone = not member.each_s or self._schedule.is_shared(member.unsent[0])
             size = 1 if alone else max(1, int(self._size / CALLS_PER_S / member.each_s))
             numbers = [member.unsent.popleft() for _ in range(min(size, len(member.unsent)))]
@@ -243,16 +245,16 @@ class Pool(ClosingContext):
         for work, value, failed in answers:
             member, numbers = work.tag
             if self._members[work.slot] is not member or isinstance(value, LostActor):
-                continue  # of a worker that was given up, or is about to be
-            if failed:  # what the user's function raises comes in a reply: this is what was sent, or the actor itself
+                continue  # from a worker that was abandoned, or will be
+            if failed:  # exceptions of the user's function are in replies: this is an error of the message or the actor
                 self._forget(work.slot)
                 yield EvolutionError(
                     f"this cannot be sent to a worker: {value}. Models and functions for a ProcessPool are defined at "
                     "the top level of a module; threads and remote actors accept any"
                 )
-            elif isinstance(value, Failure):  # it could not be made ready: next time anew
+            elif isinstance(value, Failure):  # it could not be prepared, and is prepared again next time
                 self._forget(work.slot)
-                if member.job is self._job:  # else it failed at an earlier function, which has been reported
+                if member.job is self._job:  # otherwise an earlier function failed, which has been reported
                     yield EvaluationFailed(value.summary, value.trace)
             elif isinstance(value, Reply):
                 member.calls -= 1
@@ -280,7 +282,7 @@ class Pool(ClosingContext):
             if all(slot != lost for lost, _ in self._losses.found):
                 self._send_calls(slot)
             return
-        # What else the worker has of this batch is answered later, and must not end the next one.
+        # The worker answers the rest of this batch later, which must not end the next one.
         self._members[slot] = replace(member, unsent=deque(), calls=0)
         self._schedule.forget(slot)
         if (info := self._infos.pop(numbers[len(done)], None)) is not None:
@@ -296,7 +298,7 @@ class Pool(ClosingContext):
             if culprit is not None:
                 yield WorkersLost(f"{MOST_DEATHS} workers ended while they evaluated the same sample, {reason}")
             if not isinstance(error, LostActor):
-                if not self._workers.is_alive:  # else fewer workers do it as well
+                if not self._workers.is_alive:  # otherwise fewer workers suffice
                     yield WorkersLost(f"no worker could be started: {error}")
                 continue
             if proved:
@@ -344,14 +346,14 @@ class ProcessPool(Pool):
             nor a framework are in use, and needs no such line.
 
     Raises:
-        ValueError: There is no such start method.
+        ValueError: The start method is unknown.
     """
 
     def __init__(self, workers: int | None = None, *, start_method: str = "spawn") -> None:
         workers = usable_cores() if workers is None else _require_some(workers)
         super().__init__(SubprocessActors(workers, start_method=start_method), workers)
         self._owned = True
-        if start_method == "fork":  # not beside a thread
+        if start_method == "fork":  # not with other threads
             self._workers.in_thread = False
         if start_method == "spawn":
             self._start_hint = (
@@ -403,7 +405,7 @@ def sample(
     """Draw `n` samples and evaluate them in parallel.
 
     With counted keys (`keys: COUNTER`) and a function that depends only on agent and seed, pools of any kind and size
-    give the same samples and rewards, unless stragglers are left out.
+    return the same samples and rewards, unless stragglers are left out.
 
     Args:
         agent: An `ESAgent`, or another agent with a method `clone`.
@@ -473,7 +475,7 @@ def open_pool(kind: str = "threads", workers: int | None = None, **options: Any)
         options: Options of `ProcessPool` or `Pool`.
 
     Raises:
-        ValueError: There is no such kind, or `workers` is below 1.
+        ValueError: The kind is unknown, or `workers` is below 1.
         ImportError: `remote` needs parl-remote, which is not installed.
     """
     if kind == "threads":
@@ -486,7 +488,7 @@ def open_pool(kind: str = "threads", workers: int | None = None, **options: Any)
 
 
 class _SampleRows:
-    """Samples as they come back."""
+    """Samples in the order of their arrival."""
 
     def __init__(self, infos: list[SamplingInfo]) -> None:
         self._places = {id(info): place for place, info in enumerate(infos)}

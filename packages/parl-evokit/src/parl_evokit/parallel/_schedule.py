@@ -14,7 +14,7 @@ from math import ceil
 
 __all__ = ["MOST_DEATHS", "Schedule"]
 
-MOST_DEATHS = 3  # a sample that was being evaluated when so many workers died is at fault itself
+MOST_DEATHS = 3  # number of lost workers after which the sample that they evaluated counts as the cause
 
 
 @dataclass
@@ -40,8 +40,8 @@ class Schedule:
     def __init__(self) -> None:
         self._waiting: deque[int] = deque()
         self._running: dict[int, _Running] = {}
-        self._open: set[int] = set()  # of this round, not done
-        self._shared: set[int] = set()  # of this round, handed to a second worker
+        self._open: set[int] = set()  # unfinished samples of this round
+        self._shared: set[int] = set()  # samples of this round that were also sent to a second worker
         self._deaths: Counter[int] = Counter()
         self._wanted = self._total = self._round = 0
         self._grace_s = self._slowest = 0.0
@@ -113,7 +113,7 @@ class Schedule:
             from_outside: True if its sample cannot be the cause.
 
         Returns:
-            A sample during whose evaluation `MOST_DEATHS` workers have been lost, if there is one.
+            A sample during whose evaluation `MOST_DEATHS` workers were lost, or None.
         """
         running = self._running.pop(worker, None)
         if running is None:
@@ -151,7 +151,7 @@ class Schedule:
         return [worker for worker, r in self._running.items() if r.round < self._round and self._overdue(r, now)]
 
     def wait_s(self, now: float) -> float | None:
-        """Return the time after which a worker becomes overdue; None if only results can change anything."""
+        """Return the time until a worker is overdue; None if no worker can become overdue."""
         later = [running.since + self._patience - now for running in self._running.values()]
         return min((seconds for seconds in later if seconds > 0), default=None)
 

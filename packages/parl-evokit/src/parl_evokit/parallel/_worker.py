@@ -77,7 +77,7 @@ class Reply(NamedTuple):
     seconds: float
 
     def answers(self, samples: int) -> bool:
-        """Return whether the reply has a reward for each of so many samples, or a failure after the last reward."""
+        """Return whether the reply has a reward for each of a number of samples, or a failure after the last reward."""
         n, rest = divmod(len(self.rewards), 8)
         return not rest and (n == samples if self.failure is None else n < samples)
 
@@ -108,7 +108,7 @@ class Worker:
         self._clone, self._source = clone, None
         try:
             self._call = _with_seed(evaluate() if isinstance(evaluate, type) else evaluate)
-        except BaseException as error:  # of the user's class, exits too: it belongs to the caller
+        except BaseException as error:  # an exception of the user's class, or an exit, is the caller's
             return _failure_of(error)
         return None
 
@@ -135,7 +135,7 @@ class Worker:
             try:
                 self._clone.take(key)
                 reward = as_float(self._call(self._agent, seed_of(abs(key), self._alike)))
-            except BaseException as error:  # of the user's function, exits too: it belongs to the caller
+            except BaseException as error:  # an exception of the user's function, or an exit, is the caller's
                 failure = _failure_of(error)
                 break
             rewards.append(reward)
@@ -156,7 +156,7 @@ def _with_seed(evaluate: Evaluate) -> Callable[[Any, int], float]:
         raise TypeError(f"evaluate must be a function of an agent (and a seed), not {evaluate!r}")
     try:
         signature = inspect.signature(evaluate)
-    except ValueError:  # some functions written in C have none
+    except ValueError:  # some functions written in C have no signature
         return lambda agent, _: evaluate(agent)
     try:
         signature.bind(None, 0)
