@@ -291,7 +291,7 @@ def connect(
         "logs": logs,
     }
     running = options | {"cpu_num": slots}
-    register_fork_handler()  # a fork may come while the lock is held
+    register_fork_handler()  # the process may be forked while the lock is held
     with _changing, contextlib.ExitStack() as steps:
         if _current.inside_actor():
             raise RemoteError(

@@ -140,7 +140,7 @@ class _State:
         self.report_end: Callable[[], None] | None = None
         self.free_slots: Callable[[ActorMaker, str], None] | None = None
         self.give_back: Callable[[str], None] | None = None
-        self.making = threading.RLock()  # a handler may use actors meanwhile
+        self.making = threading.RLock()  # a signal handler may use actors meanwhile
         self.inherited: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
         self.local = threading.local()
 
@@ -156,7 +156,7 @@ def maker_of(cls: type) -> ActorMaker | Literal["here"] | None:
     local = _state.local
     if getattr(local, "active", False) or (_state.inside_actor and _state.make is None):
         return HERE
-    if getattr(local, "constructed", None) is cls:  # the object that `construct_here` is making; said once
+    if getattr(local, "constructed", None) is cls:  # the object that `construct_here` is making; reported once
         local.constructed = None
         return HERE
     return client_if_any()

@@ -123,7 +123,7 @@ class LocalCalls:
         """Wait for the thread that settles the future."""
         waiter = Waiter()
         future._block(waiter)
-        if not future._settled:  # looked at now that the thread that settles it can see us
+        if not future._settled:  # checked again now that the settling thread can see this waiter
             waiter.sleep(timeout_s)
         future._unblock(waiter)
 

@@ -130,7 +130,7 @@ def _new_signature(cls: type) -> inspect.Signature:
     except (TypeError, ValueError):
         return inspect.Signature([inspect.Parameter("cls", inspect.Parameter.POSITIONAL_ONLY)])
     name = "cls"
-    while name in signature.parameters:  # users give keyword arguments any name
+    while name in signature.parameters:  # users' keyword arguments may have any name
         name += "_"
     first = inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY)
     return signature.replace(parameters=[first, *signature.parameters.values()])

@@ -91,7 +91,7 @@ def future_html(method: str, state: str, value: object, error: BaseException | N
 
     Args:
         method: The method that was called.
-        state: The state, in a word.
+        state: The state as one word.
         value: The result, where there is one; it is described, not shown.
         error: The exception that the call raised.
     """
@@ -167,14 +167,14 @@ class Bar(Protocol):
     """A progress bar, as of tqdm."""
 
     def update(self, n: int, /) -> object:
-        """Count so many results more."""
+        """Count further results."""
 
     def close(self) -> object:
         """Show the last count and end; a second call does nothing."""
 
 
 class NoBar:
-    """The progress bar of a program that wants none."""
+    """A progress bar that displays nothing."""
 
     def update(self, n: int, /) -> None:
         """Count nothing."""
@@ -192,7 +192,7 @@ def length_of(items: Any) -> int | None:
 
 
 def progress_bar(progress: bool | str, total: int | None) -> Bar:
-    """Return the progress bar of a map over so many items; None if their number is not known."""
+    """Return the progress bar of a map over `total` items; None if their number is not known."""
     if not progress:
         return NoBar()
     try:

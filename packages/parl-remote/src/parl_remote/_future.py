@@ -177,8 +177,8 @@ def _read(carriers: Sequence[ReadableCarrier], futures: Sequence[RemoteFuture[An
 T = TypeVar("T")
 
 _making_condition = threading.RLock()  # a finalizer or a handler may wait for a call while this thread is in there
-_nested = threading.local()  # how many futures' callbacks run in this thread, each within one of the one before
-_PATIENCE_S = 5.0  # of a program that ends, before it says what it waits for
+_nested = threading.local()  # the depth of nested futures' callbacks in this thread
+_PATIENCE_S = 5.0  # seconds after which an ending program reports what it waits for
 _IDLE_S = 1.0  # after which the thread of users' callbacks ends
 _DEEPEST = 50  # a failed call fails those that wait for it, and so on; Python's stack has room for some 200
 _CANCELLED = (CANCELLED, CANCELLED_AND_NOTIFIED)

@@ -65,11 +65,11 @@ def freeze(value: object, references: list[object]) -> tuple[list[Buffer], list[
         references: Filled as by `serialize.dumps`.
 
     Raises:
-        Exception: Whatever pickling raised.
+        Exception: Any error of pickling.
     """
-    import numpy as np  # here, because importing this module must cost nothing
+    import numpy as np  # imported here, because importing this module must cost nothing
 
-    own: dict[int, pickle.PickleBuffer] = {}  # of tensors, by identity
+    own: dict[int, pickle.PickleBuffer] = {}  # the tensors' frames, by identity
     kept: list[tuple[Buffer, int]] = [(b"", FrameKind.READ_ONLY)]
 
     def keep_outside(buffer: pickle.PickleBuffer) -> bool:
@@ -94,7 +94,7 @@ def thaw(frames: Sequence[memoryview], kinds: Sequence[int]) -> Any:
     """Return the value of a `freeze`.
 
     Raises:
-        Exception: Whatever unpickling raised.
+        Exception: Any error of unpickling.
     """
     buffers = [
         frame if kind == FrameKind.OWN_COPY else frame.toreadonly() for frame, kind in zip(frames, kinds, strict=True)
@@ -152,7 +152,7 @@ class ObjectRef(serialize.Reference, Generic[T]):
         self._memory: Memory | None = None  # of a large one
         self._source: object_memory.Source | None = None
         self._companions: tuple[object, ...] = ()  # handles and references within the value
-        serialize.stand_in(ObjectRef, _DirectArgument)  # here: calls look for references once there is one
+        serialize.stand_in(ObjectRef, _DirectArgument)  # here: calls search for references as soon as one exists
 
     @property
     def is_here(self) -> bool:
@@ -318,7 +318,7 @@ def put(value: T) -> ObjectRef[T]:
     return ref
 
 
-# The references of this process, so that one that returns finds the memory that is already mapped.
+# The references of this process, so that a returning one finds the memory that is already mapped.
 _known: weakref.WeakValueDictionary[str, ObjectRef[Any]] = weakref.WeakValueDictionary()
 
 

@@ -24,9 +24,9 @@ _MOST = 2**62  # of any number in a message
 _MOST_MIB = 2**27  # 128 TiB
 _PLACEMENTS = tuple(placement.value for placement in Placement)
 _WHEN_FULL = ("wait", "raise")
-_LONGEST_S = threading.TIMEOUT_MAX / 2  # what the locks of every system take; 146 years on Linux
-_LONGEST_NAME = 200  # it is shown in tables
-_ABSENT: Mapping[str, Any] = {"labels": {}, "node": "", "name": "", "record": ""}  # None where it is not among them
+_LONGEST_S = threading.TIMEOUT_MAX / 2  # the maximum of the locks of every system; 146 years on Linux
+_LONGEST_NAME = 200  # short enough for tables
+_ABSENT: Mapping[str, Any] = {"labels": {}, "node": "", "name": "", "record": ""}  # None if it is not among them
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ class ServedObject:
         self._names = AttributeNames(hello.names)
         self._returned: queue.SimpleQueue[PeerChannel | str] = queue.SimpleQueue()
         self._channel: PeerChannel | None = channel
-        self._given = 0  # how often it was given out
+        self._given = 0  # the number of times that it was handed out
         self.is_over = False
         self._made = self._make(channel)
         self._outbox = Outbox(self._made.path)
@@ -275,7 +275,7 @@ def _wrong_process() -> NotConnected:
 
 
 _JSON = ord("{")
-_SHUTDOWN_S = 1.0  # for the last messages to leave
+_SHUTDOWN_S = 1.0  # seconds for sending the last messages
 
 
 class RemoteManager:

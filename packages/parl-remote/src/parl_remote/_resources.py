@@ -17,9 +17,9 @@ from enum import Enum
 __all__ = ["Placement", "Resources"]
 
 
-_DECIMALS = 3  # a finer share of a CPU means nothing to a scheduler, and rounding keeps sums exact
+_DECIMALS = 3  # finer shares of a CPU are meaningless to a scheduler, and rounding keeps sums exact
 _OWN_KINDS = ("cpu", "gpu", "memory")
-_LARGEST = 1e15  # beyond it a float no longer tells thousandths apart
+_LARGEST = 1e15  # beyond it a float cannot represent thousandths
 
 
 @dataclass(frozen=True, slots=True)

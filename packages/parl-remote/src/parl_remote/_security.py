@@ -24,7 +24,7 @@ from parl_remote.errors import AuthenticationFailed
 __all__ = ["ClusterKey", "make_private_dir", "read_private_file", "write_private_file"]
 
 _KEY_BYTES = 32
-_PREFIX = "parl1-"  # tells a key from other text, and its version
+_PREFIX = "parl1-"  # marks a text as a key and gives its version
 
 
 @dataclass(frozen=True, slots=True)

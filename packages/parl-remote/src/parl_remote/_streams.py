@@ -49,7 +49,7 @@ __all__ = [
     "stream_method",
 ]
 
-_NEXT, _RESUME, _CLOSE = "<generator>.next", "<generator>.send", "<generator>.close"  # as users see the calls
+_NEXT, _RESUME, _CLOSE = "<generator>.next", "<generator>.send", "<generator>.close"  # the names that users see
 _MOST = 16  # values in a part
 _FIRST_AHEAD = 2  # values that the next part would have, after a first one
 _PART_S = 0.005  # after which a part goes, however few values it has
@@ -79,7 +79,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
         self._values: deque[Any] = deque()
         self._coming: Any = None
         self._size = 1
-        self._is_resumed = False  # by `send` or `throw`, so that it is not read ahead
+        self._is_resumed = False  # resumed by `send` or `throw`, so that it is not read ahead
         self._over = False
         self._returned: Any = None
 
@@ -124,7 +124,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
             StopIteration: The generator returned.
             TypeError: The generator has not yielded anything yet, and the value is not None.
             RuntimeError: The generator was read ahead.
-            Exception: Whatever the generator raised.
+            Exception: The generator's exception.
         """
         return next(self) if self._is_at_start(value) else self._resumed(value, None)
 
@@ -134,7 +134,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
         Raises:
             StopIteration: The generator returned.
             RuntimeError: The generator was read ahead.
-            Exception: Whatever the generator raised, such as that exception.
+            Exception: The generator's exception, which may be the given one.
         """
         return self._resumed(None, _exception(typ, val))
 
@@ -329,7 +329,7 @@ class _Source:
         self.number = _recorded.numbers.popleft() if _recorded.numbers else int.from_bytes(os.urandom(8))
         self.reader: object = None
         self.turn = threading.Lock()
-        self.next_part: list[Any] = []  # a value that was yielded, and is a part by itself
+        self.next_part: list[Any] = []  # a yielded value that is a part by itself
         self.error: BaseException | None = None
         self.task: Any = None  # the task in which an asynchronous generator runs
 

@@ -107,7 +107,7 @@ class _RemoteHandle(Reference):
         return self._open(method).submit(method, args, kwargs)
 
     def close(self) -> None:
-        self._ref = None  # the actor ends when nothing refers to it any more
+        self._ref = None  # the actor ends with its last reference
 
     def kill(self) -> None:
         if self._ref is not None:

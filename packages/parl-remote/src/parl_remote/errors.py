@@ -176,7 +176,7 @@ class DeathCause(Record):
         """Return the cause in one line, without the log."""
         text = _WHAT_HAPPENED[self.kind]
         if self.kind is DeathKind.KILLED_BY_USER and self.detail:
-            text = "it was destroyed"  # the detail says by which process, and why
+            text = "it was destroyed"  # the detail names the process and the reason
         if self.kind is DeathKind.EXIT and self.exit_code is not None:
             text += f" with status {self.exit_code}"
         if self.signal is not None:

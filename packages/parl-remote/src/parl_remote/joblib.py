@@ -32,7 +32,7 @@ from parl_remote._system.facilities import cpu_count
 
 __all__ = ["ParlBackend", "register"]
 
-# Options that `Parallel` passes to every backend, or that programs give for joblib's own; all others are this one's.
+# Options that `Parallel` passes to every backend, or that are for joblib's own; all others are this backend's.
 _OF_JOBLIB = {*inspect.signature(Parallel).parameters, "context", "idle_worker_timeout"}
 
 

@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-MANY = 1000  # coroutines are cheap; a limit keeps an actor that is flooded from holding everything at once
+MANY = 1000  # coroutines are cheap; the limit bounds the memory of an actor with many callers
 
 
 class ConcurrencyMode(Enum):
@@ -161,7 +161,7 @@ class Run:
     Attributes:
         call_id: The caller's number for it.
         name: The method, once it is known.
-        stays: Whether its result stays in the actor.
+        stays: True if its result stays in the actor.
     """
 
     __slots__ = ("began", "call_id", "flags", "frames", "index", "kind", "name", "stays")
@@ -343,7 +343,7 @@ class ActorHost:
         """Run a call and return its result, which may have to be awaited.
 
         Raises:
-            BaseException: Whatever the method raised.
+            BaseException: The exception of the method.
         """
         frames, run.frames = run.frames, ()
         run.began = self.meter.began()
@@ -617,7 +617,7 @@ def end_copy(error: BaseException | None) -> NoReturn:
 
 
 def flush_output() -> None:
-    """Flush the user's streams, whatever they have become."""
+    """Flush the user's streams, even if they were replaced."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()

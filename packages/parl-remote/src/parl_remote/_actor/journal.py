@@ -113,7 +113,7 @@ class _Writer:
         self._here = threading.local()  # the `part` of the call that ends in this thread
         self._serial, self._dumps = host.handle, host._dumps_result
         self._start, self._finish, self._drop = host.start, host.finish, host.drop
-        # In the place of the methods, for this host alone: an actor that is not recorded has nothing to check.
+        # Replaces the methods of this host only, so that actors without a journal pay nothing.
         for name in ("handle", "start", "finish", "drop", "_dumps_result"):
             setattr(host, name, getattr(self, name))
 
@@ -175,7 +175,7 @@ class _Writer:
     def _note_end(self, number: int, reply: list[Buffer], took_s: float) -> None:
         try:
             outcome = outcome_of(reply, took_s)
-        except Exception as error:  # of the user's own pickling: the call goes on
+        except Exception as error:  # an error of the user's own pickling: the call continues
             outcome = Outcome(digest=f"unknown: {class_name_of(type(error))}", took_s=took_s)
         streams = numbers_of(reply.references) if isinstance(reply, HoldingReply) else ()
         self._write_end(number, replace(outcome, streams=tuple(streams), part=self._here.part))
@@ -193,7 +193,7 @@ class _Writer:
 
     def _write(self, entry: dict[str, Any], frames: Sequence[Any]) -> None:
         line = json.dumps({**entry, "frames": [memoryview(frame).nbytes for frame in frames]}).encode()
-        with self._lock, contextlib.suppress(OSError, ValueError):  # a full disk: the calls go on
+        with self._lock, contextlib.suppress(OSError, ValueError):  # a full disk: the calls continue
             self._file.write(line + b"\n")
             for frame in frames:
                 self._file.write(frame)
@@ -336,7 +336,7 @@ class Replay:
             carried = self._carried(self._host.accept(frames), replies.append)
             if self._loop is not None:
                 value, error = self._loop.run_until_complete(carried)
-            else:  # nothing in it waits
+            else:  # the coroutine never waits
                 try:
                     carried.send(None)
                 except StopIteration as end:

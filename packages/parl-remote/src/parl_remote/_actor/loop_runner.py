@@ -28,7 +28,7 @@ __all__ = ["LoopRunner", "LoopServing", "LoopThread", "construct_on", "new_loop"
 
 
 _log = logging.getLogger("parl.remote")
-_PARTING_S = 0.25  # time for tasks to finish once the actor has no holders; half of what an ending program waits
+_PARTING_S = 0.25  # time for tasks to finish once the actor has no holders; half the time that an ending program waits
 _TURN_S = 0.001  # ordinary methods run in a row for this long, then replies are sent and tasks run
 _WIND_UP_S = 5.0  # time for tasks to handle their cancellation when the actor ends; the worker waits less
 
@@ -40,7 +40,7 @@ class LoopRunner:
         host: The object.
         limit: The maximum number of calls at once.
         loop: The loop, running or to be run.
-        idle: Called whenever no call runs or waits any more.
+        idle: Called whenever the last call has ended.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class LoopRunner:
         except BaseException as error:  # also what would end the loop
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # else the method itself raised it, or something that it waited for
+                raise  # else the method itself, or a task that it awaited, raised it
             failure = error
         try:
             self._finish(job, value, failure)
@@ -215,7 +215,7 @@ class LoopThread:
         """Run a constructor on the loop and wait for it.
 
         Raises:
-            BaseException: Whatever it raised.
+            BaseException: The constructor's exception.
         """
 
         async def made() -> tuple[object, BaseException | None]:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["ActorProcess", "FlushTimer", "Outbox", "run_actor"]
 
 
-_MOMENT_S = 0.002  # for a caller to take its answers; one that does not keeps others waiting no longer than this
+_MOMENT_S = 0.002  # seconds for a caller to read its answers; the longest time for which it can delay other callers
 _LOOK_AGAIN_S = 1.0  # at a channel that another thread may have closed
 _HOLD_S = 0.001  # longer than sixty quick calls take, too short to be noticed
 
@@ -88,7 +88,7 @@ class Outbox:
         self.held: deque[list[Buffer]] = deque()
         self.guarded = False
         self.is_full = False
-        self._lock = threading.Lock()  # keeps the order when both flush
+        self._lock = threading.Lock()  # keeps the order of replies if both flush
 
     def add(self, reply: list[Buffer], *, leaves_now: bool = False) -> None:
         """Buffer a reply; copy it unless a flush comes before the object can change it, or flush it if it must."""
@@ -221,7 +221,7 @@ class FlushTimer:
                 time.sleep(_HOLD_S)
                 for _ in range(len(self._posts)):
                     outbox = self._posts.popleft()
-                    outbox.guarded = False  # before the flush: what is added from now on needs another round
+                    outbox.guarded = False  # before the flush: replies added from now on need another round
                     outbox.flush()
                 if not self._posts:
                     self._idle = True  # and look once more: `guard` may not have seen it
@@ -236,8 +236,8 @@ _SHARES = int(Flag.SHARES)
 _AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED, _CALLER, _RECORD})  # the others wait in the queue
 _LIFECYCLE = frozenset({_CONFIGURE, _CREATE, _CLOSE})  # the others are for the object
 _OF_WORKER = frozenset({_CONFIGURE, _HOLD, _RELEASE, _CALLER, _RECORD})
-_MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
-_PARTING_S = 1.0  # for a caller that does not need the actor any more, and is slow to take the last answer
+_MOST_HELD = 64  # replies per write: enough to make the write cheap, few enough to keep the caller busy
+_PARTING_S = 1.0  # seconds for a caller that has released the actor to read its last answer
 _OWNER_AND_WORKER = 2  # connections; where there are no others, the answer uses the connection that the state used
 _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
 
@@ -265,7 +265,8 @@ class _Caller:
         self.sharing: Sharing | None = None
         self.supervises = False
         self.has_joined = False
-        self.on_their_way: dict[int, list[object]] = {}  # what references in answers to this caller lead to, by call
+        # the referents of references in answers to this caller, by call
+        self.on_their_way: dict[int, list[object]] = {}
         self.is_gone = False
 
     def answer(self, reply: list[Buffer], *, leaves_now: bool = False) -> None:
@@ -273,14 +274,14 @@ class _Caller:
         if type(reply) is HoldingReply:
             self.on_their_way[reply.call_id] = reply.references
             read_by(self, reply.references)
-            if self.is_gone:  # looked at after that, because it may go at this moment
+            if self.is_gone:  # checked after that, because the caller may disconnect at this moment
                 self.release()
         if self.is_gone:
             return
         if self.sharing is not None and len(reply) > 1:
             try:
                 reply = self.sharing.to_shared_memory(reply)
-            except (OSError, MemoryError) as error:  # it goes through the socket, whole
+            except (OSError, MemoryError) as error:  # it goes through the socket as a whole
                 if not is_shortage(error):
                     raise
         self.outbox.add(reply, leaves_now=leaves_now)
@@ -327,12 +328,12 @@ class ActorProcess:
         self._worker: _Caller | None = None
         self._queue: deque[tuple[_Caller, list[memoryview]]] = deque()
         self._cancelled: set[tuple[_Caller, int]] = set()  # calls in the queue
-        # Handles of a lost actor may lead here before the one who makes it again has sent the constructor's arguments.
+        # Handles of a lost actor may connect here before the restarting owner has sent the constructor's arguments.
         self._early: list[tuple[_Caller, list[memoryview]]] = []
         self._flush_timer = FlushTimer()
         self._most_held = _MOST_HELD
         self._caught_up: Waker | None = None  # woken when a caller takes answers again
-        self._leaving = False  # this loop, for good or for another one
+        self._leaving = False  # ends this loop, for good or in favour of another one
         self.over = False
         self.has_time = False
         abandoned_in_children(self)
@@ -495,7 +496,7 @@ class ActorProcess:
         self.poller.unregister(caller.channel.fileno())
         caller.channel.close()
         if caller.supervises:
-            os._exit(0)  # the worker is gone, and so is every possible caller of this actor
+            os._exit(0)  # the worker is gone, and with it every possible caller of this actor
         if self._serving is not None:
             self._serving.runner.forget(caller)
         caller.is_gone = True
@@ -581,13 +582,14 @@ class ActorProcess:
             owner.outbox.add(frames)
             if len(self._callers) > _OWNER_AND_WORKER or self._serving is not None:
                 owner.outbox.flush()
-                owner.outbox.wait()  # what this process still has is lost with it
+                owner.outbox.wait()  # answers that this process still buffers are lost with it
 
     def _cancel(self, caller: _Caller, frames: list[memoryview]) -> None:
         """Drop a call that has not started, or cancel a coroutine; any other call is answered as usual."""
         call_id = header_of(frames[0])[3]
         if self._queue or caller.aside:
-            self._cancelled.add((caller, call_id))  # dropped when its turn comes: looking for it would take too long
+            # dropped when its turn comes: searching the queue would take too long
+            self._cancelled.add((caller, call_id))
         if self._serving is not None:
             self._serving.runner.cancel(caller, call_id)
 
@@ -626,7 +628,7 @@ class ActorProcess:
                 self._early.append((caller, frames))
             else:
                 self._disconnect_caller(caller, _unexpected(kind))
-            del frames  # its memory may be the caller's, who uses it again
+            del frames  # its memory may belong to the caller, which reuses it
             took_s = time.perf_counter() - started
             if not queue or took_s > _SLOW_S or len(caller.outbox.held) >= self._most_held:
                 self.flush_all()
@@ -636,7 +638,7 @@ class ActorProcess:
                 for other in list(self._callers.values()):
                     self._read(other)
                 self._host.meter.waiting(len(queue))
-        # Else an asynchronous actor has just been made, and its loop goes on with the queue.
+        # Else an asynchronous actor has just been made, and its loop continues with the queue.
         if self._cancelled:
             self._forget_cancelled()
         if self._host.meter.has_waiting:
@@ -793,7 +795,7 @@ def _refuse_worker(listening: Listening, error: BaseException) -> int:
     try:
         connection, _ = listening.accept()
     except OSError:  # it has none, or there is no descriptor for the connection
-        listening.close()  # so that it takes another process from now on
+        listening.close()  # so that the worker takes another process from now on
         return 1
     _could_not_start(error).send(UnixChannel(connection))
     return 0
@@ -802,8 +804,8 @@ def _refuse_worker(listening: Listening, error: BaseException) -> int:
 _STDERR = 2
 
 # Others may wait for this actor's resources. A drained actor has ten seconds as well.
-_CHILDREN_S = 5.0  # for children to end what they do
-_USERS_CODE_S = 5.0  # after that, for exit handlers, `__del__` and whatever else of the user's runs at the end
+_CHILDREN_S = 5.0  # seconds for children to finish
+_USERS_CODE_S = 5.0  # seconds after that for exit handlers, `__del__` and other code of the user that runs at the end
 
 
 @contextlib.contextmanager
@@ -826,7 +828,7 @@ def _limited(report: Callable[[], None]) -> Iterator[None]:
         if is_over.wait(_USERS_CODE_S):
             return
         try:
-            with contextlib.suppress(OSError):  # not by a log or a stream, whose lock the user's code may hold
+            with contextlib.suppress(OSError):  # not by logging or a stream, whose lock the user's code may hold
                 os.write(_STDERR, b"the process is ended, because its exit handlers take too long; they are here:\n")
             faulthandler.dump_traceback(_STDERR)
             report()
@@ -855,9 +857,9 @@ def run_actor(listening: Listening, parent: int) -> None:
         processes.reset_signals()
         os.environ["XPARL"] = "True"
         _current.become_actor()
-        if not object_memory.has_place():  # the zygote has told it to all its actors
+        if not object_memory.has_place():  # the zygote has set it for all its actors
             object_memory.look_in(os.path.dirname(listening.getsockname()))
-        sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's own means nothing to the user's code
+        sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's own is meaningless to the user's code
         host = ActorHost()
         try:
             process = ActorProcess(listening, host)

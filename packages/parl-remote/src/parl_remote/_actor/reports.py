@@ -10,8 +10,8 @@
            256  the last error: length, UTF-8
 
 The actor only stores numbers, so a worker can look at one that is busy in C code, stopped or deadlocked. Numbers are
-stored in one piece each; two of them may be from different moments, which is good enough to look at. Times are those
-of `time.perf_counter`, the same for all processes of a host.
+stored in one piece each; two of them may be from different moments, which is accurate enough for display. Times are
+those of `time.perf_counter`, the same for all processes of a host.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class CallMeter:
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | CLOSE_ON_EXEC | NO_FOLLOW | BINARY, 0o600)
         try:
-            _reserve_space(descriptor)  # else a disk that fills up later would end the process
+            _reserve_space(descriptor)  # reserves the space: if the disk filled up later, writing would end the process
             page = mmap.mmap(descriptor, PAGE_BYTES)
         finally:
             os.close(descriptor)
@@ -166,7 +166,7 @@ class CallMeter:
         self._write(_ERROR, _one_line(error), PAGE_BYTES - _ERROR)
 
     def _use(self, page: bytearray | mmap.mmap) -> None:
-        self._page = page  # a view alone would not keep the mapping's object
+        self._page = page  # a view alone would not keep the mapping alive
         self._bytes = memoryview(page)
         self._numbers = self._bytes[: _NUMBERS * 8].cast("d")
         self._numbers[_VERSION] = _LAYOUT
@@ -183,7 +183,7 @@ class SharedCallMeter(CallMeter):
     """A meter for concurrent calls of several threads.
 
     Args:
-        before: The meter used so far; it must not be used any more.
+        before: The meter used so far, which must not be used afterwards.
     """
 
     __slots__ = ("_lock",)
@@ -305,7 +305,7 @@ class ExitReport:
         return None
 
 
-# One that nothing else uses: the usual ones belong to the user's code.
+# A signal that nothing else uses: the usual ones belong to the user's code.
 STACK_SIGNAL = int(getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", 0))) - 2 * hasattr(signal, "SIGRTMAX")
 _MOST_BYTES = 256 * 1024  # a thousand threads of some ten frames
 
@@ -328,7 +328,7 @@ def allow_stack_dumps(path: str | os.PathLike[str]) -> None:
     if not hasattr(faulthandler, "register"):
         return
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | CLOSE_ON_EXEC | NO_FOLLOW)
-    faulthandler.register(STACK_SIGNAL, descriptor, all_threads=True)  # keeps the descriptor for good
+    faulthandler.register(STACK_SIGNAL, descriptor, all_threads=True)  # keeps the descriptor open for ever
 
 
 class StackFile:
@@ -473,7 +473,7 @@ class RecordingMeter(CallMeter):
             if ended > self.until or self._left < 0:
                 self.end()
             else:
-                with contextlib.suppress(OSError):  # a full disk: the calls go on
+                with contextlib.suppress(OSError):  # a full disk: the calls continue
                     os.write(self._file, line)
 
     def end(self) -> None:

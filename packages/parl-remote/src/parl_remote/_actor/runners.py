@@ -188,7 +188,7 @@ class ThreadRunner:
                 job = self._waiting.popleft()
                 self._running += 1
             self._do(job)
-            del job  # its arguments, and who asked, may be waiting to be freed
+            del job  # otherwise its arguments and its caller would stay alive
 
     def _do(self, job: Job) -> None:
         """Run a call that was taken from the queue, and note its end."""

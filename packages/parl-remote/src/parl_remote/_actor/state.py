@@ -91,7 +91,7 @@ TABLE: Mapping[ActorState, _Moves] = MappingProxyType(
         },
         _S.READY: {
             **_QUEUEING,
-            _E.CANCEL: (_S.READY, Effect.DROP_IF_QUEUED),  # it crossed the reply of the call that it cancels
+            _E.CANCEL: (_S.READY, Effect.DROP_IF_QUEUED),  # it crossed the reply of the call to cancel
             **_ENDINGS,
         },
         _S.BUSY: {
@@ -105,7 +105,7 @@ TABLE: Mapping[ActorState, _Moves] = MappingProxyType(
     }
 )
 
-# The same, quick to look at: it is asked twice for every call.
+# The same as a fast attribute: it is read twice for every call.
 _MOVES: dict[ActorState, dict[ActorEvent, tuple[ActorState, Effect]]] = {s: dict(moves) for s, moves in TABLE.items()}
 _QUEUE, _VALUE, _ERROR, _READY = Effect.QUEUE, Effect.REPLY_VALUE, Effect.REPLY_ERROR, ActorState.READY
 

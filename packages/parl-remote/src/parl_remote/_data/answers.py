@@ -112,7 +112,7 @@ def rebuild(failure: Failure, where: str = "actor") -> BaseException:
     if not isinstance(error, BaseException):
         return remote
     error = combine(error, remote)
-    if not isinstance(error, Exception):  # it would end threads of ours that carry it to its waiter
+    if not isinstance(error, Exception):  # it would end the internal threads that deliver it
         return remote
     _assign(error, "__cause__", remote)
     return error
@@ -140,7 +140,7 @@ _OWN = (
     "__hash__",
     "__copy__",
 )
-_combined: dict[type, Any] = {}  # by the users' classes, which are few
+_combined: dict[type, Any] = {}  # by the users' exception classes, of which there are few
 
 
 def _combined_class(kind: type[BaseException]) -> type[BaseException]:
@@ -257,7 +257,7 @@ def slots_of(kind: type) -> dict[str, MemberDescriptorType]:
     }
 
 
-# What built-in exceptions keep neither in `__dict__` nor, if the constructor is the user's own, in `args`.
+# Attributes that built-in exceptions keep neither in `__dict__` nor, with a constructor of the user, in `args`.
 _MEMBERS: dict[type[BaseException], tuple[str, ...]] = {
     OSError: ("errno", "strerror", "filename", "filename2"),
     BlockingIOError: ("characters_written",),
@@ -275,7 +275,7 @@ def _outside_dict(error: BaseException, kind: type[BaseException]) -> dict[str, 
     for built_in, names in _MEMBERS.items():
         if issubclass(kind, built_in):
             for name in names:
-                with contextlib.suppress(AttributeError):  # of `characters_written`, if there are none
+                with contextlib.suppress(AttributeError):  # raised by `characters_written` if it is unset
                     if (value := getattr(built_in, name).__get__(error)) is not None:
                         kept[name] = value
     return kept
@@ -345,7 +345,7 @@ def _reassembled(parts: object) -> object:
     _assign(error, "args", args)
     urllib = sys.modules.get("urllib.error")
     if urllib is not None and isinstance(error, urllib.HTTPError) and error.__dict__.get("fp") is None:
-        # Its file stays in the actor; what it lacks itself it asks its file for, so it gets an empty one.
+        # The file stays in the actor. The error passes missing attributes on to its file, so it gets an empty one.
         urllib.HTTPError.__init__(error, error.filename, error.code, error.msg, error.hdrs, io.BytesIO())
     return error
 

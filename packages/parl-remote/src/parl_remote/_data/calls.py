@@ -98,7 +98,7 @@ class _Arguments:
         return _put_together, (bytes(data), [pickle.PickleBuffer(one) for one in buffers], self._values)
 
 
-_reading = threading.local()  # its `values` are those that the pickle being read by this thread refers to
+_reading = threading.local()  # its `values` are those to which the pickle that this thread reads refers
 
 
 def _put_together(data: bytes, buffers: Sequence[Buffer], values: tuple[Any, ...]) -> Any:

@@ -55,7 +55,7 @@ def culprit_of(thing: object, seen: set[int] | None = None) -> str:
 
     Args:
         thing: The class or function; other callables are not looked into.
-        seen: The identities of those that are looked into already.
+        seen: The identities of objects that were examined already.
     """
     seen = set() if seen is None else seen
     seen.add(id(thing))

@@ -45,17 +45,19 @@ __all__ = ["LARGE", "TICKETS", "Mappings", "Segments", "Sharing", "can_share", "
 LARGE = 2**17  # bytes, of a frame or of all smaller ones together; below it one copy more is cheaper than a segment
 
 _FREE, _BUSY, _RETIRED = 0, 1, 2
-_NAME = "parl"  # what /proc shows; no name in any directory
+_NAME = "parl"  # the name in /proc; the file has no name in any directory
 _FRAMES_AT = 4096
-_ALIGNMENT = 64  # a cache line, as arrays want to lie
+_ALIGNMENT = 64  # a cache line, the preferred alignment of arrays
 _TICKET = struct.Struct("<IIQQ")  # sender's pid, its descriptor, inode, bytes of the file; then the frames' lengths
 _LENGTH_BYTES = 8
 # A fault for each page would cost more than the copy. Other systems than Linux have no such flag, and no segments.
 _POPULATED = getattr(mmap, "MAP_SHARED", 0) | getattr(mmap, "MAP_POPULATE", 0)
-_MOST_SEGMENTS = 16  # of one connection and direction: each is a descriptor at both ends, and there may be 100 actors
+# segments per connection and direction: each needs a descriptor at both ends, and there may be 100 actors
+_MOST_SEGMENTS = 16
 _MOST_BYTES = 2**30  # frames beyond this, for a receiver that keeps them all, are copied through the socket
 _IDLE_USES = 64  # a segment that was not used for this many messages is dropped
-_IDLE_S = 20.0  # as is one that was not used for so long; the thread that sees to it looks as often
+# as is one that was not used for this many seconds, which is also the interval of the thread that drops them
+_IDLE_S = 20.0
 
 
 def can_share(pid: int) -> bool:
@@ -108,10 +110,10 @@ class _Segment:
     def drop(self) -> None:
         """Give the memory back, at once if it has no reader, else when that one lets it go."""
         if self.state() == _FREE:
-            os.ftruncate(self.descriptor, _FRAMES_AT)  # the receiver may have it mapped for as long as it is silent
+            os.ftruncate(self.descriptor, _FRAMES_AT)  # the receiver may keep it mapped until it reports otherwise
         self.set_state(_RETIRED)
         self.memory = None
-        descriptor, self.descriptor = self.descriptor, -1  # a `place` that this has interrupted writes to no other file
+        descriptor, self.descriptor = self.descriptor, -1  # an interrupted `place` writes to no other file
         os.close(descriptor)
 
 
@@ -252,7 +254,7 @@ class _Watch:
             self._runs = True
         try:
             start_daemon(self._run, "parl-memory")
-        except RuntimeError:  # the limit of threads: what is kept stays until the next segment is made
+        except RuntimeError:  # the limit of threads: unused segments stay until the next one is made
             self._runs = False
 
     def _run(self) -> None:
@@ -321,7 +323,7 @@ class Mappings:
         if memory is None or len(memory) != size:
             memory = self._map(pid, descriptor, inode, size)
         content = np.frombuffer(memory, np.uint8, whole, _FRAMES_AT)
-        # The memory must not be unmapped before the frames are gone; the callback sees to both.
+        # The memory must not be unmapped before the frames are gone; the callback keeps it mapped until then.
         lent = weakref.finalize(content, _give_back, memory, os.getpid(), _forks[0])
         lent.atexit = False
         self._lent[descriptor, inode] = lent
@@ -407,7 +409,7 @@ def _give_back(memory: mmap.mmap, pid: int, forks: int) -> None:
 
 
 TICKETS = int(Flag.TICKETS)
-_FLAGS_AT = 1  # of the header, see `call_messages`
+_FLAGS_AT = 1  # offset in the header, see `call_messages`
 _HEADER_TICKET_AND_MARKS = 3  # frames
 
 

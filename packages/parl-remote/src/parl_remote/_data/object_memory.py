@@ -60,12 +60,12 @@ __all__ = [
 ]
 
 
-with contextlib.suppress(ImportError):  # not on Windows, where values travel in their references
+with contextlib.suppress(ImportError):  # missing on Windows, where values travel in their references
     import fcntl
 
 
-_NAME = "parl-object"  # what /proc shows; no name in any directory
-_ALIGNMENT = 64  # a cache line, and more than any element type asks for
+_NAME = "parl-object"  # the name in /proc; the file has no name in any directory
+_ALIGNMENT = 64  # a cache line, and more than the alignment of any element type
 _SERIAL = struct.Struct("<Q")  # the number of the value among those that the file has held
 _HEAD = struct.Struct("<QQ")  # that number, and the number of frames
 _ENTRY = struct.Struct("<QQ")  # length, kind

@@ -55,7 +55,7 @@ def _library() -> tuple[str, ...]:
 # The main module in a child that `multiprocessing` started as a fresh interpreter; elsewhere, that of `__main__`.
 _PROGRAM_OF_CHILD = "__mp_main__"
 
-# Names of modules that were looked at; it only grows, as `sys.modules` does.
+# Names of modules that were checked; it only grows, as `sys.modules` does.
 _looked_at: set[str] = set()
 
 
@@ -99,7 +99,7 @@ _EXTENSIONS = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
 def _file_of(module: ModuleType) -> str | None:
     """Return the absolute path of a module's file; None if it has none, or names one that does not exist."""
-    file = vars(module).get("__file__")  # not getattr, which would trigger modules that load their names lazily
+    file = vars(module).get("__file__")  # getattr would trigger modules that load their names lazily
     if not isinstance(file, str):
         return None
     if os.path.isabs(file):
@@ -131,7 +131,7 @@ def _is_found(module: str, file: str | None, sys_path: tuple[str, ...]) -> bool:
     name = ""
     parts = module.split(".")
     if not all(part.isidentifier() for part in parts):
-        return False  # a name that a test runner made of a path; no import statement can say it
+        return False  # a name that a test runner made of a path; no import statement can contain it
     for part in parts:
         name = f"{name}.{part}" if name else part
         spec = _find(name, path)

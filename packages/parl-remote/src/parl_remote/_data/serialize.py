@@ -4,7 +4,7 @@
     loads(pickle, buffers) -> value                 arrays are views of the buffers, writable as those are
 
 Plain pickle comes first, because it is ten times faster. cloudpickle takes over where plain pickle fails (lambdas,
-classes in functions) and where it would only send a name that means nothing in another process: everything defined in
+classes in functions) and where it would only send a name that is meaningless in another process: everything defined in
 `__main__`, and modules for which `ship_by_value` was called.
 
 The pickler of a message collects the references in it (handles of actors, values of `put`), so that the sender keeps
@@ -68,7 +68,7 @@ __all__ = [
 
 
 _by_value: list[bytes] = []
-_MAIN = b"__main__"  # its names mean nothing in another process
+_MAIN = b"__main__"  # its names are meaningless in another process
 _CONNECTIONS = b"multiprocessing.connection"  # nor do its objects
 
 # In every pickle of a reference: it is read by a function of this package.
@@ -77,7 +77,7 @@ _PACKAGE = __package__.partition(".")[0].encode()
 # Classes whose objects are pickled in another way when they are arguments by themselves; see `stand_in`.
 _stand_ins: dict[type[Any], Callable[[Any], object]] = {}
 
-# How many modules were loaded when it was last asked which of them other processes cannot import.
+# The number of modules that were loaded at the last check for those that other processes cannot import.
 _counted = [0]
 
 _PLAIN_ERRORS = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError, BufferError)
@@ -85,7 +85,7 @@ _PLAIN_ERRORS = (pickle.PicklingError, TypeError, AttributeError, RecursionError
 _modules = sys.modules
 # Whether the last value had arrays, which the pickler of arrays does faster; others it begins slower.
 _arrays_expected = [False]
-_registered = [-1]  # how many reducers `copyreg` had when the pickler of arrays was given its own
+_registered = [-1]  # the number of reducers in `copyreg` when the pickler of arrays got its own
 _plain_dumps = pickle.dumps
 _plain_loads = pickle.loads
 
@@ -139,7 +139,7 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
         references: Filled with the referents of the references contained in the value.
 
     Raises:
-        Exception: Whatever pickling raised; callers know what the value was and raise `SerializationError`.
+        Exception: Any error of pickling; callers know what the value was and raise `SerializationError`.
     """
     by_value = False
     if not _arrays_expected[0] and "torch" not in _modules and "paddle" not in _modules:
@@ -147,7 +147,7 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
             data = _plain_dumps(value, 5, buffer_callback=_stop)
         except _HasArrays:
             _arrays_expected[0] = True
-        except _PLAIN_ERRORS:  # cloudpickle may know how; if not, its error is the one to show
+        except _PLAIN_ERRORS:  # cloudpickle may be able to; if not, its error is the better one to show
             by_value = True
         else:
             by_value = _MAIN in data or _CONNECTIONS in data or bool(_by_value and _names_shipped(data))
@@ -160,7 +160,7 @@ def dumps_whole(value: object) -> bytes:
     """Return the value as one pickle, with the memory of its arrays; for definitions, which mostly have none.
 
     Raises:
-        Exception: Whatever pickling raised, as for `dumps`.
+        Exception: Any error of pickling, as for `dumps`.
     """
     if len(_modules) != _counted[0]:  # a definition may use some that cannot be imported elsewhere
         look_at_new_modules()
@@ -204,7 +204,8 @@ def _dumps_with_buffers(value: object, references: list[object] | None, *, by_va
     if by_value or _names_shipped(data):
         del frames[1:]
         data = _cloudpickled(value, keep_outside, None, references)
-    elif references is not None and _PACKAGE in data:  # a pickler that asks about every object costs a call too much
+    # a pickler with a hook for every object costs one call per object more
+    elif references is not None and _PACKAGE in data:
         del frames[1:]
         stream = io.BytesIO()
         pickler = _CollectingPickler(stream, keep_outside, references)
@@ -249,7 +250,7 @@ def pickled(
         references: See `dumps`.
 
     Raises:
-        Exception: Whatever pickling raised.
+        Exception: Any error of pickling.
     """
     stream = io.BytesIO()
     found: list[object] = []
@@ -309,7 +310,7 @@ def loads(data: Buffer, buffers: Iterable[Buffer] = ()) -> Any:
     """Return the value of a `dumps`.
 
     Raises:
-        Exception: Whatever unpickling raised.
+        Exception: Any error of unpickling.
     """
     return _plain_loads(data, buffers=buffers)
 
@@ -460,7 +461,7 @@ class _ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no t
         kind = type(value)
         if issubclass(kind, Reference):
             self.references.extend(value._parl_referents())
-        if isinstance(value, io.IOBase) and is_open_file(value):  # cloudpickle would send what is left to read
+        if isinstance(value, io.IOBase) and is_open_file(value):  # cloudpickle would send the unread remainder
             raise pickle.PicklingError(f"cannot pickle the open file {getattr(value, 'name', value)!r}")
         if kind.__module__ == _CONNECTIONS.decode() and hasattr(value, "fileno"):  # plain pickle sends its number
             raise pickle.PicklingError("the ends of a pipe are for processes that multiprocessing starts")
@@ -608,7 +609,7 @@ def _version_of(cls: type, content: Any, table: Reducers) -> int:
     attributes = {name: value for name, value in content[0].items() if not name.startswith(_DERIVED)}
     digest = _digest_of(attributes, table)
     if digest != before:
-        version = max(version + 1, time.monotonic_ns())  # a forked child has versions of its own
+        version = max(version + 1, time.monotonic_ns())  # a forked child has separate versions
         _sent[cls] = digest, version
     return version
 

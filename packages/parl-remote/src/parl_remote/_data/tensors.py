@@ -69,7 +69,7 @@ def _array_reducer(numpy: Any) -> Callable[[Any], Any]:
         if kind is None or not flags.c_contiguous:
             return array.__reduce_ex__(5)
         if array.nbytes < OUT_OF_BAND_BYTES and flags.writeable:
-            # It saves asking whether it goes out of band. bytearray(array) takes a whole number without axes as a size.
+            # It saves the check whether it goes out of band. bytearray(array) takes an integer without axes as a size.
             return ndarray, (array.shape, kind, bytearray(array.data))
         return ndarray, (array.shape, kind, buffer(array))
 

@@ -78,9 +78,9 @@ with contextlib.suppress(ImportError):  # not on Windows
 
 
 _MIB = 2**20
-_LITTLE_DISK = 200 * _MIB  # a few logs; with less, the output of one actor may fill the disk
+_LITTLE_DISK = 200 * _MIB  # enough for a few logs; with less, the output of one actor may fill the disk
 _LITTLE_SHARED = 128 * _MIB  # containers get 64 MiB unless told otherwise
-_FEW_DESCRIPTORS = 4096  # a node needs some for each actor and each peer
+_FEW_DESCRIPTORS = 4096  # a node needs several for each actor and each peer
 _FEW_PROCESSES = 256
 
 

@@ -20,8 +20,8 @@ from parl_remote.errors import AuthenticationFailed, ClusterUnreachable, RemoteE
 __all__ = ["ProbeResult", "check_reach", "explained", "explained_here", "finding_for", "probe"]
 
 
-_SILENCE_S = 1.0  # a PARL node speaks first and at once; a line that takes longer takes longer for everything
-# For a server that waits for a request, such as the monitor, whose port users may give by mistake.
+_SILENCE_S = 1.0  # seconds; a PARL node sends first and at once, so only a slow line takes longer
+# For servers that wait for a request, such as the monitor, whose port users may give by mistake.
 _QUESTION = b"GET / HTTP/1.0\r\n\r\n"
 _ANSWER_S = 0.5
 _GREETING = 10  # bytes of ZMTP's signature, which zmq sends to a peer that connects
@@ -237,7 +237,7 @@ def explained(error: RemoteError, address: str, found: Environment) -> RemoteErr
     """Return the same error with a remedy as the last line of its message; the diagnosis may take two seconds."""
     try:
         finding = finding_for(error, address, found)
-    except (OSError, ValueError, RemoteError):  # a diagnosis that fails must not hide what it was for
+    except (OSError, ValueError, RemoteError):  # a failing diagnosis must not hide the original error
         finding = None
     if finding is not None and error.args:
         option = "" if address == "local" else f" --address {address}"
@@ -248,7 +248,7 @@ def explained(error: RemoteError, address: str, found: Environment) -> RemoteErr
 
 def _with_finding(text: str, finding: Finding) -> str:
     what = "" if finding.what in text else f"\n  found:      {finding.what}"
-    found = f"{text}{what}".replace(f"; run: {finding.remedy}", "")  # the remedy is said once
+    found = f"{text}{what}".replace(f"; run: {finding.remedy}", "")  # the remedy is shown once
     return f"{found}\n  what to do: {finding.remedy}"
 
 

@@ -123,8 +123,8 @@ def here() -> ActorDirectory:
 
 
 LARGEST_MANIFEST = 256 * 2**20  # some two million files
-_LONGEST_PART = 255  # bytes; what file systems take
-_LONGEST_PATH = 3000  # bytes; the kernel takes 4096, and the folder's own path comes before it
+_LONGEST_PART = 255  # bytes; the limit of file systems
+_LONGEST_PATH = 3000  # bytes; the kernel's limit is 4096, and the folder's own path precedes it
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 

@@ -136,7 +136,7 @@ def _ask_finders(name: str, path: Iterable[str] | None) -> importlib.machinery.M
         ask = getattr(finder, "find_spec", None)
         try:
             spec = ask(name, path) if ask is not None else None
-        except Exception:  # another library's finder that cannot be asked ahead of an import
+        except Exception:  # another library's finder that supports no look-up before an import
             continue
         if isinstance(spec, importlib.machinery.ModuleSpec):
             return spec

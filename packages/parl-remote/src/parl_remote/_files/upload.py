@@ -181,7 +181,7 @@ def _changed(file: str) -> RemoteError:
 
 _BATCH = 4 * 2**20  # bytes in one message; large enough for the line, small enough for the worker's memory
 _MOST_PARTS = 2000  # in one message
-_MOST_ATTEMPTS = 3  # at sending one content; repeated losses are no accident
+_MOST_ATTEMPTS = 3  # attempts to send one content; repeated losses are no accident
 
 
 class Worker(Protocol):

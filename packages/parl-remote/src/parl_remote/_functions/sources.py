@@ -41,12 +41,13 @@ __all__ = ["Calls", "Items", "Results", "read"]
 
 R = TypeVar("R")
 
-_CHUNK_S = 0.05  # of work: a hundred times what a chunk costs on its way
+_CHUNK_S = 0.05  # seconds of work per chunk: a hundred times the cost of its transfer
 _LEAST_S = 0.002  # less is not worth a message, unless a worker is idle
-_SEND_S = 0.0002  # of this program's time for a chunk: a worker that gets the n-th one begins that many times later
-_GROWTH = 64  # from one chunk to the next, because one item says little
+_SEND_S = 0.0002  # seconds of this program's time per chunk: the n-th worker begins that many times later
+_GROWTH = 64  # maximum growth from one chunk to the next, because single items are not representative
 _CHUNK_BYTES = 16 << 20  # there and back; with a quarter, chunks cost as much as the copies of their arrays
-_SLACK = 4  # of the time that items take beside one that may be late, and before the rest of a chunk is given back
+# times the expected time of a chunk, after which its rest is returned; also the limit for the items beside a late one
+_SLACK = 4
 _NOTHING = object()
 _COSTS_KEPT = 256  # functions
 _AHEAD = 4  # chunks for each worker that are on their way, or wait for the iterating thread
@@ -71,7 +72,7 @@ class Calls:
         self.retries = retries
         self.timeout_s = timeout_s
         self.running = 0
-        self.open: set[RemoteFuture[Any]] = set()  # those that are not settled
+        self.open: set[RemoteFuture[Any]] = set()  # the unsettled ones
         self.all_settled = Condition()
         self._queue: deque[Chunk] = deque()
         self._number = 0
@@ -232,7 +233,7 @@ def read(outcome: Outcome, chunk: Chunk) -> _Read:
             elif type(value) is Unreadable:
                 failures[place] = unreadable(value.error, chunk.code.name)
         return values, failures
-    except BaseException as error:  # of a user's class, which must not end the thread that reads
+    except BaseException as error:  # an exception of a user's class, which must not end the reading thread
         if is_by_handler(error):
             raise
         return [None] * chunk.size, dict.fromkeys(range(chunk.size), unreadable(error, chunk.code.name))
@@ -261,7 +262,7 @@ class Items:
             as keep the workers busy.
         retries: The maximum number of times that an item is run again after its worker has ended.
         timeout_s: Seconds that an item may run; None for no limit.
-        on_end: Called once, when no item is in progress any more.
+        on_end: Called once, when the last item in progress has ended.
     """
 
     def __init__(
@@ -285,7 +286,7 @@ class Items:
         self.timeout_s = timeout_s
         self.running = 0
         self._code = code
-        # A part of a range is as small as the whole; one that is too long to have a length is iterated.
+        # A slice of a range is as small as the range; a range that is too long for `len` is iterated.
         self._items: Any = items if type(items) is range and total is not None else iter(items)
         self._reader = ItemReader(iter(self._items))
         self._is_due = False  # whether a chunk waits for no more items
@@ -310,7 +311,7 @@ class Items:
         self._workers_seen = 1
         self._arrived = Condition(workers.lock)
         self._waiters: list[Any] = []  # tasks of event loops that wait for the same
-        self._sent: dict[int, Chunk] = {}  # those that workers have, by their start
+        self._sent: dict[int, Chunk] = {}  # the chunks that workers have, by their start
         self._done: dict[int, tuple[Chunk, Outcome | BaseException]] = {}
         self._closed = False
         self._cut_short = False  # by the executor's end
@@ -378,7 +379,7 @@ class Items:
             return self.given in self._done and (is_late or now - began > FILL_S)
 
     def _take_up_to(self, capacity: float) -> None:
-        """Take items, at most so many."""
+        """Take items, at most `capacity`."""
         if type(self._items) is range:
             with self.workers.lock:
                 if self._exhausted:  # another thread has closed the map
@@ -583,7 +584,7 @@ class Items:
         size = min(size, waiting)
         items = self._queue[self._at : self._at + size]
         if type(self._queue) is list:
-            self._queue[self._at : self._at + size] = [None] * size  # an item lives no longer than its chunk
+            self._queue[self._at : self._at + size] = [None] * size  # an item is released with its chunk
         self._at += size
         chunk = Chunk(self, self._code, items, size, self._how, self._next_start)
         if self.timeout_s is not None:
@@ -666,9 +667,9 @@ class _Reader:
         self._left: list[Any] = []  # of the last part, backwards
         self._one_by_one = False  # for items that are taken one by one, or raised errors
         self._ready: Iterator[Any] = iter(())  # takes those that need no other step out of the list
-        self._steps: repeat[Any] = repeat(None, 0)  # as many as it has not taken
+        self._steps: repeat[Any] = repeat(None, 0)  # the number of results that it has not taken
         self._turn = threading.RLock()  # of the thread that makes results ready
-        self._next: dict[str, Iterator[Any] | None] = {}  # "step": what comes in place of a fetch; None for the end
+        self._next: dict[str, Iterator[Any] | None] = {}  # "step": the replacement for a fetch; None for the end
 
     def steps(self) -> Iterator[Iterator[Any]]:
         """Return what a `chain` runs through: in turns an iterator that fetches, and one over what it has made ready.

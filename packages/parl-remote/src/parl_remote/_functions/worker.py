@@ -51,8 +51,8 @@ __all__ = [
     "unpack",
 ]
 
-NO_CODE, NO_ITEMS = -1, -2  # the places of failures to read the function, or the items, of which none was run then
-_QUICK_S = 20e-6  # for items between two looks at the clock, which take half a microsecond
+NO_CODE, NO_ITEMS = -1, -2  # the positions of failures to read the function or the items, none of which was run then
+_QUICK_S = 20e-6  # seconds of items between two readings of the clock, which take half a microsecond
 _MOST_AT_ONCE = 64  # items, which may turn out to be slow
 _FUNCTIONS_KEPT = 32  # by a worker; they may hold large values
 T = TypeVar("T")
@@ -67,7 +67,8 @@ class Unreadable:
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
-        self.traceback = error.__traceback__  # each raise adds to the error's own, and with that keeps what it met
+        # each raise adds to the error's own traceback, which keeps the objects of its frames alive
+        self.traceback = error.__traceback__
 
 
 class _Separate(serialize.Pickled):
@@ -100,7 +101,7 @@ def pack(value: object) -> Packed:
     """Return a value pickled; as a part of the message if it contains references, which the message has to record.
 
     Raises:
-        Exception: Whatever pickling raised.
+        Exception: Any error of pickling.
     """
     references: list[object] = []
     data, *buffers = serialize.dumps(value, references)
@@ -113,7 +114,7 @@ def pack_items(items: Any, how: CallForm) -> Packed:
     """Return items as `pack` does; a reference of `put` that is an argument by itself arrives as its value.
 
     Raises:
-        Exception: Whatever pickling raised.
+        Exception: Any error of pickling.
     """
     if type(items) is list and serialize.has_stand_ins():
         if how is CallForm.ITEMS:
@@ -129,7 +130,7 @@ def unpack(packed: Packed) -> Any:
     """Return the value of a `pack`.
 
     Raises:
-        BaseException: Whatever unpickling raised.
+        BaseException: Any exception of unpickling.
     """
     if type(packed) is list:
         return serialize.loads(packed[0], packed[1:])

@@ -77,8 +77,8 @@ _IDLE_S = 15.0  # less than others wait for resources by default
 _SHARED_S = 5.0
 _FULL_S = 1.0  # between attempts to make more workers than there were slots for
 _FEWEST_TO_SHARE = 2  # workers: the last one is kept
-_PIECES = 16  # of a chunk with an item that fails it
-_FAILED_STARTS = 3  # of workers that end before they can do anything
+_PIECES = 16  # the maximum number of parts into which a chunk is split after its worker ended
+_FAILED_STARTS = 3  # workers that may end before they can run anything
 _spec = ClassSpec(FunctionWorker)
 
 
@@ -265,7 +265,7 @@ class _Worker:
         self.known: FunctionCache[None] = FunctionCache()
         self.idle_since = 0.0
         self.chunks: list[Chunk] = []  # the first one runs
-        self.lost: Chunk | None = None  # the one that it ran when it ended
+        self.lost: Chunk | None = None  # the chunk that it ran when it ended
         self.overdue = False
         self.next_look = inf  # when it is next checked whether its chunk is overdue
         self.is_wanted = False  # by another program
@@ -357,7 +357,7 @@ class Workers:
                 if picked is not None:
                     self._send(*picked)
         finally:
-            if goes_on:  # an error ends it
+            if goes_on:  # an error ends the loop
                 self._dispatching = False
 
     def release_idle(self) -> int:
@@ -542,7 +542,7 @@ class Workers:
             broken = ExecutorBroken(f"{text}: {error}")
             broken.__cause__ = error
             if is_user and self.broken is None:  # other workers that were being made fail in the same way
-                exc_info = type(error), error, None  # the remote traceback is its cause; the frames here say nothing
+                exc_info = type(error), error, None  # the remote traceback is its cause; the frames here add nothing
                 _executors_log.critical("Exception in initializer:", exc_info=exc_info)
                 self.broken = broken
             self._failed_starts = 0
@@ -698,7 +698,7 @@ class Workers:
             is_overdue = due <= time.monotonic()
             if is_overdue:
                 worker.overdue = True
-                self._workers.pop(worker, None)  # it gets no other chunk, also if it answers at this moment
+                self._workers.pop(worker, None)  # it gets no other chunk, even if it answers at this moment
         if is_overdue:
             try:
                 threading.Thread(target=worker.ref.destroy, name="parl-timeout", daemon=True).start()

@@ -169,7 +169,7 @@ class ClusterReach(NamedTuple):
 
 # -- credits of a relayed connection, between the worker's relay and either end; see `program.relayed_channel` --------
 
-WINDOW = 2**25  # covers a round trip of 30 ms at a gigabyte a second, and is small beside a worker's actors
+WINDOW = 2**25  # bytes; covers a round trip of 30 ms at a gigabyte a second, and is small beside a worker's actors
 CREDIT_EVERY = WINDOW // 4
 CREDIT = 0  # first byte of the message; no `Kind` has it
 _CREDIT = struct.Struct("<BxxxxxxxQ")

@@ -79,7 +79,7 @@ def greet(channel: Channel, hello: Hello, timeout_s: float) -> Welcome:
         ResultTimeout: The peer did not answer in time.
     """
     try:
-        with contextlib.suppress(ChannelClosed):  # it may have been refused before it could say anything
+        with contextlib.suppress(ChannelClosed):  # it may have been refused before it could send anything
             channel.send([encode(hello)], timeout_s)
         answer = decode(channel.receive(timeout_s)[0])
         if isinstance(answer, Welcome) and hello.protocol_min <= answer.protocol <= hello.protocol_max:

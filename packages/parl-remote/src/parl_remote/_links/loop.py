@@ -33,7 +33,7 @@ __all__ = ["EventLoopReader", "Loop", "SuspensionDetector", "Timer", "WritableSo
 Action = Callable[[], object]  # the result is ignored
 
 _log = logging.getLogger("parl.remote")
-_REST_S = 0.02  # a source that stays readable would keep the loop, and the log, busy
+_REST_S = 0.02  # a source that stays readable would occupy the loop and fill the log
 _LONGEST_WAIT_S = 3600.0  # the system takes 24 days at most, and a timer may be for the year after next
 
 
@@ -209,7 +209,7 @@ _readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[int]] = weakr
 class EventLoopReader:
     """Reads a connection in an asyncio event loop, while tasks of that loop await futures.
 
-    It reads once in a turn of the loop, whatever asks for it.
+    It reads once in a turn of the loop, however often it is requested.
 
     Attributes:
         is_reading: Whether it reads whenever something arrives.
@@ -225,7 +225,7 @@ class EventLoopReader:
         self._read = read
         self.is_reading = False
         self._is_due = False
-        self._reading = _readers.setdefault(loop, set())  # the ids of those that read in this loop
+        self._reading = _readers.setdefault(loop, set())  # the ids of the connections that read in this loop
         self.is_closed = False
 
     def resume(self) -> None:

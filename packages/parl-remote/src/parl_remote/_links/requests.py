@@ -41,7 +41,7 @@ class PendingAnswer(Future[_Answer]):
         self._condition = Condition()
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether it, or an error, came within so many seconds."""
+        """Return whether the answer or an error came within `timeout_s` seconds."""
         with self._condition:
             return self._condition.wait_for(self.done, timeout_s)
 
@@ -178,7 +178,7 @@ class RequestConnection:
             PROTOCOL_MAX,
             host_id(),
             os.getpid(),
-            {"parl_remote": versions()["parl_remote"]},  # it sends no objects, so any Python will do
+            {"parl_remote": versions()["parl_remote"]},  # it sends no objects, so any version of Python is accepted
             name,
         )
         self.welcome: Welcome = greet(channel, hello, limits.connect_timeout_s)

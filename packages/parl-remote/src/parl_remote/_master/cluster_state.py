@@ -221,7 +221,7 @@ class ClusterState:
         elif lease is None or self.tables.is_restarting(lease_id):
             given_up = self.tables.cancel_restarts(client_id, lease_id)
         if lease is None:
-            return self._settled([]) if given_up else []  # to tell those who look for it
+            return self._settled([]) if given_up else []  # to notify those who look for it
         return self._settled(self._ends.revoke(lease_id, "released by its owner"))
 
     def lease_ended(

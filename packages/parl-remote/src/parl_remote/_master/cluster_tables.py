@@ -330,7 +330,7 @@ class ClusterTables:
         lost = cause is not None and cause.kind.is_loss and cause.kind is not DeathKind.KILLED_BY_USER
         if lost and lease.may_restart and client is not None and client.is_known:
             if cause is None or cause.kind not in _NEVER_MADE:
-                if lease_id not in self._successors:  # else its client, which hears from the worker as well, was faster
+                if lease_id not in self._successors:  # else its client, which the worker notifies as well, was faster
                     self._restarting[lease_id] = lease.client_id
             elif lease.replaces:
                 self.restart_failed(lease.client_id, lease_id, lease.replaces)

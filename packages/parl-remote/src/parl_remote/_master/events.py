@@ -34,7 +34,7 @@ __all__ = [
 EVENTS_KEPT = 5000
 _LOST_KEPT = 1000
 
-# Ends that were asked for, and those that the event of their node includes.
+# Requested ends, and those that the event of their node includes.
 _NO_EVENT = frozenset((DeathKind.KILLED_BY_USER, DeathKind.DRAINED, DeathKind.NODE_LOST))
 _MEMORY = frozenset((DeathKind.MEMORY, DeathKind.OUT_OF_MEMORY))
 

@@ -174,7 +174,8 @@ class LeaseGrants:
                 of.setdefault(lease.client_id, []).append(lease)
         own = len(of.pop(waiting.client_id, ())) * (request.class_name == FUNCTION_WORKER)
         most = max(of.values(), key=len, default=[])
-        if len(most) < own + 2 or (request.timeout_s == 0 and not own):  # it does not wait, and has none to compare
+        # it does not wait, so there is nothing to compare
+        if len(most) < own + 2 or (request.timeout_s == 0 and not own):
             return []
         lease = most[-1]
         lease.is_wanted, waiting.wants = True, lease.lease_id

@@ -258,7 +258,7 @@ class Master:
         if link is not None:
             _log.warning("node %s (%s) is lost: %s", instruction.node_id, link.hello.name, instruction.reason)
             del self._node_of[link]
-            link.drop()  # without a Bye, which would end the worker: if it lives, it is to reconnect
+            link.drop()  # without a Bye, which would end the worker: if it still runs, it is to reconnect
 
     def _beat(self) -> None:
         self._notice_sleep()

@@ -57,7 +57,8 @@ class KnownNodes:
         self._tables = tables
         self._ends = ends
         self._patience_s = patience_s
-        self._lost_leases: dict[str, None] = {}  # declared lost with their node: must not come back with it
+        # leases declared lost with their node, which must not come back with it
+        self._lost_leases: dict[str, None] = {}
         self._awaited: dict[str, NodeRecord] = {}  # there before the master was started again, and not yet seen
         self._awaited_until = 0.0
 
@@ -272,7 +273,8 @@ class KnownClients:
         self._grants = grants
         self._ends = ends
         self._grace_s = grace_s
-        self._away: dict[str, float] = {}  # those that broke off, and until when they may come back
+        # programs whose connection broke, with the time until which they may reconnect
+        self._away: dict[str, float] = {}
 
     def joined(self, client_id: str, name: str, pid: int, now: float, host_id: str) -> None:
         """Add a program that connects, or one that reconnects with its leases."""
@@ -342,14 +344,15 @@ class KnownClients:
 
 
 _ABSENT_KEPT = 10_000  # a node that missed its Bye, or was cut off, comes back within minutes
-_GRACE_S = 10.0  # for an actor to finish its calls; one that takes longer is killed, as its owner had time to react
+# seconds for an actor to finish its calls; one that takes longer is killed, as its owner had time to react
+_GRACE_S = 10.0
 
 
 @dataclass(slots=True)
 class _Drain:
     request: DrainNode
     deadline: float | None
-    is_done: bool = False  # only of the node that stays, whose drain does not end with its leaving
+    is_done: bool = False  # only for the master's own node, whose drain does not end with its leaving
 
 
 class Draining:

@@ -252,7 +252,7 @@ EVENTS: Listing[EventInfo] = Listing(
 
 
 _WINDOW_S = (10.0, 900.0, 24 * 3600.0)  # least, default, most
-_LOG_BYTES = 64 * 1024  # a screen is some kilobytes; a page that follows asks every second or two
+_LOG_BYTES = 64 * 1024  # bytes; a screen is some kilobytes, and a following page asks every second or two
 _SPARK_POINTS = 40
 
 

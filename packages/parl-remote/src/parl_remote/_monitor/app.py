@@ -136,7 +136,8 @@ def make_pages(guard: Guard, tries: AttemptLimit) -> Blueprint:
         origin = request.headers.get("Origin", "null")
         if origin != "null" and origin.partition("://")[2] != request.host:
             abort(403, "the login comes from a page elsewhere")
-        is_right = guard.sessions.knows(request.form.get("token", ""))  # wrong ones of others do not keep it out
+        # before the limit on attempts: wrong tokens of others do not lock this user out
+        is_right = guard.sessions.knows(request.form.get("token", ""))
         wait_s = 0.0 if is_right else tries.wait_s(request.remote_addr or "")
         if wait_s > 0:
             problem = f"Too many tries; wait {wait_s:.0f} seconds."

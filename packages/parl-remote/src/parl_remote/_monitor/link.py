@@ -229,7 +229,7 @@ _ACTORS_A_PAGE = 250
 _EVENTS_A_PAGE = 500
 _FIRST_DEATHS = 200
 _NODES_KEPT = 20_000
-_IDLE_S = 60.0  # how long a connection to a worker is kept after the last question
+_IDLE_S = 60.0  # seconds for which a connection to a worker is kept after the last request
 _STACK_S = 8.0  # a worker waits some seconds for the actor itself
 
 _Answer = TypeVar("_Answer", bound=Message)
@@ -291,7 +291,7 @@ class ClusterSource:
         self._steering = _OnDemandConnection(self._dial_master)
         self._workers: dict[str, _OnDemandConnection] = {}
         self._addresses: dict[str, tuple[str, ...]] = {}
-        self._node_of: OrderedDict[str, str] = OrderedDict()  # by actor: its node, also of those that have ended
+        self._node_of: OrderedDict[str, str] = OrderedDict()  # the node of each actor, including those that have ended
         self._version = ""
         self._deaths_known = -1
         self._events_known = (0.0, 0)  # the beginning of the master's count, and the latest number

@@ -48,7 +48,7 @@ from parl_remote.errors import RemoteError
 __all__ = ["Collector", "main", "run_monitor", "share_fairly"]
 
 
-_SHARE = 0.05  # of the time that snapshots may take; the rest of the master's time is for its work
+_SHARE = 0.05  # share of the time that snapshots may take; the rest is for the master's work
 _LONGEST_S = 15.0
 
 
@@ -94,7 +94,7 @@ class Collector:
         except SourceError as error:
             self._failed(str(error))
             return self._interval_s
-        except Exception as error:  # whatever it is, the next snapshot may be better, and pages stay up
+        except Exception as error:  # after any error, the next snapshot may succeed, and pages stay available
             _log.exception("a snapshot of the cluster failed")
             self._failed(f"{type(error).__name__}: {error}")
             return self._interval_s
@@ -120,7 +120,7 @@ _log = logging.getLogger("parl.remote")
 
 _THREADS = 8  # requests are answered from memory; one that waits for a stack occupies one thread
 _GOODBYE_S = 1.0
-_MOST_CONNECTIONS = 250  # of each socket; a browser has six, and a process may have a thousand descriptors
+_MOST_CONNECTIONS = 250  # connections per socket; a browser opens six, and a process may have a thousand descriptors
 
 
 def main(settings_json: str, pipe: int) -> int:
@@ -166,7 +166,7 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
         source = ClusterSource(ClusterAddress(settings.address, found, key_file), found.limits)
         store = Store(time.time, settings.interval_s)
         first = source.snapshot()
-        store.add(first)  # to say now what is wrong
+        store.add(first)  # to report errors now
         server = _serve(settings, store, source)
     except (OSError, ValueError, RemoteError, SourceError) as error:
         report({"error": str(error)})
@@ -184,7 +184,7 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
     collector.start()
     process = ProcessRecord.of(os.getpid())
     record = MonitorRecord(settings.address, _url(settings, server), process, first.cluster.cluster_id)
-    with contextlib.ExitStack() as rest:  # whatever one raises, the others are done
+    with contextlib.ExitStack() as rest:  # an error of one does not keep the others from being closed
         rest.enter_context(_on_record(Path(settings.directory), record))
         report({"address": str(Address(settings.host, _port_of(server)))})
         rest.callback(source.close)
@@ -196,7 +196,7 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
 
 @contextlib.contextmanager
 def _on_record(directory: Path, record: MonitorRecord) -> Iterator[None]:
-    """Keep the record of this process; where nothing can be written, the monitor runs without."""
+    """Keep the record of this process within the block, if it can be written."""
     try:
         write_record(directory, record)
     except OSError as error:
@@ -236,7 +236,7 @@ def share_fairly(servers: Iterable[Any], peers: Peers, most: int) -> None:
 
     Args:
         servers: waitress's servers.
-        peers: Tells the users of this host apart.
+        peers: Distinguishes the users of this host.
         most: The maximum number of connections; beyond it, one of the peer with the most is closed.
     """
 

@@ -36,7 +36,7 @@ class Retention:
     every: float
 
 
-CLUSTER = Retention(fine=1800, coarse=1440, every=60.0)  # an hour at two seconds each, then a day
+CLUSTER = Retention(fine=1800, coarse=1440, every=60.0)  # an hour of entries two seconds apart, then a day
 NODES = Retention(fine=720, coarse=720, every=120.0)
 ACTORS = Retention(fine=360, coarse=180, every=120.0)
 
@@ -146,7 +146,7 @@ def _means(values: list[float], group: int) -> list[float | None]:
 
 _EVENTS_KEPT = 5000
 _DEATHS_KEPT = 2000  # a day of a busy cluster; each is some kilobytes because of its log
-_GONE_KEPT_S = 600.0  # how long the numbers of an actor that ended can still be looked at
+_GONE_KEPT_S = 600.0  # seconds for which the numbers of an ended actor stay available
 _LATE = 3.0  # intervals without news after which the monitor is no longer healthy
 
 CLUSTER_NUMBERS = ("cpu", "leased", "memory", "gpu", "gpus_leased", "calls", "actors", "waiting", "nodes")

@@ -114,7 +114,7 @@ def start_program(
     outcome = pipe.read(process, found.limits.start_timeout_s) if wait else {"address": ""}
     pipe.close()
     if "address" in outcome:
-        process.returncode = 0  # it runs on its own from here and is not waited for
+        process.returncode = 0  # from here on it runs independently and is not awaited
         return outcome["address"]
     process.kill()
     process.wait()

@@ -37,7 +37,7 @@ from parl_remote.errors import DeathCause, DeathKind
 __all__ = ["PrivateNode"]
 
 
-_QUIET_S = 0.3  # a program has its first actors by then
+_QUIET_S = 0.3  # seconds; a program has its first actors by then
 
 
 class _SingleDriverService:
@@ -176,7 +176,7 @@ class PrivateNode:
         if driver is not None:
             self._connecting = _ConnectingDriver(driver)
             self._loop.add(self._connecting, self._driver_left)
-        # Not before it listens, as other nodes do: a program waits for its first actor, and this takes 30 ms.
+        # Unlike in other nodes, not before it listens: a program waits for its first actor, and this takes 30 ms.
         self._loop.call_later(_QUIET_S, all_kinds)
 
     def run(self) -> None:

@@ -30,7 +30,7 @@ __all__ = ["Dispatcher", "Member", "Task", "closed"]
 
 _log = logging.getLogger("parl.remote")
 _FULL_RETRY_S = 0.01  # between attempts to assign a task to an actor whose calls have reached their limit
-_LOOK_S = 1.0  # how often those that wait for the dispatcher look whether it has ended
+_LOOK_S = 1.0  # interval in seconds at which waiting threads check whether the dispatcher has ended
 
 
 def closed() -> ActorError:
@@ -107,10 +107,11 @@ class Dispatcher:
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._todo: deque[Task] = deque()
         self._members: dict[Member, None] = {}
-        self._requests: deque[concurrent.futures.Future[Any]] = deque()  # for actors, which leave the pool
+        # requests for actors that are to leave the pool
+        self._requests: deque[concurrent.futures.Future[Any]] = deque()
         self._making = 0
         self._refused: list[tuple[Member, Task]] = []  # because the actor's calls had reached their limit
-        self._open: dict[Task, None] = {}  # those that are not settled
+        self._open: dict[Task, None] = {}  # the unsettled ones
         self._all_done: list[threading.Event] = []
         self._why_none: BaseException | None = None
         self._over = False
@@ -170,7 +171,7 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Stop: cancel tasks that have not started; running tasks continue in their actors, without a result."""
-        with self._stopping:  # what is added before it is ended by it, and nothing is added after it
+        with self._stopping:  # this ends all tasks added before it, and none is added after it
             self._is_stopped = True
             self._events.put(self._end)
 
@@ -201,7 +202,7 @@ class Dispatcher:
         while not self._over:
             with contextlib.suppress(queue.Empty):
                 self._events.get(timeout=_FULL_RETRY_S if self._refused else None)()
-            while not self._over:  # what else has come, before the members are looked at
+            while not self._over:  # further events, before the members are examined
                 try:
                     event = self._events.get_nowait()
                 except queue.Empty:
@@ -246,7 +247,7 @@ class Dispatcher:
                     "a pool's function must return the call's future; inside it the actor's methods do not wait, so "
                     f"`lambda actor, item: actor.method(item)` does. It returned {future!r}"
                 )
-        except TooManyPendingCalls:  # other callers keep it busy, too
+        except TooManyPendingCalls:  # other callers may keep it busy as well
             member.tasks[task] = None
             self._refused.append((member, task))
             return
@@ -361,9 +362,9 @@ class Dispatcher:
                 self._members[idle] = None
         if self._requests or any(member.is_reserved for member in self._members):
             by_load = sorted(self._members, key=lambda member: len(member.tasks))
-            for rank, member in enumerate(by_load):  # so many get no more tasks as are requested
+            for rank, member in enumerate(by_load):  # as many idle members as are requested get no more tasks
                 member.is_reserved = rank < len(self._requests)
-            self._assign()  # to those that were reserved
+            self._assign()  # to the reserved members
         if not self._open:
             for done in self._all_done:
                 done.set()

@@ -213,7 +213,8 @@ class ActorPool:
         except concurrent.futures.CancelledError:
             raise closed() from None
         except BaseException:
-            if not request.cancel() and request.exception() is None:  # a handler raised as the actor came
+            # a signal handler raised an exception as the actor arrived
+            if not request.cancel() and request.exception() is None:
                 with contextlib.suppress(ActorError):  # the pool was closed meanwhile
                     self.push(request.result())
             raise
@@ -334,7 +335,7 @@ class Results(ResultIterator[Any]):
         self._news = Condition()
         self._finished: deque[RemoteFuture[Any]] = deque()
         self._waiters: list[Any] = []  # tasks of event loops that wait for one of these
-        self._taken: list[tuple[int, Any]] = []  # an item that is not begun yet
+        self._taken: list[tuple[int, Any]] = []  # an item that has not begun yet
         self._next: list[tuple[Any, BaseException | None]] = []  # the result, or error, that is to be returned
         self._exhausted = False
         self._source_error: BaseException | None = None  # raised where the next item would be

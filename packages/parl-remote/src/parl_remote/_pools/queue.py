@@ -75,7 +75,7 @@ class QueueActor:
         They are kept until a later call confirms them (`got`) or gives them back.
         """
         self._confirm(got)
-        while len(self._lent) >= _MOST_LENT:  # to callers that are gone
+        while len(self._lent) >= _MOST_LENT:  # items lent to callers that are gone
             del self._lent[next(iter(self._lent))]
         until = _deadline(timeout_s)
         while not self._items:
@@ -143,7 +143,7 @@ class QueueActor:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.result():
-                _wake(waiters)  # it was this call's turn, and its caller is gone
+                _wake(waiters)  # it was the turn of this call, whose caller is gone
             raise
         finally:
             if timer is not None:

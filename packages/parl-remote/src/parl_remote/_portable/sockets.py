@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-# Numbers: `&` of the standard library's flags takes 2 us. Where there is no MSG_DONTWAIT, its number means something to
+# Plain numbers: `&` of the standard library's flags takes 2 us. Where there is no MSG_DONTWAIT, its number is known to
 # this module only.
 DONT_WAIT = int(getattr(socket, "MSG_DONTWAIT", 0x40))
 NO_SIGNAL = int(getattr(socket, "MSG_NOSIGNAL", 0))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UNSENT", "AnswerReader"]
 
-_TURN_S = 0.005  # how long an event loop reads, all connections together, before its tasks have their turn
+_TURN_S = 0.005  # seconds for which an event loop reads from all connections together before its tasks have their turn
 _POLL_S = 0.05  # a poll takes the interpreter from the thread that makes calls, which mostly reads the answers itself
 _POLL_AGAIN_S = 0.01  # after a poll that found something
 _POLL_SOON_S = 0.001  # after one that found many bytes

@@ -69,11 +69,12 @@ __all__ = ["Client"]
 _log = logging.getLogger("parl.remote")
 
 
-_FIND_S = 60.0  # an owner that makes an actor again may itself wait for resources
-_STATE_S = 5.0  # what the actor saved last is read within milliseconds, unless a thread that reads is stopped
+_FIND_S = 60.0  # an owner that restarts an actor may itself wait for resources
+_STATE_S = 5.0  # the last saved state is read within milliseconds, unless the reading thread is stopped
 _REPORT_S = 0.02  # the master and the holder of a handle learn of a death by different links, milliseconds apart
 _STATUS_S = 2.0  # a user looks at a cell of a notebook meanwhile
-_LAST_CALLS_S = 10.0  # for an actor that goes on to take the next of the calls that this program leaves behind
+# seconds for an actor that is still accepting the remaining calls of an ending program to accept the next one
+_LAST_CALLS_S = 10.0
 _SEND_AGAIN_S = 0.002
 _SHUTDOWN_S = 0.5  # time for actors to end by themselves when the program ends; long enough to write a file
 
@@ -224,7 +225,7 @@ class Client(ConnectionDisplay):
             ActorLost: The actor's process ended in the constructor.
             RemoteError: Its worker cannot store the program's files, or this actor is importing the class's module.
             NotConnected: The connection is closed, or the cluster is gone.
-            Exception: Whatever the constructor raised.
+            Exception: The constructor's exception.
         """
         self._check_open()
         _current.refuse_at_import(f"makes {spec.name}", spec.cls.__module__)
@@ -443,7 +444,7 @@ class Client(ConnectionDisplay):
             self._workers.hang_up,
             self._close_loops,
         ]
-        with contextlib.ExitStack() as rest:  # whatever one raises, such as Ctrl-C, the others are taken
+        with contextlib.ExitStack() as rest:  # an exception such as Ctrl-C does not keep the others from being taken
             for step in reversed(steps):
                 rest.callback(step)
 

@@ -104,7 +104,7 @@ class Connection(AnswerReader):
         self.outbox: Outbox | None = None
         self._is_writing = False  # from the background
         self._end_writing: Callable[[], None] | None = None
-        self._unsent: tuple[Call, RemoteFuture[Any]] | None = None  # the one that the channel has the rest of
+        self._unsent: tuple[Call, RemoteFuture[Any]] | None = None  # the call of which the channel has the rest
         self._is_unfrozen = False  # there is no memory for a copy of that call: the thread that sends it waits
         self._delivery: Delivery | None = None  # of values to the actor's node, ahead of calls that refer to them
         self._notices: deque[list[Buffer]] = deque()  # messages without an answer, for when the channel takes them
@@ -535,7 +535,8 @@ class Connection(AnswerReader):
             if future is not None:
                 running = running or future.method  # calls run in order, so it was the oldest
                 self._settle(future, None, self._make_lost(running))
-        self._watched.clear()  # nothing more comes: what waits for saved states would have the background look for ever
+        # nothing more comes: waiting for saved states would occupy the background thread for ever
+        self._watched.clear()
 
     # -- the end -------------------------------------------------------------------------------------------------
 

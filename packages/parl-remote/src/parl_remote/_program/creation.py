@@ -96,7 +96,7 @@ class CreationRequest:
         state, buffers = self._state or (None, [])
         authkey = bytes(process.current_process().authkey)
         fields = (sys_path, *self._creation, self.options.max_concurrency, self.saves, state, len(buffers), authkey)
-        return [pickle.dumps(fields, 5), *self._buffers, *buffers]  # names and what is pickled already
+        return [pickle.dumps(fields, 5), *self._buffers, *buffers]  # names and data that are pickled already
 
     def keep_state(self, frames: Sequence[memoryview]) -> None:
         """Store the state that the actor has saved, replacing the previous one, even if there is no memory for it."""
@@ -174,7 +174,7 @@ class ActorFactory:
 
         Raises:
             RemoteError: As for `Client.create`.
-            Exception: Whatever the constructor raised.
+            Exception: The constructor's exception.
         """
         spec, options = request.spec, request.options
         timeout_s = self.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
@@ -274,6 +274,6 @@ class ActorFactory:
 
     def _remember(self, name: str, record: ActorRecord | None) -> None:
         """Record the actor that has a name; see `_lease`."""
-        if len(self._named) >= _NAMES_KEPT:  # of those that ended, only the last ones matter
+        if len(self._named) >= _NAMES_KEPT:  # of the ended ones only the latest matter
             self._named = {name: one for name, one in list(self._named.items()) if one and not one.has_ended}
         self._named[name] = record

@@ -31,10 +31,10 @@ __all__ = ["LogForwarder", "show"]
 _WAIT_S = 30.0  # a request is answered with nothing after this time, and repeated
 _TRY_AGAIN_S = 1.0
 _TRIES = 5  # a network that was cut for longer than this comes back with the next actor
-_LAST_WAIT_S = 0.1  # for an actor of this program to end; others may go on for ever
-_LAST_OUTPUT_S = 1.0  # how long an ending program waits for the rest of its actors' output
+_LAST_WAIT_S = 0.1  # seconds for an actor of this program to end; others may run for ever
+_LAST_OUTPUT_S = 1.0  # seconds for which an ending program waits for the rest of its actors' output
 _LONGEST_LINE = 2**16  # a line that is longer is shown in parts
-_MOST_LAST_ANSWERS = 8  # of a megabyte each; more output than that at the end is not shown
+_MOST_LAST_ANSWERS = 8  # chunks of a megabyte each; more output than that at the end is not shown
 
 
 @dataclass(slots=True, eq=False)

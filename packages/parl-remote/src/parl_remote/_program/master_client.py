@@ -69,7 +69,7 @@ __all__ = ["MasterClient"]
 _log = logging.getLogger("parl.remote")
 
 _MASTER = "the master"
-_AWAY_LOOK_S = 0.5  # how often a waiter past its deadline checks whether the master is away
+_AWAY_LOOK_S = 0.5  # interval in seconds at which a waiter past its deadline checks whether the master is away
 _SLOT_WAIT_S = 0.1
 _QUIET_WAIT_S = 3.0  # a request that waits longer than this logs the reason
 
@@ -276,7 +276,7 @@ class MasterClient:
         self._closed, self._lost = True, self._lost or "disconnected"
 
     def hang_up(self) -> None:
-        """Close the link, once the loop has stopped; who waits for an answer gets an error."""
+        """Close the link, once the loop has stopped; pending requests fail."""
         if self._channel is not None:
             self._channel.close()
         self._requests.lose_all(NotConnected(CONNECTION_CLOSED))

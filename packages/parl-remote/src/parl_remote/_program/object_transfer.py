@@ -51,7 +51,7 @@ class NodeObjects:
         self._lock = threading.Lock()
         self._link: Channel | None = None
         self._numbers = itertools.count(1)
-        self._there: dict[str, int] = {}  # how many references of this process hold each value
+        self._there: dict[str, int] = {}  # the number of this process's references to each value
         self._noted: dict[int, weakref.finalize[..., Reference]] = {}  # of those references, by their identities
         self._noting = threading.RLock()  # so that a release and what follows reach the worker in this order
 

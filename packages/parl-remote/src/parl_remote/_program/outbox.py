@@ -457,7 +457,7 @@ class Outbox:
 
 
 _MOMENT_S = 0.005  # others that have a slot are about to send; they have no future yet that could be waited for
-_LONG_S = 1.0  # a call that waits here leaves or fails; whichever it is, others may have freed a slot before
+_LONG_S = 1.0  # a call that waits here is sent or fails; in either case others may have freed a slot before
 
 
 class _Slot:

@@ -109,7 +109,7 @@ class OutboxMachine(Generic[C]):
         return is_reachable and bool(self._queue) and not next(iter(self._queue.values()))
 
     def add(self, call: C, waits_for: int = 0) -> bool:
-        """Queue a call that waits for so many futures; return False if the actor is gone, and the call fails."""
+        """Queue a call that waits for `waits_for` futures; return False if the actor is gone, and the call fails."""
         if self.state is _S.GONE:
             return False
         self._queue[call] = waits_for

@@ -32,7 +32,7 @@ __all__ = ["ParentCluster", "PrivateCluster"]
 
 
 _LOOK_AGAIN_S = 0.005  # importing takes a hundred times as long
-_SHUTDOWN_S = 2.0  # the node gives actors a moment to end; after this time the node is killed
+_SHUTDOWN_S = 2.0  # seconds; the node gives actors a moment to end, and is killed after this time
 
 # The node has the driver's import path, because parl_remote may come from a path that only the driver has, but not the
 # program's own folder (`-P`): the standard library would import a user's contextvars.py from there.
@@ -129,7 +129,7 @@ class PrivateCluster:
         return ClusterUnreachable(f"the private cluster did not start: {reason}{lines}", address="local")
 
     def connected(self) -> None:
-        """Leave it to the connection, now that there is one, to keep the node alive."""
+        """Let the connection, now that there is one, keep the node alive."""
         if self._connecting is not None:
             self._connecting.close()
 

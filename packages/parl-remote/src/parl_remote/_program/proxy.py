@@ -159,7 +159,7 @@ class RemoteObject(Reference):
             return self._parl_read(name)
         if name in spec.methods:
             return RemoteMethod(ref, name, _get(self, "_parl_wait") or (name[:1] == "_" and _display.is_hook(name)))
-        if _display.is_hook(name):  # every notebook asks for these, and the actor may be busy
+        if _display.is_hook(name):  # every notebook looks these up, and the actor may be busy
             return _display.actor_hook(name, class_name=spec.name, place=ref.place, cls=spec.cls, methods=spec.methods)
         if name == "destroy":
             return ref.destroy

@@ -38,7 +38,7 @@ class RelayedChannel:
         self._link = link
         self._sending, self._receiving = threading.RLock(), threading.RLock()  # re-entrant, as those of `ZmqChannel`
         self._sent = 0  # bytes in all; only with `_sending`
-        self._credit = 0  # bytes of it that have gone on; only with `_receiving`
+        self._credit = 0  # bytes of it that were passed on; only with `_receiving`
         self._more_credit = Condition()
         self._inbox: deque[list[memoryview]] = deque()
         self._not_credited = 0

@@ -51,10 +51,10 @@ __all__ = ["ActorRestarter", "NoRestart", "Restarts", "Supervisor", "SupervisorL
 _log = logging.getLogger("parl.remote")
 _FIRST_DELAY_S = 0.1  # between attempts that fail; doubled each time
 _LONGEST_DELAY_S = 5.0
-_MOST_SHORTAGES = 30  # of one attempt, more than two minutes: one that lasts may be an argument that is too large
+_MOST_SHORTAGES = 30  # shortages, over more than two minutes: after that the cause may be an argument that is too large
 
 
-class NoRestart(Exception):  # it ends an attempt, and is caught here
+class NoRestart(Exception):  # it ends one attempt, and is caught here
     """The actor will not be restarted, and retrying is pointless."""
 
 
@@ -293,7 +293,7 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-_AT_ONCE = 16  # actors that are being made: those that wait for resources shall not keep the others waiting
+_AT_ONCE = 16  # actors being made at a time: those that wait for resources must not delay the others
 _LOOK_S = 5.0  # between looks whether anything is supervised
 _OPTIONS = ActorOptions(n_cpu=0, detached=True, max_concurrency=_AT_ONCE)
 

@@ -55,7 +55,7 @@ from parl_remote.errors import (
 __all__ = ["WorkerClients"]
 
 _log = logging.getLogger("parl.remote")
-_SEALED_TIMEOUT_S = 2.0  # for the way to a port that a firewall may hide; the encrypted link has answered before
+_SEALED_TIMEOUT_S = 2.0  # seconds to connect to a port that a firewall may hide; the encrypted link has answered before
 _ENDS_KEPT = 100  # a lease that ends before its actor was asked for does so within milliseconds
 
 
@@ -95,7 +95,7 @@ class WorkerClients:
         self._on_worker_gone = on_worker_gone
         self.sharing: set[str] = set()
         self._links: dict[str, Channel] = {}
-        self._reached: dict[str, LeaseGranted] = {}  # by node: some lease there, which says how to reach it
+        self._reached: dict[str, LeaseGranted] = {}  # by node: a lease there, which has the node's address
         self._starts: dict[str, PendingAnswer[ActorStarted]] = {}
         self._requests = Requests()
         self._pushes: dict[type[Message], Callable[[str, Any], None]] = {}
@@ -195,7 +195,7 @@ class WorkerClients:
         return self._ended.get(lease_id)
 
     def hang_up(self) -> None:
-        """Close all links, once the loop has stopped, and make no more; who waits for an answer gets an error."""
+        """Close all links, once the loop has stopped, and make no more; pending requests fail."""
         self._closed = True
         for link in list(self._links.values()):  # another thread may just have made one
             link.close()
@@ -316,4 +316,4 @@ class WorkerClients:
                 case _ if type(message) in self._pushes:
                     self._pushes[type(message)](node_id, message)
                 case _:
-                    self._requests.answered(message)  # an answer that was not asked for is of no concern to a client
+                    self._requests.answered(message)  # clients ignore unrequested answers

@@ -97,7 +97,7 @@ class RayClient(ConnectionDisplay):
         self._folder = folder
         self._on_close = on_close
         self._closed = False
-        self._lock = threading.RLock()  # references that are dropped meanwhile lead back here
+        self._lock = threading.RLock()  # dropping references meanwhile may call this again
         self._refs: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
         self._own: dict[str, RayPath] = {}
         self._arriving: dict[str, list[Any]] = {}

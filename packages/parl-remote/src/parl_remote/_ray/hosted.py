@@ -102,7 +102,7 @@ def _copy(plan: FolderLayout, top: Path) -> None:
 
 
 _CALL_NUMBER = struct.Struct("<I")
-_NUMBER_AT = 4  # of the header, see `call_messages`
+_NUMBER_AT = 4  # offset in the header, see `call_messages`
 
 
 class Client(PathClient, _current.ActorMaker, Protocol):

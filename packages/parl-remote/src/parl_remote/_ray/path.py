@@ -179,7 +179,7 @@ def _own(frame: Any) -> memoryview:
     return mine
 
 
-_MOMENT_S = 0.05  # between two looks at an actor that is being restarted, which takes Ray a second or so
+_MOMENT_S = 0.05  # seconds between two checks of an actor that is being restarted, which takes Ray about a second
 
 
 class Client(Protocol):
@@ -221,7 +221,7 @@ class RayPath(OpenPath):
         self._class_name = class_name
         self._names = names
         self._results: weakref.WeakKeyDictionary[RemoteFuture[Any], Any] = weakref.WeakKeyDictionary()
-        self._lock = threading.RLock()  # a future that is dropped while results are read may lead back here
+        self._lock = threading.RLock()  # dropping a future while results are read may call this again
         self._cause: DeathCause | None = None
         self._restarting = False
 
@@ -260,7 +260,7 @@ class RayPath(OpenPath):
             self._read(future, result, timeout_s)
             return
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not future._settled:  # what waits for any of the answers, see `actor_ref`
+        while not future._settled:  # of a future without a task of its own: it waits for any answer, see `actor_ref`
             with self._lock:
                 results = list(self._results.values())
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())

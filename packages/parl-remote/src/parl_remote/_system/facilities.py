@@ -116,7 +116,7 @@ def own_user() -> int | None:
 
 _MAX_UNAUTHENTICATED = 1024  # a thousand workers may come back at the same moment
 _MIN_UNAUTHENTICATED = 8
-_DESCRIPTORS_EACH = 8  # of this process, for each unauthenticated connection
+_DESCRIPTORS_EACH = 8  # descriptors of this process for each unauthenticated connection
 
 
 def max_unauthenticated() -> int:
@@ -233,10 +233,10 @@ class Waker:
                 os.read(self._read, _MANY)
             else:
                 self._pair[0].recv(_MANY)
-        self._woken = False  # last: a wake before this is looked at by the caller, one after it writes again
+        self._woken = False  # last: the caller sees a wake before this, and a wake after it writes again
 
     def close(self) -> None:
-        """Give the descriptors back; a second call does nothing.
+        """Close the descriptors; a second call does nothing.
 
         Where other threads may wake it, drop the reference instead: a closed number may belong to another file.
         """
@@ -381,7 +381,7 @@ def _ready(masks: dict[int, int], timeout_s: float | None, *, but: int) -> bool:
                     selector.register(fd, _events(mask))
         try:
             return any(key.fd != but for key, _ in selector.select(timeout_s))
-        except (OSError, ValueError):  # one was closed meanwhile, and its owner has woken `but` before
+        except (OSError, ValueError):  # a descriptor was closed meanwhile, and its owner has woken `but` before
             return False
 
 

@@ -31,7 +31,8 @@ __all__ = [
 
 
 _MIB = 2**20
-_NEXT_TO_NOTHING = 0.03  # of the host; the kernel kills well below, after it has slowed down everything
+# share of the host's memory; the kernel kills far below it, after the whole host has become slow
+_NEXT_TO_NOTHING = 0.03
 _ROOT = Path("/")
 
 
@@ -120,7 +121,7 @@ def _oom_kills(path: Path) -> int | None:
         return None
 
 
-_IDLE = slice(3, 5)  # of the numbers of /proc/stat's first line: idle, and waiting for a disk
+_IDLE = slice(3, 5)  # positions in the first line of /proc/stat: idle, and waiting for a disk
 _COUNTED = slice(0, 8)  # the rest repeats what is in these
 
 

@@ -66,8 +66,8 @@ _found: tuple[Any, ...] = (object(),) * len(_SIGNALS)  # their handlers when thi
 _own: list[int] = []  # the signals among them that have a handler of the program
 _deferred: list[int] = []  # signals whose handlers have not run yet
 _deferred_since = 0.0  # when the first of them came
-# Of the main thread: what it is in, the innermost last. A handler that raises in a wait ends the wait at once, so
-# that what follows is not interrupted.
+# The blocks and waits that the main thread is in, the innermost last. A handler that raises in a wait ends it at once,
+# so that what follows is not interrupted.
 _within: list[int] = []
 _WAIT, _ENDED_WAIT, _HELD_WAIT, _STEPS, _UNDISTURBED = range(5)
 
@@ -96,7 +96,7 @@ class _Uninterrupted:
                     _look_at(found)
                 for number in _own:
                     _set_handler(number, _defer)
-            _within.append(self._mark)  # last: a handler that raises before this leaves nothing to be undone
+            _within.append(self._mark)  # last: if a handler raises before this, there is nothing to undo
 
     def __exit__(self, *_: object) -> None:
         if get_ident() == _main:

@@ -19,8 +19,9 @@ __all__ = ["FILL_S", "ItemReader"]
 
 FILL_S = 0.005  # how long an available result waits for more items, and an item for others of its chunk
 _LATE_S = 0.05  # an item that takes longer is late; less may be a pause of this process on a busy machine
-_STEP_S = 50e-6  # of reading between two looks, which take some microseconds
-_FIRST_STEP = 2.0**-16  # so many items are read one by one: those of a step are not seen until it has ended
+_STEP_S = 50e-6  # seconds of reading between two checks, which take some microseconds
+# doubles, so that the first 16 items are read one by one: those of a step are not visible before its end
+_FIRST_STEP = 2.0**-16
 _EXPECTED = 3  # others are expected to be late for this many times the time of a late item
 _PATIENCE = 0.1  # the part of that time for which a result is awaited first
 
@@ -50,7 +51,7 @@ class ItemReader:
         return now < self._late_until
 
     def take(self, into: list[Any], most: float) -> BaseException | None:
-        """Add at most so many of the next items to a list; fewer if they may be late.
+        """Add at most `most` of the next items to a list; fewer if they may be late.
 
         Returns:
             What ended the iterator, if that was an error.

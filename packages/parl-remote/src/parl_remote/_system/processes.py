@@ -226,7 +226,7 @@ def close_descriptors_except(keep: set[int]) -> None:
     """Close every descriptor from 3 up that is not in `keep`."""
     start = 3
     for kept in (*sorted(keep), os.sysconf("SC_OPEN_MAX")):
-        os.closerange(start, kept)  # one system call for each gap
+        os.closerange(start, kept)  # one system call per gap
         start = kept + 1
 
 

@@ -25,7 +25,7 @@ __all__ = [
     "visible_output",
 ]
 
-_MOST_TEXT = 10_000  # characters: what an exception says is read by people, its data travels with the exception
+_MOST_TEXT = 10_000  # characters: messages are read by people, data travels with the exception
 _HEAVY = 100_000  # characters or bytes among the arguments of an exception, from which on its text is not made whole
 # All of C0 and C1 but tabulator and line feed, and what turns the direction of text around.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -80,7 +80,7 @@ def text_of(error: BaseException) -> str:
         args = _args_of(error)
         brief = _Brief()
         return ", ".join([*map(brief.repr, args[: brief.maxtuple]), *(["..."] if len(args) > brief.maxtuple else [])])
-    except BaseException as failure:  # whatever the code of its class raises
+    except BaseException as failure:  # its class may raise any exception
         return f"(its text could not be made: {type(failure).__name__})"
 
 

@@ -45,7 +45,7 @@ __all__ = [
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-KEPT_OF_CUT = 64  # bytes of a frame for which there is no memory: enough to see which call or request it is about
+KEPT_OF_CUT = 64  # bytes kept of a frame for which there is no memory: enough to identify the call or request
 
 _LARGE = 2**22  # from here on numpy asks the kernel for huge pages, which come in a quarter of the time
 
@@ -208,7 +208,7 @@ class Listener(Pollable, Protocol):
 
 def allocate(size: int) -> memoryview:
     """Return writable memory that is not zeroed, because every byte is about to be written."""
-    import numpy as np  # here, because a node never needs it and stays small
+    import numpy as np  # imported here, because a node never needs it and stays small
 
     return np.empty(size, np.uint8).data
 

@@ -73,7 +73,7 @@ def own_address_toward(address: Address) -> str:
     """
     family, kind, protocol, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
-        probe.connect(target)  # of a datagram socket: picks the route, sends nothing
+        probe.connect(target)  # `connect` of a datagram socket selects the route and sends nothing
         return str(probe.getsockname()[0])
 
 

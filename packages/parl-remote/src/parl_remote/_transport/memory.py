@@ -122,7 +122,7 @@ class InboxChannel(ABC):
         self._changed = Condition()
         self._inbox: deque[list[memoryview]] = deque()
         self._waker = Waker()
-        self._over = ""  # why nothing will arrive any more
+        self._over = ""  # the reason why nothing more will arrive
 
     @abstractmethod
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:

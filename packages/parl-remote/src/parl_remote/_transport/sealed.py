@@ -10,7 +10,7 @@ The key is random and new for every connection, and only the encrypted link carr
 own, derived from it; the nonce of a record is its number in its direction, which no record carries, and its length is
 authenticated as well. A record that is forged, changed, repeated, left out or out of order therefore does not open, and
 ends the connection. After 2^20 records a direction continues with the next key. A ticket opens one connection, within
-some seconds; who sees it on the line can spend it, but cannot seal a record.
+some seconds; an eavesdropper can use it up, but cannot seal a record.
 
 The kernel notices peers that vanish: it probes silent connections and gives up on data that is not acknowledged.
 """
@@ -330,8 +330,8 @@ class SealedChannel(UnixChannel):
         super().__init__(connection, reader=reader)
         self._sealer = Sealer(state.send_key, state.sent)
         self._record: list[Buffer] = []  # the rest of the record that is being written
-        self._plain = 0  # how many bytes of the message it has
-        self._record_bytes = 0  # how many it had itself at first
+        self._plain = 0  # the number of bytes of the message that it has
+        self._record_bytes = 0  # the number that it had at first
         self._before = self._sealer.state()
 
     @classmethod

@@ -40,7 +40,7 @@ __all__ = ["ActorProcess", "ActorProcesses", "CallRecorder", "WorkerLease", "Wor
 
 _log = logging.getLogger("parl.remote")
 
-_SPARES = 1  # one hides the fork from programs that make actors one after the other, and costs some MB
+_SPARES = 1  # spare processes: one hides the fork from programs that make actors one after the other, and costs some MB
 _REST_S = 1.0  # after a refusal no spare is started for this long, or the refusals would keep the node busy
 _MAX_FAILED_SPARES = 3
 _MAX_ZYGOTE_DEATHS = 3  # a zygote that repeatedly dies at once has a wrong configuration
@@ -250,7 +250,7 @@ class ActorProcesses:
         self._refused(reason)
 
 
-_ENDS_KEPT = 500  # for borrowers that come too late; a cause with its log is some kilobytes
+_ENDS_KEPT = 500  # causes kept for late borrowers; a cause with its log is some kilobytes
 
 
 @dataclass(slots=True, eq=False)

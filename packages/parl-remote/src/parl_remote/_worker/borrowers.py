@@ -52,8 +52,8 @@ class Borrowers:
         self._ended = ended
         self._is_owner = is_owner
         self._watching: defaultdict[str, set[Link]] = defaultdict(set)
-        self._on_their_way: defaultdict[str, dict[Link, set[int]]] = defaultdict(dict)  # by client: its requests
-        self._looking: set[str] = set()  # the actors that will be looked at again
+        self._on_their_way: defaultdict[str, dict[Link, set[int]]] = defaultdict(dict)  # the requests of each client
+        self._looking: set[str] = set()  # the actors that will be checked again
         self._held: set[str] = set()  # the actors that were told HOLD and not yet RELEASE
         self._descriptions: dict[str, str] = {}
         self._undescribed: defaultdict[str, list[tuple[Link, WatchActor]]] = defaultdict(list)

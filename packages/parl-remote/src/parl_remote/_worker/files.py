@@ -11,7 +11,7 @@ that is full fails the request, with the figures; the worker continues.
     <parent>/<name>.partial/...            a job's folder, written with new files and new directories only
     <parent>/<name>/...                    moved there when it is complete
 
-Nothing that a manifest says can lead out of a folder: its paths were checked, the folder is new, holds no links, and
+No entry of a manifest can lead out of a folder: its paths were checked, the folder is new, holds no links, and
 each file is made under the condition that nothing has its name. Contents are hashed once more while they are copied,
 so that a copy that was damaged since it came is noticed. Copies, not links: what one program writes is not what the
 next gets.
@@ -285,7 +285,7 @@ TAKES = ("SeeFiles", "PrepareFolder", "StoreParts")
 KEPT_BYTES = 4 * 2**30  # a program's data and code, and those of the few before it
 _MOST_LACKING = 2000  # hashes in one answer: 130 KB
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_LAST_JOB_S = 0.5  # for the file that is just being written; a longer wait would delay `xparl stop`
+_LAST_JOB_S = 0.5  # seconds for the file that is just being written; a longer wait would delay `xparl stop`
 _TRY_AGAIN_S = 1.0  # an actor that is being ended may still write into its folder
 
 

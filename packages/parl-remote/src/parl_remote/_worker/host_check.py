@@ -53,7 +53,7 @@ _MOST_AT_ONCE = 8
 _MOST_MODULES = 500
 _MOST_PATHS = 100
 _REACH_S = 2.0  # a host that is there answers in milliseconds, over a bad line in a second
-_MATTER = ("parl-remote", "numpy", "cloudpickle")  # packages whose versions must agree on both ends of a pickle
+_MATTER = ("parl-remote", "numpy", "cloudpickle")  # packages whose versions must agree at both ends of a pickle
 
 
 class HostCheck:
@@ -100,7 +100,7 @@ class HostCheck:
         def work() -> None:
             try:
                 answer = find()
-            except Exception as error:  # whatever goes wrong is what was asked for
+            except Exception as error:  # any error is the requested answer
                 answer = Failed(request_id, f"{type(error).__name__}: {error}")
             self._loop.call_soon(lambda: self._answer(link, answer))
 

@@ -28,7 +28,8 @@ from parl_remote.errors import RemoteError, RemoteProtocolError
 __all__ = ["LogBook", "LogEntry", "WorkerLogs", "bytes_in", "last_lines", "next_lines", "whole_characters"]
 
 
-_LONGEST = 64 * 2**20  # of one file; enough for a debugging session, and a thousand runaway actors do not fill a disk
+# bytes per file: enough for a debugging session, and a thousand runaway actors do not fill a disk
+_LONGEST = 64 * 2**20
 _KEPT_WHEN_CUT = 16 * 2**20
 _CUT_EVERY_S = 2.0  # an actor that writes as fast as it can writes some gigabytes until its log is cut
 _KEPT_ENDED = 1000
@@ -209,7 +210,7 @@ class LogBook:
         """Cut the files that have grown too long."""
         for entry in self._running.values():
             if bytes_in(entry.path) > _LONGEST:
-                with contextlib.suppress(OSError):  # a full disk cannot get fuller
+                with contextlib.suppress(OSError):  # a full disk: nothing can be written anyway
                     entry.cut()
         self._looking = bool(self._running)
         if self._looking:
@@ -228,7 +229,7 @@ _LONGEST_LINE = 2**16  # a line that is longer is passed on in parts
 _COUNTED_AT_ONCE = 2**22
 _LEAD = 0xC0
 _CONTINUES = 0x80
-_LENGTHS = ((0xF0, 0xF8, 4), (0xE0, 0xF0, 3), (0xC0, 0xE0, 2))  # of a character in UTF-8, by its first byte
+_LENGTHS = ((0xF0, 0xF8, 4), (0xE0, 0xF0, 3), (0xC0, 0xE0, 2))  # length of a character in UTF-8 by its first byte
 
 
 def whole_characters(data: bytes) -> int:
@@ -339,7 +340,7 @@ def _skip(entry: LogEntry, start: int, target: int) -> tuple[int, int]:
 _LOOK_S = 0.1  # soon enough for a person watching; checking a thousand files takes some milliseconds
 _MOST_BYTES = 2**20
 _MOST_WAIT_S = 60.0
-_MOST_READERS = 2000  # each is looked at ten times a second
+_MOST_READERS = 2000  # files checked ten times a second
 _A_LOOK = 2**17  # bytes for one program at each look, a megabyte or ten thousand lines a second
 _AT_ONCE = 2**20  # bytes for a program that does not want to wait, because it ends
 _MANY_FINISHED = 5000

@@ -143,7 +143,7 @@ class MasterLink:
             case Bye(reason=reason) | Refused(reason=reason):
                 self._end(self._on_bye, reason)
             case Heartbeat():
-                pass  # it was heard, and that is all
+                pass  # a sign of life, with no other effect
             case _:
                 self._on_message(message)
 
@@ -157,7 +157,7 @@ class MasterLink:
         if silent_s > self._limits.liveness_limit_s:
             self._end(self._on_lost, f"the master gave no sign of life for {silent_s:.0f} s")
             return
-        # Not a moment later than the limit, so that the last wait may be a short one.
+        # Exactly at the limit, so that the last wait may be a short one.
         left_s = max(0.01, self._heard + self._limits.liveness_limit_s - self._loop.now() + 0.001)
         self._timer = self._loop.call_later(min(self._limits.heartbeat_interval_s, left_s), self._beat)
         if self._welcome:

@@ -144,7 +144,7 @@ def _too_much_memory(one: ActorObservations) -> DeathCause | None:
 _log = logging.getLogger("parl.remote")
 
 _INTERVAL_S = 2.0  # displays may lag by this much; a thousand busy workers send five hundred messages a second
-_SOON_S = 0.2  # after an actor has come: many come together
+_SOON_S = 0.2  # seconds after the start of an actor: many start together
 _MEMORY_STEP = 2**20
 _CPU_STEP_S = 0.05
 _SHARE_STEP = 0.02
@@ -227,7 +227,7 @@ class WorkerNumbers:
 
     def _look(self) -> None:
         if self._due is None or self._loop.now() < self._due:
-            return  # an earlier look has taken this one's place
+            return  # an earlier check has replaced this one
         self._due = None
         try:
             self._report()

@@ -69,7 +69,7 @@ class ActorEquipment:
 
     Args:
         limit_threads: Whether actors get as many numeric threads as CPUs; not where the user chose a number.
-        reach: The way of actors to the cluster; None if they must not connect.
+        reach: The settings with which actors reach the cluster; None if they must not connect.
     """
 
     def __init__(self, *, limit_threads: bool, reach: ClusterReach | None) -> None:
@@ -115,8 +115,8 @@ class ActorEquipment:
         return chosen_number(start.environment) or max(1, int(cpu))
 
 
-_ORPHAN_START_S = 10.0  # how long StartActor may overtake the LeaseAssigned that it needs
-_ON_THE_WAY_S = 1.0  # how long StartActor may take that was sent before its client broke off
+_ORPHAN_START_S = 10.0  # seconds by which StartActor may precede the LeaseAssigned that it needs
+_ON_THE_WAY_S = 1.0  # seconds within which a StartActor sent before its client's connection broke may arrive
 
 
 class Worker:
@@ -131,7 +131,7 @@ class Worker:
         to_master: Sends messages to the master.
         limits: Times and sizes.
         limit_threads: Whether actors get as many numeric threads as CPUs; not where the user chose a number.
-        reach: The way of actors to the cluster; None if they must not connect.
+        reach: The settings with which actors reach the cluster; None if they must not connect.
         keep_logs: Whether log files of ended actors are kept, because their directory is the user's.
 
     Attributes:

@@ -118,9 +118,7 @@ class _Zygote:
             _kill_group(pid)
 
     def _dump(self, number: int) -> None:
-        pid = self._pids.get(
-            number
-        )  # as above; from any other process the signal could reach, and end, one that is not ours
+        pid = self._pids.get(number)  # as above; from any other process the signal could end an unrelated process
         if pid is not None:
             os.kill(pid, STACK_SIGNAL)
 
@@ -129,7 +127,8 @@ class _Zygote:
         self._poller.unregister(pidfd)
         os.close(pidfd)
         pid = self._pids.pop(number)
-        _kill_group(pid)  # what the actor has started goes with it; before waitpid, while the number is still ours
+        # processes that the actor has started end with it; before waitpid, while the number is still reserved
+        _kill_group(pid)
         _, status, used = os.wait4(pid, 0)
         self._unlink(number)
         self.tell(ended=number, status=status, peak=used.ru_maxrss * 1024)
@@ -162,7 +161,7 @@ def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # it may not have made its group yet
+        os.kill(pid, signal.SIGKILL)  # it may not have created its group yet
 
 
 def _become_actor(listening: socket.socket, parent: int) -> NoReturn:
@@ -221,7 +220,7 @@ def _expect_elsewhere() -> None:
 
 def _import_and_freeze(names: Sequence[str]) -> dict[str, str]:
     """Import modules for all later actors; return those that failed, with the reasons."""
-    gc.disable()  # imports leave little to collect, and what is freed leaves holes in pages that will be shared
+    gc.disable()  # imports leave little to collect, and freeing it would leave holes in pages that will be shared
     failed = {}
     for name in names:
         try:

@@ -254,7 +254,7 @@ def check_disk(who: str, report: HostReport) -> Iterator[Finding]:
         yield problem("disk", f"{who} (on {report.name}) has only {free} free in {report.disk}", remedy)
 
 
-_NAMED = 5  # programs that are named where none has a free CPU
+_NAMED = 5  # number of programs listed if no node has a free CPU
 
 
 def check_cluster(cluster: ClusterAddress, found: Environment, modules: Sequence[str]) -> Iterator[Finding]:

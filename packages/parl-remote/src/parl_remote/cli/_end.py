@@ -137,7 +137,7 @@ def kill_command(
       xparl kill trainer evaluator --reason "its slot is needed"
     """
     with open_session("xparl kill", port, address, key_file) as session:
-        meant = [find_actor(session.master, text) for text in actors]  # all of them exist, or none is ended
+        meant = [find_actor(session.master, text) for text in actors]  # check that all exist before any is ended
         reason = reason or "ended with xparl kill"
         deaths = []
         for lease_id in dict.fromkeys(one.lease_id for one in meant):

@@ -134,7 +134,7 @@ def _free_port(host: str, wanted: int) -> int:
     return 0
 
 
-_PORT = 8137  # of a cluster on 8037, as in all examples
+_PORT = 8137  # the monitor's port of a cluster on 8037, as in all examples
 
 
 @click.command("monitor")

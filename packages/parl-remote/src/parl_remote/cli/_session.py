@@ -217,7 +217,7 @@ def ask_status(connect: Callable[[], Channel], limits: Limits) -> Status:
 
 _Actor = TypeVar("_Actor", ActorStatus, DeathRecord)
 
-_SHOWN = 8  # of an id's 16 digits: enough among thousands, and prefixes need not be longer
+_SHOWN = 8  # shown digits of an id's 16: enough among thousands, and prefixes need not be longer
 _FEWEST = 4  # digits of an id: the name "b" of an ended actor must not match an id that begins with b
 _CANDIDATES = 10
 

@@ -43,7 +43,7 @@ from parl_remote.errors import RemoteError
 __all__ = ["RUNS_ALREADY", "NodeResources", "connect_command", "key_command", "start_command"]
 
 RUNS_ALREADY = "It runs already"
-"""With this begins what `--once` says of something that is not started a second time."""
+"""The beginning of the message of `--once` about something that runs already."""
 
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
@@ -214,7 +214,7 @@ def _bytes(text: str) -> int:
     metavar="LOW-HIGH",
     help="No longer needed: logs use the cluster's single port.",
 )
-@click.option("--once", is_flag=True, help="If your own cluster runs at this port already, say so and start nothing.")
+@click.option("--once", is_flag=True, help="If your cluster runs at this port already, report it and start nothing.")
 @_foreground_option
 def start_command(
     port: int,
@@ -266,7 +266,8 @@ def start_command(
         settings = NodeSettings(
             directory=str(directory),
             node_id=new_id("node"),
-            cluster_id=before.cluster_id if before else new_id("cluster"),  # one that crashed here is taken up again
+            # a crashed cluster on this port is continued
+            cluster_id=before.cluster_id if before else new_id("cluster"),
             host=host,
             known_as="",
             port=port,
@@ -402,7 +403,7 @@ _LOOK_S = 0.05
     "--once",
     default="",
     metavar="NAME",
-    help="If a worker of this name, started here for this master, runs already, say so and start nothing.",
+    help="If a worker of this name, started here for this master, runs already, report it and start nothing.",
 )
 @_foreground_option
 def connect_command(

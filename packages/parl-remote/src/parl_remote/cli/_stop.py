@@ -35,7 +35,7 @@ from parl_remote.cli._session import parsed
 __all__ = ["NOTHING_THERE", "on_record", "stop_all", "stop_command"]
 
 NOTHING_THERE = 3
-"""The exit status of `xparl stop` if nothing is known here of the clusters that it names."""
+"""The exit status of `xparl stop` if the clusters that it names are unknown on this host."""
 
 
 _Record: TypeAlias = ClusterRecord | WorkerRecord | MonitorRecord
@@ -141,7 +141,7 @@ def _kill_remaining(family: Iterable[ProcessRecord]) -> None:
     """Kill the processes that did not end with the others, because they were stopped or detached."""
     left = [process for process in family if process.alive()]
     for process in left:
-        with contextlib.suppress(PermissionError):  # of another user, so none that a cluster of ours may end
+        with contextlib.suppress(PermissionError):  # of another user, so it cannot belong to a cluster of this user
             signal_process(process, _KILL)
     deadline = time.monotonic() + _LAST_WORK_S
     for process in left:

@@ -42,8 +42,8 @@ from parl_remote.cli._show import age, amount, clip, count, size, table
 __all__ = ["top_command"]
 
 
-SORTS = {"cpu": "c", "memory": "m", "rate": "r", "age": "a"}  # what to sort by, and its key
-_MOST_NODES = 0.4  # of the lines, where there are more nodes than fit
+SORTS = {"cpu": "c", "memory": "m", "rate": "r", "age": "a"}  # the sort orders and their keys
+_MOST_NODES = 0.4  # share of the lines for nodes if there are more than fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class Screen:
         sys.stdout.flush()
 
 
-_SHARE = 4.0  # a list of ten thousand actors keeps the master busy for a while; that must stay a small share
+_SHARE = 4.0  # a list of ten thousand actors takes the master some time, which must stay a small share
 
 
 @click.command("top")

@@ -32,8 +32,8 @@ from parl_remote.errors import RemoteError
 __all__ = ["down_command", "up_command"]
 
 _AT_ONCE = 32
-_TIMEOUT_S = 120.0  # of one host: a login through slow names and a start on a busy machine
-_NOT_FOUND = 127  # what a shell says of a command that it does not know
+_TIMEOUT_S = 120.0  # seconds per host: a login with slow name resolution and a start on a busy machine
+_NOT_FOUND = 127  # the exit status of a shell for an unknown command
 _SSH_FAILED = 255
 
 _CLUSTER = {"port", "key_file", "ssh", "xparl"}

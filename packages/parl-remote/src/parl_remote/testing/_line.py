@@ -25,7 +25,7 @@ from enum import Flag, auto
 __all__ = ["Conditions", "Direction", "Line"]
 
 
-_SEGMENT = 2**14  # what is read at once, and so delayed or held up as one
+_SEGMENT = 2**14  # bytes read at once, and so delayed or held up as one
 _MOST_UNDER_WAY = 64 * 2**20  # bytes on the way in one direction, then the sender waits
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close by RST
 _CLOSING_S = 10.0

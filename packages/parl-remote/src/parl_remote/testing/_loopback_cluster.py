@@ -45,9 +45,9 @@ __all__ = [
 _XPARL = (sys.executable, "-P", "-m", "parl_remote.cli")
 _HERE, _TO_NODES, _TO_MASTER = "127.0.0.1", "127.0.2.1", "127.0.3."
 _ENDS_S = 10.0
-_LOOK_S = 0.02  # how often to look for what has no event
+_LOOK_S = 0.02  # polling interval in seconds for conditions without an event
 _WORKER_AT = re.compile(r"worker at \S*?:(\d+)\)")
-_START_S = 240.0  # a machine that does much else
+_START_S = 240.0  # seconds; enough on a busy machine
 _ZYGOTE = "parl:zygote"
 _LINES_OF_LOG = 15
 
@@ -84,7 +84,7 @@ class LoopbackCluster:
     ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="parl-test-"))
         self.nodes: dict[str, Member] = {}
-        self._between: dict[tuple[str, str], Line] = {}  # by the nodes that a line leads from and to
+        self._between: dict[tuple[str, str], Line] = {}  # the lines by the nodes that they connect
         self._port = get_free_tcp_port()
         self._variables = {
             "PARL_RUN_DIR": str(self.home / "run"),
@@ -166,7 +166,7 @@ class LoopbackCluster:
             return
         if former is not None:
             former.close()
-        assert source.upward is not None  # actors know the host at its near end, and look for other nodes there
+        assert source.upward is not None  # actors know the host at its near end, and search for other nodes there
         host = source.upward.address.rpartition(":")[0]
         self._between[source.name, target.name] = Line((_HERE, port), listen=(host, port))
 

@@ -41,7 +41,7 @@ __all__ = ["Acceptor", "Refusal", "UnixListener", "UnixPeers"]
 
 Refusal = Callable[[str], Sequence[Buffer]]
 
-_REST_S = 0.01  # where not even a refusal is possible, so that a loop does not spin
+_REST_S = 0.01  # seconds to wait where not even a refusal is possible, so that a loop does not spin
 
 
 class Acceptor:
@@ -98,7 +98,7 @@ class Acceptor:
         except OSError:
             time.sleep(_REST_S)
             return
-        with connection, contextlib.suppress(OSError):  # it has gone, or reads nothing
+        with connection, contextlib.suppress(OSError):  # the peer is gone or does not read
             connection.setblocking(False)
             if self._refusal is not None and is_own_user(connection):
                 connection.sendmsg(stream(self._refusal(reason)))
@@ -117,7 +117,7 @@ class Acceptor:
 
 _LARGE = 2**20  # memory for larger frames is taken page by page, as they arrive
 _PRIVATE = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}  # shared memory has no huge pages
-_HUGE = 2**22  # from here on by pages of 2 MB, which come in a quarter of the time
+_HUGE = 2**22  # bytes from which on pages of 2 MB are requested, which takes a quarter of the time
 
 
 def _memory_for(size: int) -> Buffer:
@@ -129,7 +129,7 @@ def _memory_for(size: int) -> Buffer:
     except (OSError, ValueError, OverflowError) as error:
         raise MemoryError(f"no memory for {size} bytes: {error}") from error
     if hasattr(mmap, "MADV_HUGEPAGE") and size >= _HUGE:
-        with contextlib.suppress(OSError):  # this kernel has none
+        with contextlib.suppress(OSError):  # this kernel does not support it
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(memory)
 
@@ -325,7 +325,7 @@ class UnixPeers:
                 self._forget(peer)
 
     def take_out(self, peer: int) -> socket.socket | None:
-        """Serve a peer no more and return its socket; None if it is gone, or within a message in either direction."""
+        """Stop serving a peer and return its socket; None if it is gone, or within a message in either direction."""
         known = self._by_number.get(peer)
         if known is None or known.outbox or known.reader.inside_message:
             return None

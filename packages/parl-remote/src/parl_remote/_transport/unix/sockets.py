@@ -70,10 +70,11 @@ __all__ = [
 ]
 
 
-_READ_AHEAD = 2**16  # a pipe's worth: some thousand small calls, one system call
+_READ_AHEAD = 2**16  # the size of a pipe: some thousand small calls per system call
 _READ_AHEAD_AT_FIRST = 2**12  # many connections carry a few small messages in all: one page, not sixteen
 _ONE = struct.Struct("<IQ")
-_WASTE = memoryview(bytearray(_READ_AHEAD))  # for what is discarded, of all connections; made while there is memory
+# receives discarded data of all connections; allocated while there is memory
+_WASTE = memoryview(bytearray(_READ_AHEAD))
 _MAX_FRAMES = 2**20  # a list of a million arrays is data, ten million "frames" are garbage
 
 _unpack_one = _ONE.unpack_from
@@ -190,7 +191,7 @@ class FrameReader:
                 try:
                     frame = memoryview(self._allocate(length))
                 except MemoryError as error:
-                    with contextlib.suppress(MemoryError):  # there is mostly enough for this
+                    with contextlib.suppress(MemoryError):  # there is usually enough memory for this
                         if self.cuts:
                             return self._cut_short(body, lengths)
                     raise RemoteProtocolError(f"there is no memory for a frame of {length} bytes") from error

@@ -1,6 +1,6 @@
 """The connecting end: one DEALER, used by many threads under a lock, without a thread of its own beside zmq's.
 
-Who waits does so on descriptors, outside the lock. zmq announces a message once: a thread that sends takes the
+Threads wait on descriptors, outside the lock. zmq announces a message once: a thread that sends takes the
 announcement in, and so it wakes the thread that waits to receive.
 """
 
@@ -54,11 +54,13 @@ __all__ = ["ZmqChannel"]
 _LONGEST_WAIT_S = 2_000_000.0  # 23 days; the system refuses to wait for 25
 _BARE = frozenset({Kind.OPEN, Kind.BYE})
 _QUEUE = 1000  # small messages that wait for a slow peer before `send` does
-_NEVER_MS = 24 * 3600 * 1000  # with zmq's own "never" (-1), what came just before a connection broke would be lost
+# with zmq's own "never" (-1), messages received just before a connection broke would be lost
+_NEVER_MS = 24 * 3600 * 1000
 _REFUSALS = 3  # a connection that breaks during the handshake looks like a refusal, but hardly three times in a row
 _AFTER_REFUSAL_S = 0.1
 _GREETING = b"\xff"  # the first byte that zmq sends, before anything has come
-_FULL_QUEUE_POLL_S = 0.002  # how often `send` looks whether a full queue has drained: zmq announces it only once
+# interval in seconds at which `send` checks whether a full queue has drained: zmq announces it only once
+_FULL_QUEUE_POLL_S = 0.002
 
 
 class ZmqChannel:

@@ -4,7 +4,7 @@ zmq identifies lost connections by their descriptor, and messages by a routing i
 both, which maps one to the other. Descriptors are reused: a peer that opens on another peer's descriptor proves that
 the other is gone.
 
-By ZAP (rfc.zeromq.org/spec/27) zmq's thread asks whether a peer that wants in may, by its public CURVE key.
+By ZAP (rfc.zeromq.org/spec/27) zmq's thread asks whether to accept a peer with a given public CURVE key.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """zmq sockets set up for a cluster (CURVE keys, heartbeats, limits, a monitor of connections), and messages in parts.
 
     first part   | kind u8 | 0 u24 | number of frames u32 | length u64 of each frame |
-    INLINE       the frames follow in the same part, each at a multiple of 8 bytes, as arrays want to lie
+    INLINE       the frames follow in the same part, each at a multiple of 8 bytes, the alignment of arrays
     PARTS        the frames follow in further parts, each cut into pieces of at most 1 MiB
     OPEN, BYE    begin and end a connection; no frames
 
@@ -221,7 +221,7 @@ def monitored(socket: Socket, events: int) -> Socket:
     """Return a socket that receives the connection events of another.
 
     The last event, that there will be no more, is left out: zmq sends it while it destroys the socket, and would wait
-    for ever if nobody has the monitor any more, so that it destroyed no other socket of the process either.
+    for ever once the monitor is gone, so that it destroyed no other socket of the process either.
     """
     events &= ~int(zmq.EVENT_MONITOR_STOPPED)
     # zmq's default name is made of the descriptor's number, which a socket that is still closing may hold as well
