@@ -191,7 +191,7 @@ class DocumentedCluster:
         return True
 
     def clear(self) -> None:
-        """Whatever a failed test has left."""
+        """End the processes that a failed test has left."""
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

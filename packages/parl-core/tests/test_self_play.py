@@ -113,7 +113,7 @@ def matrix_game() -> MatrixGame:
 
 
 def test_players_with_a_memory_keep_its_state_for_one_game() -> None:
-    """Who begins fills the bottom row, because the other one follows on the row above."""
+    """The first player fills the bottom row, because the second one follows on the row above."""
     with Arena(ConnectFour) as arena:
         results = arena.play([Match(Along(), Along(), games=6)], seed=0)
     assert results == [Results(wins=3, losses=3)]

@@ -1,4 +1,4 @@
-"""Whatever the rewards are, updates end with a finite model or an `EvolutionError`, and sums are exact."""
+"""With any rewards, updates end with a finite model or an `EvolutionError`, and sums are exact."""
 
 import warnings
 from collections.abc import Callable
