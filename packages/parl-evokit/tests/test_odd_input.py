@@ -406,7 +406,7 @@ def test_a_segment_without_a_whole_frame_is_damage_unless_it_is_just_begun(tmp_p
         (report,) = contents.quarantined
         assert report in contents.segments
         assert (report.path, report.records, report.damage) == (noise, 0, [(0, 1025)])
-        assert "damaged from end to end" in report.problem
+        assert "completely damaged" in report.problem
         assert noise.stat().st_size == 1025  # a reader moves nothing: an update does, once it is saved
         with pytest.raises(LogError, match=r"1\.evl: it is completely damaged$"):
             read_log(tmp_path, contents.ledger, max_damage=max_damage)  # nothing else is new
