@@ -331,8 +331,8 @@ class Program:
             own wrappers.
         inside: Lines that put one of these wrappers around an environment of unknown origin.
         imports_at: The line before which an import may be inserted.
-        old_steps: Lines that unpack four values from `step`, as in gym's API; without such lines, those that use the result
-            of `reset` as the observation.
+        old_steps: Lines that unpack four values from `step`, as in gym's API; without such lines, those that use the
+            result of `reset` as the observation.
         has_new_steps: True if it unpacks five values from a `step`.
         has_wrapper: True if it imports or calls `CompatWrapper`.
         imports_wrapper: True if it imports it under the name `CompatWrapper`.
