@@ -434,7 +434,7 @@ class AgentConformance(Conformance):
         path = tmp_path / "agent.ckpt"
         path.write_bytes(content)
         with pytest.raises(
-            CheckpointError, match=r"agent.ckpt is (damaged or|a pickle or a zip file,) no safetensors file"
+            CheckpointError, match=r"agent.ckpt is (damaged or|a pickle or a zip file,) not a safetensors file"
         ):
             self._agent().restore(path)
 

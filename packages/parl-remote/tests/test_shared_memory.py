@@ -267,7 +267,7 @@ def test_a_ticket_of_a_sender_that_is_gone_says_so() -> None:
     segments = Segments()
     ticket = place(segments, frame(LARGE))
     segments.close()
-    with pytest.raises(ChannelClosed, match="is gone"):
+    with pytest.raises(ChannelClosed, match="which held it, has ended"):
         Mappings().open(ticket)
 
 
