@@ -99,6 +99,32 @@ def test_half_precision_rounds_the_module_only_and_not_what_is_learnt(tmp_path: 
     assert (model.parameters() == 2.0).all()
 
 
+class Migrating(torch.nn.Module):
+    """Files have half of the weight, which the module doubles as it reads them."""
+
+    def __init__(self, precision: torch.dtype) -> None:
+        super().__init__()
+        self.kept = torch.nn.Parameter(torch.zeros(2, dtype=precision))
+        self.moved = torch.nn.Parameter(torch.zeros(2, dtype=precision))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state_dict[prefix + "moved"] = state_dict[prefix + "moved"] * 2
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_weights_that_a_module_changes_as_it_reads_them_are_used_as_it_holds_them(
+    precision: torch.dtype, tmp_path: Path
+) -> None:
+    model = TorchModel(Migrating(precision))
+    model.bind(np.array([1.0, 1.001, 1.0, 1.5], np.float32))
+    model.save(tmp_path)
+    restored = TorchModel(Migrating(precision))
+    restored.load(tmp_path)
+    assert restored.module.moved.tolist() == [2.0, 3.0]
+    assert (restored.parameters() == np.array([1.0, 1.001, 2.0, 3.0], np.float32)).all()
+
+
 def test_complex_parameters_are_refused() -> None:
     module = torch.nn.Linear(2, 1, dtype=torch.complex64)
     with pytest.raises(LayoutMismatch, match="must hold real numbers, not complex64"):

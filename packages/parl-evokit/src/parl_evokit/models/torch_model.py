@@ -7,7 +7,7 @@ Buffers do not evolve.
 
 import copy
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class TorchModel:
 
     def parameters(self) -> FlatVector:
         """Return a copy of the present parameters `[n]`."""
-        return self._layout.flatten({name: _array(self._unrounded(name)) for name in self._parameters})
+        return self._layout.flatten({name: _array(self._unrounded(name, self._copied)) for name in self._parameters})
 
     def bind(self, flat: FlatVector) -> None:
         """Use `flat`, float32 `[n]`, as parameters from now on; those on the CPU in float32 become views of it."""
@@ -141,7 +141,7 @@ class TorchModel:
         from safetensors.torch import save_file
 
         path = path_of(directory, StorageError) / WEIGHTS
-        evolving = {id(parameter): self._unrounded(name) for name, parameter in self._parameters.items()}
+        evolving = {id(parameter): self._unrounded(name, self._copied) for name, parameter in self._parameters.items()}
         state = self._module.state_dict(keep_vars=True)
         tensors = {name: evolving.get(id(tensor), tensor).detach().cpu().clone() for name, tensor in state.items()}
         try:
@@ -167,12 +167,13 @@ class TorchModel:
             self._module.load_state_dict(tensors)
         except RuntimeError as error:
             raise LayoutMismatch(f"{path} is of another model: {error}") from error
-        found = {name: _array(tensors.get(name, parameter)) for name, parameter in self._parameters.items()}
+        # The module may have changed what it read, such as weights of an older version.
+        found = {name: _array(self._unrounded(name, tensors)) for name in self._parameters}
         self.bind(self._layout.flatten(found))
 
-    def _unrounded(self, name: str) -> torch.Tensor:
-        """Return a parameter; if it is a copy of the bound vector's numbers, these."""
-        parameter, source = self._parameters[name], self._copied.get(name)
+    def _unrounded(self, name: str, sources: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return a parameter; if it holds its source's numbers, perhaps rounded, the source."""
+        parameter, source = self._parameters[name], sources.get(name)
         if source is None or not torch.equal(source.to(parameter.device, parameter.dtype), parameter):
             return parameter
         return source
