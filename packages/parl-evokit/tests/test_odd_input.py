@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -117,11 +118,28 @@ def test_a_start_that_does_not_hold_real_numbers_is_refused(named: bool) -> None
     for start, kind in (([1j], "complex128"), (["1"], "<U1"), ([None], "object"), ([True], "bool")):
         with pytest.raises(LayoutMismatch, match=f"must hold real numbers, not {kind}"):
             begin(np.array(start))
+    for other in (None, True, "1", 1j):
+        with pytest.raises(LayoutMismatch, match="must hold real numbers, not object"):
+            begin(np.array([10**20, other], object))
     with pytest.raises(LayoutMismatch, match="the initial parameters must be finite float32 numbers"):
         begin(np.ma.masked_array([1.0, 2.0], [False, True]))
     if not named:  # numpy knows no shape of it
         with pytest.raises(LayoutMismatch, match=r"mean0 must be an array of real numbers: call detach\(\) first"):
             ES(Graph())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_start_may_hold_fractions_and_any_integers_within_float32(named: bool) -> None:
+    def begin(start: Any) -> ES:
+        return ES({"x": np.asanyarray(start)} if named else start)
+
+    numbers: list[Any] = [10**20, -(10**20), 1.5, np.float32(0.1), Fraction(1, 3)]
+    assert begin(numbers).mean.tolist() == [float(np.float32(float(number))) for number in numbers]
+    for beyond in (10**40, -(10**400), Fraction(10**400)):
+        with pytest.raises(LayoutMismatch, match="the initial parameters must be finite float32 numbers"):
+            begin([1.0, beyond])
+    with pytest.raises(LayoutMismatch, match="the initial parameters must be finite float32 numbers"):
+        begin(np.ma.masked_array([1, 10**20], [False, True]))
 
 
 def test_weights_of_a_model_that_are_no_numbers_are_refused_as_the_start() -> None:

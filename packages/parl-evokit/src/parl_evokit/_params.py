@@ -11,7 +11,8 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +129,24 @@ def float32_array(name: str, values: Any) -> NDArray[np.float32]:
         array = np.ma.asarray(values) if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # such as a tensor that requires a gradient
         raise LayoutMismatch(f"{name} must be an array of real numbers: {error}") from error
+    held = np.ma.getdata(array)
+    if held.dtype == object and all(isinstance(number, Real) and not isinstance(number, bool) for number in held.flat):
+        floats = np.array([_float(number) for number in held.flat]).reshape(held.shape)  # as of integers from 2**64
+        array = np.ma.array(floats, mask=np.ma.getmask(array))
     extension = array.dtype.kind == "V" and np.can_cast(array.dtype, np.float32)  # such as bfloat16 of ml_dtypes
     if array.dtype.kind not in "fiu" and not extension:
         raise LayoutMismatch(f"{name} must hold real numbers, not {array.dtype}")
     with np.errstate(over="ignore"):
         numbers: NDArray[np.float32] = np.ma.filled(array.astype(np.float32), np.nan)
     return numbers
+
+
+def _float(number: Any) -> float:
+    """Return a real number as a float, infinite if it is beyond all floats."""
+    try:
+        return float(number)
+    except OverflowError:
+        return inf if number > 0 else -inf
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
