@@ -145,6 +145,71 @@ def test_a_program_that_takes_results_apart_itself_is_known_by_its_resets() -> N
     assert "CompatWrapper" not in new
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        """\
+        import gymnasium as gym
+        env = gym.make("CartPole-v1")
+        answer = env.reset(seed=3)
+        obs = answer[0]
+        len(obs)
+        out = env.step(0)
+        terminated, truncated = out[2], out[3]
+        """,
+        'import gymnasium\nenv = gymnasium.make("CartPole-v1")\nanswer = env.reset()\n',
+        'import gymnasium\nenv = gymnasium.make("CartPole-v1")\nenv = env.unwrapped\nanswer = env.reset()\n',
+        """\
+        from parl.env.multiagent_env import MAenv
+        env = MAenv("simple_spread")
+        result = env.reset()
+        obs, info = result
+        """,
+        """\
+        from parl.env.multiagent_env import MAenv
+
+        class Runner:
+            def start(self):
+                self.env = MAenv("simple_spread")
+                self.result = self.env.reset()
+
+            def obs(self):
+                return self.result[0]
+        """,
+        """\
+        from parl.env.multiagent_env import MAenv
+        env = MAenv("simple_spread")
+        result = env.reset(seed=3)
+        """,
+        """\
+        from parl.env.multiagent_env import MAenv
+        env = MAenv("simple_spread")
+        result = env.reset()
+        obs, reward, terminated, truncated, info = env.step(0)
+        """,
+    ],
+)
+def test_a_reset_that_may_return_two_values_does_not_tell_of_gym(text: str) -> None:
+    assert changed(text) == dedent(text)
+    assert lines_of(program(text)) == []
+
+
+def test_a_reset_tells_of_gym_through_wrappers_and_in_its_own_function() -> None:
+    text = """\
+        import gym
+
+        def first(obs):
+            return obs[0]
+
+        def main():
+            env = gym.make("CartPole-v1")
+            env = env.unwrapped
+            obs = env.reset()
+        """
+    assert "env = CompatWrapper(env.unwrapped)\n" in changed(text)
+    assert ("train.py", 9, True) in lines_of(program(text))
+
+
 def test_environments_of_several_agents_get_a_wrapper_as_well() -> None:
     text = """\
         from parl.env.multiagent_env import MAenv

@@ -331,8 +331,8 @@ class Program:
             own wrappers.
         inside: Lines that put one of these wrappers around an environment of unknown origin.
         imports_at: The line before which an import may be inserted.
-        old_steps: Lines that unpack four values from `step`, as in gym's API; without such lines, those that use the
-            result of `reset` as the observation.
+        old_steps: Lines that unpack four values from `step`, as in gym's API; where none unpacks its values, those that
+            use the result of `reset` of an environment of gym as the observation.
         has_new_steps: True if it unpacks five values from a `step`.
         has_wrapper: True if it imports or calls `CompatWrapper`.
         imports_wrapper: True if it imports it under the name `CompatWrapper`.
@@ -379,7 +379,7 @@ def read(path: str, source: str) -> Program:
         [edit for edits in reader.makes.values() for edit in edits],
         reader.inside,
         _imports_at(tree),
-        reader.old_steps or reader.old_resets,
+        reader.old_steps or ([] if reader.has_new_steps else reader.old_resets),
         reader.has_new_steps,
         reader.has_wrapper,
         any(_imports_wrapper(statement) for statement in tree.body),
@@ -508,6 +508,8 @@ class _Reader(ast.NodeVisitor):
         self._compat: set[str] = set()  # names of environments in a `CompatWrapper`
         # keys in `makes` of environments whose methods are called before they are wrapped
         self._plain: set[ast.expr] = set()
+        self._of_gym: set[ast.expr] = set()  # keys in `makes` that have gym's API in PARL 2.x
+        self._tree = self._scope = ast.AST()  # the program; the function around this statement, or the program
         self._place: tuple[object, ...] = ()  # the branches around this statement
         self._places: dict[ast.expr, tuple[object, ...]] = {}  # the branches of each entry of `makes`
         self._has_axis: set[str] = set()  # names of the actions of PPO on paddle
@@ -521,6 +523,10 @@ class _Reader(ast.NodeVisitor):
         self._classes: dict[str, bool | None] = {}
         self._methods: dict[ast.stmt, bool | None] = {}  # the class of each method
         self._self: bool | None = None  # the class of `self`
+
+    def visit_Module(self, node: ast.Module) -> None:
+        self._tree = self._scope = node
+        self.generic_visit(node)
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -620,20 +626,20 @@ class _Reader(ast.NodeVisitor):
         if node.name in RENAMED_METHODS and node in self._methods and self._is_of_parl:
             start = self._bytes(node.lineno).index(node.name.encode(), node.col_offset)
             self._renamed(node.name, node.lineno, start + len(node.name), self._methods[node])
-        outer = (self._losses, self._has_axis, self._in_program, self._raw)
+        outer = (self._losses, self._has_axis, self._in_program, self._raw, self._scope)
         made, compat, origins = self._made, self._compat, self._origins
         parameters = {argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
         self._made = {name: expression for name, expression in made.items() if "." in name}
         self._compat = {name for name in compat if "." in name}
         self._losses, self._has_axis, self._in_program = set(), set(), node.name == "build_program"
-        self._raw = {name for name in self._raw if "." in name}
+        self._raw, self._scope = {name for name in self._raw if "." in name}, node
         self._origins = {name: origin for name, origin in origins.items() if name not in parameters}
         self.generic_visit(node)
         attributes = {name: origin for name, origin in self._origins.items() if "." in name}  # visible in other methods
         self._made = made | {name: expression for name, expression in self._made.items() if "." in name}
         self._compat = compat | {name for name in self._compat if "." in name}
         in_attributes = {name for name in self._raw if "." in name}
-        self._losses, self._has_axis, self._in_program, self._raw = outer
+        self._losses, self._has_axis, self._in_program, self._raw, self._scope = outer
         self._raw |= in_attributes
         self._origins = origins | attributes
 
@@ -659,9 +665,10 @@ class _Reader(ast.NodeVisitor):
         names = [getattr(part, "id", "") for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
         if _is_call_of(node.value, "step") and len(names) == _OLD_STEP:
             self.old_steps.append(node.lineno)
-        method = node.value.func if isinstance(node.value, ast.Call) else None
-        if isinstance(method, ast.Attribute) and method.attr == "reset" and not isinstance(target, ast.Tuple):
-            self.old_resets += [node.lineno] if ast.unparse(method.value) in self._made else []
+        if self._is_old_reset(node.value) and not isinstance(target, ast.Tuple):
+            name = ast.unparse(target)
+            is_pair = _takes_apart(self._tree if "." in name else self._scope, name)
+            self.old_resets += [] if is_pair else [node.lineno]
         self.has_new_steps |= _is_call_of(node.value, "step") and len(names) == _NEW_STEP
         if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
             origin = self._origin_of_owner(node.value)
@@ -885,11 +892,28 @@ class _Reader(ast.NodeVisitor):
     def _make(self, node: ast.expr) -> None:
         """Record an environment that gets a `CompatWrapper`."""
         self._places[node] = self._place
+        if self._is_of_gym(node):
+            self._of_gym.add(node)
         end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
         self.makes[node] = [
             Edit(node.lineno, node.col_offset, node.col_offset, f"{_WRAPPER}("),
             Edit(end_line, end, end, ")"),
         ]
+
+    def _is_of_gym(self, node: ast.expr) -> bool:
+        """Return whether an expression makes an environment of gym or of PARL, not of Gymnasium, or has one inside."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.Call) and (path := self._path(part.func)) in _MAKERS:
+                return not (path or "").startswith("gymnasium.")
+            if isinstance(part, ast.Attribute | ast.Name) and self._made.get(ast.unparse(part)) in self._of_gym:
+                return True
+        return False
+
+    def _is_old_reset(self, node: ast.expr) -> bool:
+        """Return whether an expression calls `reset` as gym had it."""
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.args or node.keywords:
+            return False
+        return node.func.attr == "reset" and self._made.get(ast.unparse(node.func.value)) in self._of_gym
 
     def _leave(self, inside: ast.expr) -> None:
         """Do not wrap environments that the program itself puts into a `CompatWrapper` before it uses them."""
@@ -1099,6 +1123,17 @@ def _last(path: str | None) -> str | None:
 def _imports_wrapper(statement: ast.stmt) -> bool:
     names = statement.names if isinstance(statement, ast.ImportFrom) else ()
     return any(name.name == _WRAPPER and name.asname in (None, _WRAPPER) for name in names)
+
+
+def _takes_apart(scope: ast.AST, name: str) -> bool:
+    """Return whether a function or a program unpacks what a name or an attribute stands for, or takes its first."""
+    for part in ast.walk(scope):
+        unpacks = isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.List | ast.Tuple)
+        if not unpacks and isinstance(part, ast.Subscript):
+            unpacks = isinstance(part.slice, ast.Constant) and part.slice.value == 0
+        if unpacks and isinstance(part, ast.Assign | ast.Subscript) and ast.unparse(part.value) == name:
+            return True
+    return False
 
 
 def _has_gyms_api(methods: Mapping[str, ast.FunctionDef]) -> bool:
