@@ -1166,6 +1166,42 @@ def test_the_generator_of_an_environment_gets_the_methods_that_it_has_in_gymnasi
 
 
 @pytest.mark.parametrize(
+    "made",
+    [
+        "self.np_random = np.random.RandomState(seed)",
+        "self.np_random: RandomState = RandomState(seed)",
+        "self.np_random, self.seeds = numpy.random.RandomState(seed), [seed]",
+        "self.np_random = self.other = rng or np.random.RandomState()",
+    ],
+)
+def test_a_generator_of_the_environments_own_keeps_its_methods(made: str) -> None:
+    text = f"""\
+        import gymnasium as gym
+
+        class Own(gym.Env):
+            def reset(self):
+                return self.np_random.randint(0, 5) + self.np_random.rand(2, 3)
+
+            def seed(self, seed=None):
+                {made}
+        """
+    assert changed(text) == dedent(text)
+    assert lines_of(program(text)) == []
+    outside = f"{dedent(text)}env.np_random.randint(0, 5)\n"
+    assert changed(outside) == outside
+    assert lines_of(program(outside)) == [("train.py", 9, False)]
+
+
+@pytest.mark.parametrize("line", ["from numpy import random as np_random", "from .generators import np_random"])
+def test_an_imported_generator_keeps_its_methods(line: str) -> None:
+    text = f"import gymnasium\n{line}\nnp_random.randint(0, 5)\n"
+    assert changed(text) == text
+    assert lines_of(program(text)) == []
+    of_gym = "from gymnasium.utils.seeding import np_random\nself.np_random.randint(0, 5)\n"
+    assert changed(of_gym) == of_gym.replace("randint", "integers")
+
+
+@pytest.mark.parametrize(
     ("old", "new"),
     [
         ("HalfCheetah-v2", "HalfCheetah-v5"),

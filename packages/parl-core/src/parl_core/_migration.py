@@ -513,6 +513,7 @@ class _Reader(ast.NodeVisitor):
         self._place: tuple[object, ...] = ()  # the branches around this statement
         self._places: dict[ast.expr, tuple[object, ...]] = {}  # the branches of each entry of `makes`
         self._has_axis: set[str] = set()  # names of the actions of PPO on paddle
+        self._own_generators: set[str] = set()  # what stands for a generator of the program's own: {"self.np_random"}
         self._in_fstring = False
         self._in_program = False  # True within a `build_program`
         self._own_wrappers: dict[str, set[str]] = {}  # the program's own gym.Wrapper classes, and their methods
@@ -526,6 +527,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Module(self, node: ast.Module) -> None:
         self._tree = self._scope = node
+        self._own_generators = set(_own_generators(node))
         self.generic_visit(node)
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -771,13 +773,16 @@ class _Reader(ast.NodeVisitor):
     def _of_np_random(self, call: ast.Call, method: ast.Attribute) -> None:
         """Replace a method of numpy's RandomState, where the generator of an environment calls it."""
         owner = method.value
-        if "np_random" not in (getattr(owner, "attr", None), getattr(owner, "id", None)):
+        named = "np_random" in (getattr(owner, "attr", None), getattr(owner, "id", None))
+        if not named or ast.unparse(owner) in self._own_generators:
             return
         new = _METHODS_OF_NP_RANDOM[method.attr]
         line, end = method.end_lineno or method.lineno, method.end_col_offset or 0
         message = f"np_random is a numpy.random.Generator in Gymnasium: {new} instead of {method.attr}"
         several = len(call.args) > 1 or any(isinstance(one, ast.Starred) for one in call.args)
-        if several and method.attr in ("rand", "randn"):
+        if self._own_generators:  # this may be one of them under another name
+            self.findings.append(Finding(line, f"{message}, unless it is a RandomState of the program's own"))
+        elif several and method.attr in ("rand", "randn"):
             self.findings.append(Finding(line, f"{message}, with the shape as one tuple"))
         else:
             self._change_part(line, end - len(method.attr), end, message, new)
@@ -1123,6 +1128,22 @@ def _last(path: str | None) -> str | None:
 def _imports_wrapper(statement: ast.stmt) -> bool:
     names = statement.names if isinstance(statement, ast.ImportFrom) else ()
     return any(name.name == _WRAPPER and name.asname in (None, _WRAPPER) for name in names)
+
+
+def _own_generators(tree: ast.Module) -> Iterator[str]:
+    """Yield the names and attributes that stand for a RandomState, and imported ones that may."""
+    for part in ast.walk(tree):
+        if isinstance(part, ast.ImportFrom) and (part.module or "").startswith("gym"):
+            continue  # gym.utils.seeding.np_random is a function
+        if isinstance(part, ast.Import | ast.ImportFrom):
+            yield from (name for one in part.names if (name := one.asname or one.name) == "np_random")
+        elif isinstance(part, ast.Assign | ast.AnnAssign | ast.NamedExpr) and part.value is not None:
+            made = [inside.func for inside in ast.walk(part.value) if isinstance(inside, ast.Call)]
+            if any(ast.unparse(maker).rpartition(".")[2] == "RandomState" for maker in made):
+                for target in part.targets if isinstance(part, ast.Assign) else [part.target]:
+                    yield from (
+                        ast.unparse(one) for one in ast.walk(target) if isinstance(one, ast.Attribute | ast.Name)
+                    )
 
 
 def _takes_apart(scope: ast.AST, name: str) -> bool:
