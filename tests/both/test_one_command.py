@@ -1,5 +1,6 @@
 """`parl` from one end to the other: every algorithm, settings, configurations, several seeds, what was trained."""
 
+import itertools
 import json
 import os
 import signal
@@ -361,6 +362,27 @@ def test_a_run_that_was_killed_while_it_ended_gets_its_last_files(tmp_path: Path
     again = CliRunner().invoke(parl, ["resume", str(folder)])
     assert again.exit_code == 1
     assert "has taken 64 steps, and 64 were asked for" in again.output
+
+
+def test_a_run_keeps_its_budget_where_it_is_resumed_with_fewer_steps_than_it_has_taken(tmp_path: Path) -> None:
+    group = tmp_path / "group"
+    folder = group / "seed-0"
+    sizes = (*SMALL, "--set", "n_steps=8", "--set", "evaluate_every=64")
+    run("train", "ppo", "CartPole-v1", "--steps", "128", "--stop-after", "64", *sizes, "--run", str(folder))
+    asked = RecipeRun.read(folder)
+    asked.write(group)
+    (group / _seeds.SEEDS_FILE).write_text("[0]")
+    path = folder / "metrics.jsonl"
+    portion = path.read_text()
+    killed = "".join(portion.splitlines(keepends=True)[:-1])
+    for log, resumed in itertools.product((portion, killed), (folder, group)):
+        path.write_text(log)
+        refused = CliRunner().invoke(parl, ["resume", str(resumed), "--steps", "32"])
+        assert refused.exit_code == 1
+        assert "has taken 64 of 128 steps, and 32 were asked for" in refused.output
+        assert (RecipeRun.read(resumed), path.read_text()) == (asked, log)
+    run("resume", str(folder))
+    assert json.loads(path.read_text().splitlines()[-1])["reason"] == "128 steps were taken"
 
 
 @pytest.mark.slow

@@ -442,6 +442,20 @@ class RecipeRun:
         own = self.recipe.as_json()
         return {**own.pop("loop"), **own}
 
+    def refuse_fewer_steps(self, folder: Path) -> None:
+        """Refuse to end a run that has taken more than the requested steps, and has others left of its own budget.
+
+        Raises:
+            HyperparameterError: It is such a run.
+            CheckpointError: Its description cannot be read.
+        """
+        taken = max(CheckpointStore(folder / "checkpoints").steps(), default=0)
+        if taken >= self.total_steps and (budget := RecipeRun.read(folder).total_steps) > taken:
+            raise HyperparameterError(
+                f"the run in {folder} has taken {taken} of {budget} steps, and {self.total_steps} were asked for: "
+                f"resume it without --steps to take all {budget}"
+            )
+
     def _check_what_is_left(self, folder: Path) -> None:
         store = CheckpointStore(folder / "checkpoints")
         taken = store.steps()
@@ -450,6 +464,7 @@ class RecipeRun:
                 f"the run in {folder} ended before its first checkpoint, so there is nothing to go on with; begin anew "
                 f"with its settings: parl train --config {folder}"
             )
+        self.refuse_fewer_steps(folder)
         if taken[-1] >= self.total_steps and has_ended(folder):  # else it was stopped while it wrote its last files
             raise HyperparameterError(
                 f"the run in {folder} has taken {taken[-1]} steps, and {self.total_steps} were asked for: continue "

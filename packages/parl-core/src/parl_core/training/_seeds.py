@@ -174,15 +174,18 @@ def train_seeds(
         how: Arguments of `RecipeRun.train`.
 
     Raises:
+        HyperparameterError: A run has taken more than the requested steps, and has others left.
         ParlError: A run failed; the message names its seed, and the other runs have continued.
         KeyboardInterrupt: After the runs had time to end with checkpoints, which `run` has noted.
     """
+    folders = {seed: run.path / f"seed-{seed}" for seed in seeds}
+    for folder in folders.values():
+        asked.refuse_fewer_steps(folder)  # before the group's own description has them
     asked.write(run.path)
     write_json(run.path / SEEDS_FILE, list(seeds))
     (run.path / STOP_FILE).unlink(missing_ok=True)
     run.how_to_resume = f"parl resume {run.path}"
     count = min(jobs or (len(seeds) if cluster else usable_cores()), len(seeds))
-    folders = {seed: run.path / f"seed-{seed}" for seed in seeds}
     following = FollowedRuns(list(folders.values()), asked.total_steps * len(seeds), [watcher or Progress()])
     options = {**how, "track": list(track)}
     failed: dict[int, BaseException] = {}
