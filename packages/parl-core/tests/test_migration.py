@@ -849,6 +849,7 @@ def test_parts_of_fluid_that_paddle_has_kept_get_their_place_there() -> None:
             reader = fluid.layers.py_reader(capacity=32)
             fluid.io.save_params(executor, "folder")
             runs = fluid.ParallelExecutor(True)
+            many = fluid.CompiledProgram(program).with_data_parallel(build_strategy=fluid.BuildStrategy())
         """
     new = changed(text)
     assert "place = paddle.CUDAPlace(0) if gpu else paddle.CPUPlace()\n" in new
@@ -858,8 +859,9 @@ def test_parts_of_fluid_that_paddle_has_kept_get_their_place_there() -> None:
     by_hand = [
         (finding.line, finding.message.partition(" is gone: ")[2]) for finding in found if not finding.mechanical
     ]
-    assert [line for line, _ in by_hand] == [8, 9, 10]
-    words = ("feed={...}", "agent.save", "paddle.distributed.launch")
+    assert [line for line, _ in by_hand] == [8, 9, 10, 11, 11]
+    words = ("feed={...}", "agent.save", *["paddle.distributed.launch"] * 3)
+    assert "many = fluid.CompiledProgram(program).with_data_parallel(build_strategy=fluid.BuildStrategy())\n" in new
     assert all(word in message for word, (_, message) in zip(words, by_hand, strict=True))
 
 
@@ -874,6 +876,13 @@ def test_a_static_program_is_used_without_being_compiled() -> None:
     assert lines_of(one) == [("train.py", 3, True), ("train.py", 4, False)]
     assert "self.learn_program = self.learn_program\n" in changed(text)
     assert "parl.compile(program=program)" in changed(text)
+
+
+@pytest.mark.parametrize("line", ["parl.compile(*args)", "parl.compile(a if b else c, loss).x", "parl.compile(a or b)"])
+def test_a_compiled_expression_that_cannot_stand_alone_is_reported(line: str) -> None:
+    text = f"import parl\n{line}\n"
+    assert changed(text) == text
+    assert lines_of(program(text)) == [("train.py", 2, False)]
 
 
 def test_the_state_of_a_worker_is_told_once_whichever_way_a_program_names_it() -> None:

@@ -213,19 +213,23 @@ _STATIC: Mapping[str, str] = MappingProxyType(
         f"paddle.fluid.{name}": f"paddle.{module}{name}"
         for module, names in {
             "": "CPUPlace CUDAPinnedPlace CUDAPlace ParamAttr is_compiled_with_cuda",
-            "static.": "BuildStrategy CompiledProgram Executor Program Scope cpu_places cuda_places data "
-            "default_main_program default_startup_program global_scope gradients name_scope program_guard scope_guard",
+            "static.": "Executor Program Scope cpu_places cuda_places data default_main_program "
+            "default_startup_program global_scope gradients name_scope program_guard scope_guard",
         }.items()
         for name in names.split()
     }
 )
 """Names for programs of static graphs that paddle has moved to another module."""
 
+_ONE_DEVICE = (
+    "run the program with the agent's executor, on one device; several GPUs learn with paddle.distributed.launch"
+)
 _GONE_OF_FLUID: Mapping[str, str] = MappingProxyType(
     {
+        "BuildStrategy": _ONE_DEVICE,
+        "CompiledProgram": _ONE_DEVICE,
         "ExecutionStrategy": "leave it out: the executor has no options of threads",
-        "ParallelExecutor": "run the program with the agent's executor, on one device; several GPUs learn with "
-        "paddle.distributed.launch",
+        "ParallelExecutor": _ONE_DEVICE,
         "initializer": "default_initializer of create_parameter takes the number itself, parl_core.layers.Normal(0.1), "
         "or a function of the shape",
         "io": "use agent.save, agent.restore and agent.save_inference_model",
@@ -685,8 +689,10 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         if self._path(node.func) == "parl.compile" and node.args and node.end_lineno == node.lineno:
-            self._of_compile(node, node.args[0])
-            return
+            program = node.args[0]
+            if isinstance(program, ast.Attribute | ast.Call | ast.Name):  # others bind looser than a call, or are none
+                self._of_compile(node, program)
+                return
         if (self._path(node.func) or ast.unparse(node.func)).rpartition(".")[2] == _WRAPPER:
             self.has_wrapper = True
             for inside in node.args[:1]:
