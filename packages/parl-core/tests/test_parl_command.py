@@ -259,11 +259,23 @@ def test_a_run_of_a_newer_version_or_of_other_settings_is_refused(
     assert message in result.output
 
 
+@pytest.mark.parametrize(
+    ("aside", "why"),
+    [
+        ((), "ended before its first checkpoint"),
+        (
+            ("damaged-000000000020-a", "damaged-000000000040-b"),
+            r"has damaged checkpoints only \(damaged-000000000020-a, damaged-000000000040-b\)",
+        ),
+    ],
+)
 def test_a_run_without_a_checkpoint_is_refused_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aside: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RecipeRun, "made", lambda _: pytest.fail("an agent was made"))
-    message = f"ended before its first checkpoint.*: parl train --config {tmp_path}"
+    for name in aside:
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    message = f"{why}.*: parl train --config {tmp_path}"
     with pytest.raises(CheckpointError, match=message), Run.resume(tmp_path) as folder:
         RecipeRun("PPO", "CartPole-v1", "torch").train(folder)
 

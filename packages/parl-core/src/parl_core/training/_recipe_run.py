@@ -460,9 +460,11 @@ class RecipeRun:
         store = CheckpointStore(folder / "checkpoints")
         taken = store.steps()
         if not taken:  # told before actors start, which takes seconds
+            damaged = ", ".join(sorted(path.name for path in store.folder.glob("damaged-*")))
+            why = f"has damaged checkpoints only ({damaged})" if damaged else "ended before its first checkpoint"
             raise CheckpointError(
-                f"the run in {folder} ended before its first checkpoint, so there is nothing to go on with; begin anew "
-                f"with its settings: parl train --config {folder}"
+                f"the run in {folder} {why}, so there is nothing to go on with; begin anew with its settings: "
+                f"parl train --config {folder}"
             )
         self.refuse_fewer_steps(folder)
         if taken[-1] >= self.total_steps and has_ended(folder):  # else it was stopped while it wrote its last files
