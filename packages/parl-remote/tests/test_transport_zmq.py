@@ -7,6 +7,7 @@ import os
 import random
 import select
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -115,6 +116,20 @@ def test_a_channel_that_nobody_closed_keeps_no_descriptors_of_others(served: Ser
     for _ in range(3):
         assert echo_works(served)
     eventually(lambda: open_descriptors() <= before)
+
+
+def test_what_a_monitor_says_of_a_connection_is_not_kept() -> None:
+    """Each lost connection comes with a random time, until a reconnection that never happens."""
+    context = zmq.Context()
+    says, monitor = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    says.bind("inproc://said")
+    monitor.connect("inproc://said")
+    for time_ms in range(86_400_000, 86_400_003):
+        says.send_multipart([struct.pack("=Hi", zmq.EVENT_CONNECT_RETRIED, time_ms), b"tcp://127.0.0.1:1"])
+    events = [*sockets.connection_events(monitor)]
+    assert events == [(zmq.EVENT_CONNECT_RETRIED, time_ms) for time_ms in range(86_400_000, 86_400_003)]
+    assert not {time_ms for _, time_ms in events} & {*zmq.Event._value2member_map_}
+    context.destroy(0)
 
 
 def test_another_clusters_key_is_refused_and_nothing_of_the_peer_is_seen(served: Served) -> None:

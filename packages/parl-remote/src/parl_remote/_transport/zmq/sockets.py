@@ -24,7 +24,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import recv_monitor_message
 
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
@@ -73,6 +72,7 @@ _CUT = 2**20
 _MAX_FRAMES = 2**20  # as in `unix.sockets`
 _PADDING = [bytes(-rest % _ALIGNMENT) for rest in range(_ALIGNMENT)]  # by the remainder of a frame's length
 MAX_PART = 2 * _CUT
+_EVENT = struct.Struct("=Hi")  # of a monitor
 
 
 def pack_bare(kind: Kind) -> bytes:
@@ -230,10 +230,13 @@ def monitored(socket: Socket, events: int) -> Socket:
 
 
 def connection_events(monitor: Socket) -> Iterator[tuple[int, int]]:
-    """Yield the pending events as (event, value); the value is a descriptor or an error number."""
+    """Yield the pending events as (event, value); the value is a descriptor, an error number or a time.
+
+    They are plain numbers: pyzmq's own function makes a member of an enum of each value, and keeps it for good.
+    """
     while readable(monitor):
-        event = recv_monitor_message(monitor)
-        yield event["event"], event["value"]
+        event, _endpoint = monitor.recv_multipart()
+        yield _EVENT.unpack(event)
 
 
 def readable(socket: Socket) -> bool:
