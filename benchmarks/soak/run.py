@@ -31,6 +31,9 @@ SAMPLE_S = 10.0
 SETTLE_S = 300.0  # growth is measured after this time, when pools and caches are full
 GROWTH_MIB = 10.0
 GROWTH_DESCRIPTORS = 8
+# The values that glibc begins with. Unless they are set, it raises them when a larger block is freed, and then keeps
+# megabytes of free memory in the arena of each thread, which looks like growth for an hour.
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 
 
 class Table:
@@ -83,7 +86,13 @@ class Soak:
         self._options = options
         self._home = home
         self._stopping = threading.Event()
-        self._variables = {MARKER: home.name, "TMPDIR": str(home), "OMP_NUM_THREADS": "1", "PARL_FORCE_TCP": "0"}
+        self._variables = {
+            MARKER: home.name,
+            "TMPDIR": str(home),
+            "OMP_NUM_THREADS": "1",
+            "PARL_FORCE_TCP": "0",
+            **MALLOC,
+        }
         os.environ.update(self._variables)
         self.totals = Totals()
         self.growth = Growth()
