@@ -349,10 +349,11 @@ class ActorProcess:
 
     def run(self) -> None:
         """Serve until the process is to end."""
-        busy = BusyPoll(self.poller)
+        busy, is_awaited = BusyPoll(self.poller), False
         while not self._leaving:
-            for fd, _ in busy.poll() or self.poller.poll():
+            for fd, _ in (busy.poll() if is_awaited else ()) or self.poller.poll():
                 self._on_readable(fd)
+            is_awaited = len(self._queue) == 1  # then its caller probably waits for the answer
             self._work()
         if self._serving is not None:
             self._hand_to_runner()
