@@ -307,7 +307,7 @@ class ActorHost:
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether the object's class asks that no reply is held while further calls wait."""
+        """Return whether the object's class requests that no reply is held while further calls wait."""
         return "_parl_sends_at_once" in vars(type(self._instance))
 
     @property

@@ -148,9 +148,9 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-_BUSY_POLL_S = 0.0001  # what wakes a sleeping thread, and a call that is worth it
+_BUSY_POLL_S = 0.0001  # several times what it takes to wake a sleeping thread
 _WITHOUT_AT_FIRST = 4  # waits of a start, which are long
-_MAX_BACKOFF = 8  # 2**8 waits without a poll: a waste of 0.4 us a wait
+_MAX_BACKOFF = 8  # 2**8 waits without a poll, so that polls in vain take 0.4 us a wait
 
 
 class BusyPoll:
@@ -180,7 +180,9 @@ class BusyPoll:
     def poll(self) -> list[tuple[int, int]]:
         """Return the descriptors that are ready now or a moment later, with their events; none if it does not poll."""
         poll = self._poll
-        if self._skipped or poll is None:
+        if poll is None:
+            return []
+        if self._skipped:
             self._skipped -= 1
             return []
         until = time.perf_counter() + _BUSY_POLL_S
