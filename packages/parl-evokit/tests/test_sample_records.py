@@ -169,6 +169,7 @@ def encoded_records(draw: st.DrawFn) -> bytes:
 
 @given(st.lists(encoded_records() | st.binary(max_size=40), max_size=8), st.integers(0, 2**32 - 1))
 @example([b"\n\x02\x10\x00\x15\x00\x00\x00\x80"], 0)  # a reward of -0.0
+@example([b"2\x02\x10\x00"], 0)  # no refused tokens, of no known reason
 def test_columns_hold_what_one_record_after_the_other_gives(payloads: list[bytes], fingerprint: int) -> None:
     try:
         records = [Record.decode(payload) for payload in payloads]
@@ -186,7 +187,8 @@ def test_columns_hold_what_one_record_after_the_other_gives(payloads: list[bytes
         return sorted(zip(*(column.tolist() for column in lists), strict=True))
 
     for part, has_reward in ((columns.rewarded, True), (columns.served, False)):
-        chosen = [record for record in records if (record.reward is not None) is has_reward]
+        samples = [record for record in records if not record.refused]
+        chosen = [record for record in samples if (record.reward is not None) is has_reward]
         rewards = [0.0 if record.reward is None else record.reward for record in chosen]
         expected = Samples.of([record.info for record in chosen], rewards)
         counts = np.array([record.count for record in chosen], np.uint32)
