@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+from parl_remote._config import Limits
 from parl_remote._links.loop import Loop
 from parl_remote._messages.overview import ActorNumbers, ActorPhase
 from parl_remote._worker.actors import WorkerLeases
-from parl_remote._worker.watch import WorkerNumbers, _differ
+from parl_remote._worker.watch import ActorWatch, WorkerNumbers, _differ
 
 
 class Clock:
@@ -48,3 +53,22 @@ def test_an_actor_that_became_idle_is_worth_telling_and_noise_is_not() -> None:
     assert not _differ(told, numbers(calls=5, calls_per_s=10.0, busy=0.51, cpu=0.49, busy_s=3.0))
     assert _differ(told, numbers(calls=5, calls_per_s=0.0, busy=0.5, cpu=0.5))
     assert _differ(told, numbers(calls=5, calls_per_s=10.0, busy=0.0, cpu=0.5))
+
+
+def test_a_process_that_has_ended_adds_no_size() -> None:
+    ended: list[int] = []
+    watch = ActorWatch(Loop(Clock()), Limits(), lambda number, _: ended.append(number))
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert child.stdin is not None
+    watch.add(1, child.pid, 2**40)
+    watch.add(2, os.getpid(), None)
+    watch._look()
+    child.kill()
+    child.wait()
+    child.stdin.close()
+    watch._look()
+    gone, alive = watch.remove(1), watch.remove(2)
+    assert gone is not None and alive is not None
+    assert (len(gone.memory), len(alive.memory)) == (2, 3)
+    assert all(sample.resident for sample in gone.memory)
+    assert ended == []

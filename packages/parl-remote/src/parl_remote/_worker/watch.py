@@ -105,7 +105,10 @@ class ActorWatch:
             at = round(time.time(), 3)
             self.out_of_memory.look()
             for number, one in list(self._watched.items()):
-                one.memory.append(MemorySample(at, processes.resident_bytes(one.pid)))
+                resident = processes.resident_bytes(one.pid)
+                if not resident:  # it has ended, which its parent reports
+                    continue
+                one.memory.append(MemorySample(at, resident))
                 cause = _too_much_memory(one) or self._stopped_too_long(one)
                 if cause is not None:
                     self._end(number, cause)
