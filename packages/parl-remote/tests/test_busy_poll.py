@@ -1,9 +1,11 @@
 """Polling before a wait: when it happens, and what it returns."""
 
 import itertools
+import os
 import select
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -124,13 +126,26 @@ def test_input_is_found(pair: tuple[socket.socket, socket.socket], monkeypatch: 
         assert busy.poll() == [(here.fileno(), IN)]
 
 
-def test_the_poll_ends_soon(pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facilities, "cpu_count", lambda: 2)
-    monkeypatch.setattr(facilities, "_WITHOUT_AT_FIRST", 0)
-    times = iter([0.0, 0.00004, 0.00008, 0.00012])
+@pytest.mark.parametrize(("runnable", "clock"), [(2, [0.0, 0.00001, 0.00004, 0.00008, 0.00012]), (3, [0.0, 0.00001, 0.00004])])
+def test_the_poll_ends_soon_and_sooner_where_the_cpu_is_wanted(
+    polled: Polled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runnable: int, clock: list[float]
+) -> None:
+    monkeypatch.setattr(facilities, "_BUSY_POLL_S", 0.0001)
+    load = tmp_path / "loadavg"
+    load.write_text(f"5.00 5.00 5.00 {runnable}/200 1234\n")
+    monkeypatch.setattr(facilities, "_LOAD", str(load))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    times = iter(clock)
     monkeypatch.setattr(facilities, "time", SimpleNamespace(perf_counter=lambda: next(times)))
-    assert BusyPoll(pair[0].fileno()).poll() == []
+    assert BusyPoll(polled).poll() == []  # type: ignore[arg-type]
     assert next(times, None) is None
+
+
+def test_a_kernel_that_does_not_tell_of_its_load_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(facilities, "_LOAD", str(tmp_path / "no such file"))
+    assert not facilities._processes_wait_for_a_cpu()
+    monkeypatch.setattr(facilities, "_LOAD", str(tmp_path))
+    assert not facilities._processes_wait_for_a_cpu()
 
 
 @pytest.mark.parametrize("timeout_s", [None, PATIENCE_S])

@@ -149,6 +149,8 @@ def cpu_count() -> int:
 
 
 _BUSY_POLL_S = 0.0001  # several times what it takes to wake a sleeping thread
+_WITHOUT_IDLE_CPU_S = 0.00002  # about what the other end of a small call takes
+_LOAD = "/proc/loadavg"  # to read it takes about 15 us
 _WITHOUT_AT_FIRST = 4  # waits of a start, which are long
 _MAX_BACKOFF = 8  # 2**8 waits without a poll, so that polls in vain take 0.4 us a wait
 
@@ -158,7 +160,8 @@ class BusyPoll:
 
     The two ends of a connection that take turns otherwise sleep and wake at each message, which takes longer than a
     small call. After a poll in vain the next wait comes without one, then the next two, the next four, up to 256; each
-    success takes one step back. So a thread whose input comes late, or whose peer waits for a CPU, hardly polls.
+    success takes one step back. So a thread whose input comes late, or whose peer waits for a CPU, hardly polls. A poll
+    ends sooner where another thread of the machine is runnable and has no CPU.
 
     Args:
         source: A poller, or the descriptor to poll; -1, of what is closed, is not polled.
@@ -185,15 +188,28 @@ class BusyPoll:
         if self._skipped:
             self._skipped -= 1
             return []
-        until = time.perf_counter() + _BUSY_POLL_S
+        begun = time.perf_counter()
+        limit = _WITHOUT_IDLE_CPU_S
         while not (ready := poll(0)):
-            if time.perf_counter() > until:
+            if time.perf_counter() > begun + limit:
+                if limit < _BUSY_POLL_S and not _processes_wait_for_a_cpu():
+                    limit = _BUSY_POLL_S
+                    continue
                 self._skipped = 2**self._backoff
                 self._backoff = min(self._backoff + 1, _MAX_BACKOFF)
                 return []
         if self._backoff:
             self._backoff -= 1
         return ready
+
+
+def _processes_wait_for_a_cpu() -> bool:
+    """Return whether more threads of this machine are runnable than it has CPUs; False if the kernel does not say."""
+    try:
+        with open(_LOAD, "rb", buffering=0) as file:
+            return int(file.read().split()[3].partition(b"/")[0]) > (os.cpu_count() or 1)
+    except (OSError, ValueError, IndexError):
+        return False
 
 
 class Waker:
