@@ -66,7 +66,7 @@ def test_a_worker_that_does_not_lead_to_its_actor_cannot_be_reached(monkeypatch:
         on_worker_gone=unused,
     )
     ours, theirs = socket.socketpair()
-    monkeypatch.setattr(workers, "_link_to", lambda _: unused)
+    monkeypatch.setattr(workers, "_link_to", lambda _: SimpleNamespace(channel=unused))
     monkeypatch.setattr(workers, "_connect_sealed", lambda _: UnixChannel(ours))
     granted = LeaseGranted(1, "lease", "worker", ("host:1",), "/run/worker", "host")
     with pytest.raises(ClusterUnreachable, match="did not connect its actor"):

@@ -218,7 +218,7 @@ class Keeper:
 parl.connect(cpu_num=1)
 keeper = Keeper()
 client = _current.client()
-node = next(iter(client._workers._reached.values()))
+node = next(iter(client._workers._links.values())).at
 content = bytes(3_000_000)
 digest = hashlib.sha256(content).hexdigest()
 switch = Switch(os.environ["SHORTAGES"])

@@ -14,6 +14,7 @@ import stat
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -182,6 +183,7 @@ def _changed(file: str) -> RemoteError:
 _BATCH = 4 * 2**20  # bytes in one message; large enough for the line, small enough for the worker's memory
 _MOST_PARTS = 2000  # in one message
 _MOST_ATTEMPTS = 3  # attempts to send one content; repeated losses are no accident
+_SEEN_KEPT = 1000  # answers of workers on this host
 
 
 class Worker(Protocol):
@@ -206,7 +208,7 @@ class ProgramFiles:
         self._lock = threading.Lock()
         self._contents = Contents()
         self._code = OwnCode()
-        self._uploading: dict[str, threading.Lock] = {}
+        self._uploading: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
         self._seen: dict[tuple[str, tuple[DirectoryIdentity, ...]], bool] = {}
         self._inherited = inherited()
         self._only_selected: Manifest | None = None
@@ -250,10 +252,14 @@ class ProgramFiles:
             return False
         places = tuple(_seen(path) for path in sorted({working_dir(), *_own_directories()}) if os.path.isdir(path))
         key = granted.node_id, places
-        if key not in self._seen:
+        seen = self._seen.get(key)
+        if seen is None:
             answer = worker.ask(granted, lambda number: SeeFiles(number, places), None)
-            self._seen[key] = isinstance(answer, FilesSeen) and answer.all
-        return self._seen[key]
+            seen = isinstance(answer, FilesSeen) and answer.all
+            if len(self._seen) >= _SEEN_KEPT:
+                self._seen.clear()
+            self._seen[key] = seen
+        return seen
 
     def _everything(self, class_module: str) -> tuple[FolderLayout, Manifest]:
         """Return the plan and manifest of the current code and the selected files as in `connect`."""

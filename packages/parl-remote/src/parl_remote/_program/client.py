@@ -339,7 +339,7 @@ class Client(ConnectionDisplay):
             ended=record.await_end,
             refused=partial(self._refused, record),
             closed=lambda: self._await_report(record),
-            shares_memory=record.node_id in self._workers.sharing,
+            shares_memory=self._workers.shares_memory(record.node_id),
         )
 
     def _refused(self, record: ActorRecord, shortage: str) -> None:
@@ -356,7 +356,10 @@ class Client(ConnectionDisplay):
         with self._lock:
             if self._objects is None:
                 self._objects = ObjectTransfers(self._workers.reconnect, self._loop.call_soon)
-            return self._objects.at(node_id)
+            objects = self._objects.at(node_id)
+        if not self._workers.is_linked(node_id):  # looked at after they can be seen: one of both forgets them
+            self._objects.lost(node_id)
+        return objects
 
     # -- ends of actors ------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ _LAST_WAIT_S = 0.1  # seconds for an actor of this program to end; others may ru
 _LAST_OUTPUT_S = 1.0  # seconds for which an ending program waits for the rest of its actors' output
 _LONGEST_LINE = 2**16  # a line that is longer is shown in parts
 _MOST_LAST_ANSWERS = 8  # chunks of a megabyte each; more output than that at the end is not shown
+_POSITIONS_KEPT = 100  # of workers that cannot be reached: one that was cut off, and comes back, does so within minutes
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +63,7 @@ class LogForwarder:
         self._loop = Loop()
         self._workers: dict[str, _Worker] = {}
         self._positions: dict[str, dict[str, int]] = {}
+        self._given_up: deque[str] = deque()  # workers that could not be reached again, the latest ones
         self._numbers = itertools.count(1)
         self._closing = False
         self._left = 0
@@ -98,12 +101,20 @@ class LogForwarder:
         except (RemoteError, OSError) as error:
             if tries:  # the connection was lost; the worker may be gone as well, and then there is nothing to show
                 self._loop.call_later(_TRY_AGAIN_S, lambda: self._connect_worker(granted, tries - 1))
-            elif granted.node_id not in self._positions:
+            elif node_id not in self._positions:
                 show(sys.stderr, f"(parl) cannot show what actors on {node_id} write: {error}\n")
+            else:
+                self._give_up(node_id)
             return
         self._workers[node_id] = worker = _Worker(granted, channel, _LineAssembler(self._where(granted)))
         self._loop.add(channel, lambda: self._on_readable(node_id, worker))
         self._ask(node_id, worker, _WAIT_S)
+
+    def _give_up(self, node_id: str) -> None:
+        """Keep the positions for a worker that is only cut off, and forget those of the one given up long before."""
+        self._given_up.append(node_id)
+        if len(self._given_up) > _POSITIONS_KEPT and (oldest := self._given_up.popleft()) not in self._workers:
+            self._positions.pop(oldest, None)
 
     def _ask(self, node_id: str, worker: _Worker, wait_s: float) -> None:
         positions = self._positions.get(node_id, {}) if not worker.question else {}

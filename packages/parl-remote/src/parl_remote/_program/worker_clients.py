@@ -59,6 +59,27 @@ _SEALED_TIMEOUT_S = 2.0  # seconds to connect to a port that a firewall may hide
 _ENDS_KEPT = 100  # a lease that ends before its actor was asked for does so within milliseconds
 
 
+class _Link:
+    """A link to a worker, and what is known of the worker for as long as the link lasts.
+
+    Args:
+        channel: The channel to it.
+        at: A lease there, which has its addresses.
+
+    Attributes:
+        shares_memory: Whether its actors can share memory with this process; the worker can, too.
+        is_unsealed: Whether there are no sealed connections to it.
+    """
+
+    __slots__ = ("at", "channel", "is_unsealed", "shares_memory")
+
+    def __init__(self, channel: Channel, at: LeaseGranted) -> None:
+        self.channel = channel
+        self.at = at
+        self.shares_memory = isinstance(channel, UnixChannel) and can_share(channel.peer_pid)
+        self.is_unsealed = False
+
+
 class WorkerClients:
     """One program's links to workers, each made on first use.
 
@@ -70,9 +91,6 @@ class WorkerClients:
         same_host_shortcut: Whether workers of this host are reached by unix sockets.
         on_died: Called in the loop with each actor that ended and the cause.
         on_worker_gone: Called in the loop with the id of each worker that is gone.
-
-    Attributes:
-        sharing: The nodes whose actors can share memory with this process; their workers can, too.
     """
 
     def __init__(
@@ -93,9 +111,7 @@ class WorkerClients:
         self._shortcut = same_host_shortcut
         self._on_died = on_died
         self._on_worker_gone = on_worker_gone
-        self.sharing: set[str] = set()
-        self._links: dict[str, Channel] = {}
-        self._reached: dict[str, LeaseGranted] = {}  # by node: a lease there, which has the node's address
+        self._links: dict[str, _Link] = {}
         self._starts: dict[str, PendingAnswer[ActorStarted]] = {}
         self._requests = Requests()
         self._pushes: dict[type[Message], Callable[[str, Any], None]] = {}
@@ -103,7 +119,6 @@ class WorkerClients:
         self._lock = threading.RLock()
         self._starting = threading.RLock()
         self._ended: dict[str, DeathCause] = {}  # leases that ended, the latest ones
-        self._unsealed: set[str] = set()  # nodes to which there are no sealed connections
         self._closed = False
 
     def start(self, granted: LeaseGranted, start: StartActor) -> tuple[Channel, int]:
@@ -120,7 +135,7 @@ class WorkerClients:
                 raise ChannelClosed(cause.describe())
             self._starts[start.lease_id] = waiting
         try:
-            self._link_to(granted).send([encode(start)])
+            self._link_to(granted).channel.send([encode(start)])
             started = waiting.result()
             return self.connect_actor(granted, started.address), started.pid
         finally:
@@ -146,7 +161,7 @@ class WorkerClients:
             ResultTimeout: No answer came in time.
             ClusterUnreachable: The worker cannot be reached.
         """
-        link = self._link_to(at)
+        link = self._link_to(at).channel
         return self._requests.ask(at.node_id, make, lambda message: link.send([encode(message), *frames]), timeout_s)
 
     def connect(self, at: LeaseGranted) -> Channel:
@@ -159,11 +174,27 @@ class WorkerClients:
         return self._greet(UnixChannel.connect(path)) if self._is_here(at, path) else self._connect_worker(at)
 
     def reconnect(self, node_id: str) -> Channel:
-        """Open another link to a worker that this client has been linked to."""
-        at = self._reached[node_id]
+        """Open another link to a worker that this client is linked to.
+
+        Raises:
+            RemoteError: The worker is gone, cannot be reached, or refuses the link.
+        """
+        link = self._links.get(node_id)
+        if link is None:
+            raise ClusterUnreachable(f"the worker {node_id} is gone")
+        at = link.at
         if self._is_here(at, os.path.join(at.socket_dir, "node.sock")):
             return self.connect(at)
         return self._connect_sealed(at) or self._connect_worker(at)
+
+    def is_linked(self, node_id: str) -> bool:
+        """Return whether there is a link to a worker."""
+        return node_id in self._links
+
+    def shares_memory(self, node_id: str) -> bool:
+        """Return whether the actors of a worker can share memory with this process, as the worker can."""
+        link = self._links.get(node_id)
+        return link is not None and link.shares_memory
 
     def on_push(self, kind: type[Message], handler: Callable[[str, Any], None]) -> None:
         """Register the handler of a kind of unsolicited worker message; called in the loop with the node's id."""
@@ -178,7 +209,7 @@ class WorkerClients:
         link = self._links.get(node_id)
         if link is not None:
             with contextlib.suppress(ChannelClosed):
-                link.send([encode(message)])
+                link.channel.send([encode(message)])
 
     def give_up(self, lease_id: str, cause: DeathCause) -> None:
         """Make `start` raise for this lease, whether it waits already or is called later."""
@@ -198,7 +229,7 @@ class WorkerClients:
         """Close all links, once the loop has stopped, and make no more; pending requests fail."""
         self._closed = True
         for link in list(self._links.values()):  # another thread may just have made one
-            link.close()
+            link.channel.close()
         self._links.clear()
         self._requests.lose_all(NotConnected(CONNECTION_CLOSED))
         for started in list(self._starts.values()):
@@ -207,21 +238,18 @@ class WorkerClients:
 
     # -- inner steps ---------------------------------------------------------------------------------------------
 
-    def _link_to(self, granted: LeaseGranted) -> Channel:
+    def _link_to(self, granted: LeaseGranted) -> _Link:
         node_id = granted.node_id
         with self._lock:
             known = self._links.get(node_id)
             if known is not None:
                 return known
-            link = self.connect(granted)
-            self._links[node_id] = link
+            channel = self.connect(granted)
+            self._links[node_id] = link = _Link(channel, granted)
             if self._closed:  # looked at after the link can be seen: one of both closes it
-                link.close()
+                channel.close()
                 raise NotConnected(CONNECTION_CLOSED)
-            self._reached[node_id] = granted
-            if isinstance(link, UnixChannel) and can_share(link.peer_pid):
-                self.sharing.add(node_id)
-        self._loop.call_soon(lambda: self._loop.add(link, lambda: self._on_readable(node_id, link)))
+        self._loop.call_soon(lambda: self._loop.add(channel, lambda: self._on_readable(node_id, channel)))
         return link
 
     def _is_here(self, granted: LeaseGranted, path: str) -> bool:
@@ -245,7 +273,7 @@ class WorkerClients:
         Raises:
             RemoteError: The actor has ended, or its worker cannot be reached.
         """
-        if isinstance(self._link_to(granted), UnixChannel):  # its actors' sockets are in the same place
+        if isinstance(self._link_to(granted).channel, UnixChannel):  # its actors' sockets are in the same place
             return UnixChannel.connect(address, allocate=allocate)
         request = encode(AttachActor(granted.lease_id))
         sealed = self._connect_sealed(granted)
@@ -268,9 +296,9 @@ class WorkerClients:
     def _connect_sealed(self, at: LeaseGranted) -> SealedChannel | None:
         """Return a sealed link to a worker on another host; None where this end, that one or the way has none."""
         link = self._link_to(at)
-        if at.node_id in self._unsealed or not hasattr(link, "found") or not can_seal():  # only zmq's channels have it
+        if link.is_unsealed or not hasattr(link.channel, "found") or not can_seal():  # only zmq's channels have it
             return None
-        host, port = link.found
+        host, port = link.channel.found
         timeout_s = min(_SEALED_TIMEOUT_S, self._limits.connect_timeout_s)
         try:
             opened = self.ask(at, lambda number: OpenSealed(number, port), self._limits.connect_timeout_s)
@@ -288,7 +316,7 @@ class WorkerClients:
             channel.cut_messages()
             greet(channel, self._identity.hello(Role.WORKER), timeout_s)
         except (RemoteError, ValueError) as error:
-            self._unsealed.add(at.node_id)
+            link.is_unsealed = True
             # As text: a handler may keep the record, and the error's frames hold what this thread's callers hold, such
             # as the reference to the actor that is being made here.
             _log.info("connections to the worker %s go through its relay: %s", at.node_id, str(error))
