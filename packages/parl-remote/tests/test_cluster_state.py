@@ -376,6 +376,19 @@ def test_a_request_is_refused_when_its_time_is_up_and_not_before() -> None:
     assert granted(answers(state.lease_released("c", "lease1"))) == []
 
 
+def test_requests_that_were_given_up_are_not_kept_behind_one_that_waits() -> None:
+    state = cluster(("n", ONE))
+    ask(state, 1)
+    ask(state, 2)
+    for number in range(3, 1000):
+        ask(state, number, timeout_s=1e6)
+        state.lease_cancelled("c", number)
+    queue = state.tables.queue
+    assert sum(map(len, queue._lines.values())) == len(queue) == 1
+    assert len(queue._deadlines) < 200
+    assert granted(answers(state.lease_released("c", "lease1")))
+
+
 def test_a_request_that_no_node_can_hold_waits_and_blocks_no_other() -> None:
     state = cluster(("n", ONE))
     assert ask(state, 1, Resources(cpu=4)) == []

@@ -222,6 +222,20 @@ def test_a_look_up_of_an_actor_whose_program_gives_up_fails() -> None:
     assert failed == Failed(5, "there is no actor called 'boss'; named actors of the cluster: 0 (`xparl list`)")
 
 
+def test_look_ups_that_nobody_waits_for_any_more_are_dropped() -> None:
+    state = cluster("n", cpu=1)
+    held = lease(state)
+    ask(state, actor_name="boss")
+    state.client_joined("gone", "gone.py", 8)
+    state.find_requested("gone", FindActor(1, "boss"))
+    state.client_lost("gone")
+    for number in range(1, 100):
+        state.find_requested("d", FindActor(number, "boss", timeout_s=1.0), 2.0 * number)
+    state.find_requested("d", FindActor(100, "boss"), 300.0)
+    found = to_client(state.lease_released("c", held), ActorFound, "d")
+    assert [one.request_id for one in found] == [100]
+
+
 def test_an_unknown_name_is_refused_with_a_similar_one() -> None:
     state = cluster("n")
     lease(state, actor_name="learner")

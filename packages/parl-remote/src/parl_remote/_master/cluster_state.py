@@ -233,13 +233,14 @@ class ClusterState:
 
     # -- from outside (see `messages.overview`, `messages.parts`) -----------------------------------------------
 
-    def find_requested(self, client_id: str, asked: FindActor) -> list[Instruction]:
+    def find_requested(self, client_id: str, asked: FindActor, now: float | None = None) -> list[Instruction]:
         """Find an actor by its name, or the one that replaced another.
 
         Raises:
             RemoteError: There is no such actor.
         """
-        return self._finders.request(client_id, asked)
+        self._now = self._now if now is None else now
+        return self._finders.request(client_id, asked, self._now)
 
     def kill_requested(self, client_id: str, asked: KillActor) -> list[Instruction]:
         """End an actor; the answer follows when it has ended.

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from math import inf
+from typing import NamedTuple
 
 from parl_remote._master.cluster_tables import ClusterTables, Instruction, Lease, ToClient, ToNode
 from parl_remote._master.placement import Node, Waiting, next_placement, reasons
@@ -214,6 +216,20 @@ class LeaseGrants:
         return LeaseRefused(request.request_id, RefusalCode.NAME_TAKEN, reason, str(request.resources))
 
 
+class _Lookup(NamedTuple):
+    """A pending look-up.
+
+    Attributes:
+        client_id: The client that asked.
+        request_id: The client's number for it.
+        until: The time until which the client waits.
+    """
+
+    client_id: str
+    request_id: int
+    until: float
+
+
 class ActorFinders:
     """The pending look-ups of actors.
 
@@ -223,9 +239,9 @@ class ActorFinders:
 
     def __init__(self, tables: ClusterTables) -> None:
         self._tables = tables
-        self._waiting: dict[str, list[tuple[str, int]]] = {}
+        self._waiting: dict[str, list[_Lookup]] = {}
 
-    def request(self, client_id: str, asked: FindActor) -> list[Instruction]:
+    def request(self, client_id: str, asked: FindActor, now: float) -> list[Instruction]:
         """Answer a look-up at once if possible, else queue it.
 
         Raises:
@@ -237,7 +253,10 @@ class ActorFinders:
             return [_found(client_id, asked.request_id, lease)]
         if not self._is_expected(sought):
             raise RemoteError(self._not_found(sought))
-        self._waiting.setdefault(sought, []).append((client_id, asked.request_id))
+        clients = self._tables.clients
+        waiting = [one for one in self._waiting.get(sought, ()) if one.until >= now and one.client_id in clients]
+        until = inf if asked.timeout_s is None else now + asked.timeout_s
+        self._waiting[sought] = [*waiting, _Lookup(client_id, asked.request_id, until)]
         return []
 
     def settle(self) -> list[Instruction]:
@@ -247,7 +266,7 @@ class ActorFinders:
             lease = self._tables.called(sought)
             if lease is None and self._is_expected(sought):
                 continue
-            for client_id, request_id in self._waiting.pop(sought):
+            for client_id, request_id, _ in self._waiting.pop(sought):
                 if lease is not None:
                     out.append(_found(client_id, request_id, lease))
                 else:

@@ -340,7 +340,7 @@ class MasterOverview:
             case WhyWaiting():
                 link.tell(self._state.view.why_waiting(peer, message, now))
             case FindActor():
-                self._carry_out(self._state.find_requested(peer, message))
+                self._carry_out(self._state.find_requested(peer, message, now))
             case KillActor():
                 self._carry_out(self._state.kill_requested(peer, message))
             case DrainNode():

@@ -13,8 +13,7 @@
 6. A request that no present node could hold, even if the node were empty, waits for a new node and blocks nothing.
 
 Requests of one shape (the same resources and the same constraint on the node) share a queue, so a thousand equal
-requests are as cheap to search as one. A request that has left (granted, cancelled, timed out) is only marked, and is
-skipped when it comes to the front.
+requests are as cheap to search as one.
 
     kind "cpu":  0.5 -> {b}    3 -> {a, d}    8 -> {c}         `FreeIndex`, so that finding a node stays fast
                  <-- pack: least first that is enough --    spread: most first -->
@@ -34,7 +33,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
@@ -505,6 +504,7 @@ def _cpus_last(kind: str) -> tuple[int, str]:
 
 
 _Key = tuple[str, int]
+_FEW = 100  # deadlines of requests that have left, which are removed once most are
 
 
 class Waiting:
@@ -532,7 +532,7 @@ class LeaseQueue:
     """A first-come, first-served queue of requests, with a separate queue for each shape."""
 
     def __init__(self) -> None:
-        self._lines: dict[Shape, deque[Waiting]] = {}
+        self._lines: dict[Shape, OrderedDict[int, Waiting]] = {}  # by their order
         self._by_key: dict[_Key, Waiting] = {}
         self._by_client: dict[str, dict[int, Waiting]] = {}
         self._deadlines: list[tuple[float, int, Waiting]] = []
@@ -561,8 +561,11 @@ class LeaseQueue:
         waiting = Waiting(next(self._orders), client_id, request, now, deadline)
         self._by_key[waiting.key] = waiting
         self._by_client.setdefault(client_id, {})[request.request_id] = waiting
-        self._lines.setdefault(waiting.shape, deque()).append(waiting)
+        self._lines.setdefault(waiting.shape, OrderedDict())[waiting.order] = waiting
         if deadline is not None:
+            if len(self._deadlines) > 2 * len(self._by_key) + _FEW:
+                self._deadlines = [one for one in self._deadlines if not one[2].gone]
+                heapq.heapify(self._deadlines)
             heapq.heappush(self._deadlines, (deadline, waiting.order, waiting))
         return waiting
 
@@ -571,7 +574,10 @@ class LeaseQueue:
         waiting = self._by_key.pop(key, None)
         if waiting is not None:
             waiting.gone = True
-            self._tidy(waiting.shape)
+            line = self._lines[waiting.shape]
+            del line[waiting.order]
+            if not line:
+                del self._lines[waiting.shape]
             of_client = self._by_client[waiting.client_id]
             del of_client[waiting.request.request_id]
             if not of_client:
@@ -587,11 +593,12 @@ class LeaseQueue:
 
     def ahead_of(self, waiting: Waiting) -> int:
         """Return the number of earlier requests of the same shape."""
-        return sum(not one.gone for one in self._lines[waiting.shape] if one.order < waiting.order)
+        return sum(order < waiting.order for order in self._lines[waiting.shape])
 
     def heads(self) -> list[Waiting]:
         """Return the first request of each shape, the one that has waited longest first."""
-        return sorted((line[0] for line in self._lines.values()), key=lambda waiting: waiting.order)
+        heads = (next(iter(line.values())) for line in self._lines.values())
+        return sorted(heads, key=lambda waiting: waiting.order)
 
     def due(self, now: float) -> list[Waiting]:
         """Return the requests past their deadlines, which stay in the queue until they are removed."""
@@ -605,13 +612,6 @@ class LeaseQueue:
         while self._deadlines and self._deadlines[0][2].gone:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
-
-    def _tidy(self, shape: Shape) -> None:
-        line = self._lines[shape]
-        while line and line[0].gone:
-            line.popleft()
-        if not line:
-            del self._lines[shape]
 
 
 @dataclass(slots=True)

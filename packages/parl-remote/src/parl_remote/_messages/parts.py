@@ -382,11 +382,15 @@ class StackDump(Message):
 
 @record
 class FindActor(Message):
-    """Request ActorFound: the actor with a name, or the one that replaced the actor on a lease."""
+    """Request ActorFound: the actor with a name, or the one that replaced the actor on a lease.
+
+    The client waits for `timeout_s` seconds, and the master drops the request after that; None means without limit.
+    """
 
     request_id: int
     actor_name: str = ""
     lease_id: str = ""
+    timeout_s: float | None = None
 
 
 @record

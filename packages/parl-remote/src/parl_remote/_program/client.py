@@ -640,7 +640,7 @@ def _successor(client: Client, lost: ActorRecord) -> ActorPlace:
         client._check_open()
         try:
             left_s = max(0.0, until - time.monotonic())
-            found = client._master.ask(lambda number: FindActor(number, lease_id=lost.lease_id), left_s)
+            found = client._master.ask(partial(FindActor, lease_id=lost.lease_id, timeout_s=left_s), left_s)
         except RemoteError:
             raise NoRestart(_NOT_AGAIN) from None
         assert isinstance(found, ActorFound)  # the master answers with that or with Failed

@@ -476,7 +476,7 @@ class Borrowing:
 def find_named(master: MasterClient, workers: WorkerClients, name: str, timeout_s: float | None) -> FoundActor:
     """Return the actor with a name; see `parl_remote.get_actor`."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    found = _ask(master, lambda number: FindActor(number, actor_name=name), timeout_s)
+    found = _ask(master, lambda number: FindActor(number, actor_name=name, timeout_s=timeout_s), timeout_s)
     assert isinstance(found, ActorFound)  # the master answers with that or with Failed
     place = ActorPlace(found.lease_id, found.node_id, found.node_addresses, found.socket_dir, found.host_id, True)
     left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
