@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.message import Message
@@ -603,3 +604,14 @@ def test_an_actor_lost_that_the_user_raises_is_his_own(anywhere: str) -> None:
     assert sorry.works()
     again = pickle.loads(pickle.dumps(parl_remote.ActorLost("text")))
     assert (str(again), again.from_outside) == ("text", False)
+
+
+def test_exception_classes_that_programs_make_are_not_kept_for_ever() -> None:
+    made = []
+    for _ in range(600):
+        kind = type("Own", (Exception,), {})
+        made.append(weakref.ref(kind))
+        assert isinstance(combine(kind(), RemoteCallError("", method="", remote_traceback="", type_name="")), kind)
+    del kind
+    gc.collect()
+    assert made[0]() is None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import sys
 import traceback
@@ -140,27 +141,24 @@ _OWN = (
     "__hash__",
     "__copy__",
 )
-_combined: dict[type, Any] = {}  # by the users' exception classes, of which there are few
 
 
+@functools.lru_cache(maxsize=512)  # of the users' exception classes, which a program may define in its functions
 def _combined_class(kind: type[BaseException]) -> type[BaseException]:
     """Return the class of exceptions that are of this kind and RemoteCallErrors; the kind itself if it allows none."""
     if issubclass(kind, RemoteCallError):
         return kind
-    known = _combined.get(kind)
-    if known is None:
-        base = _RemoteAttributeErrorMixin if issubclass(kind, AttributeError) else _RemoteErrorMixin
-        try:
-            namespace: dict[str, Any] = {name: getattr(kind, name) for name in _OWN if hasattr(kind, name)}
-            for name in ("__module__", "__qualname__", "__doc__"):
-                namespace[name] = getattr(kind, name)
-            namespace |= {"__slots__": (), "__reduce_ex__": _reduce_combined, "_parl_kind": kind}
-            metaclass: Any = type(kind)
-            known = metaclass(kind.__name__, (base, kind), namespace)
-        except Exception:  # it is final, or its metaclass is in the way
-            known = None
-        known = _combined[kind] = known or kind
-    return known
+    base = _RemoteAttributeErrorMixin if issubclass(kind, AttributeError) else _RemoteErrorMixin
+    try:
+        namespace: dict[str, Any] = {name: getattr(kind, name) for name in _OWN if hasattr(kind, name)}
+        for name in ("__module__", "__qualname__", "__doc__"):
+            namespace[name] = getattr(kind, name)
+        namespace |= {"__slots__": (), "__reduce_ex__": _reduce_combined, "_parl_kind": kind}
+        metaclass: Any = type(kind)
+        made: type[BaseException] = metaclass(kind.__name__, (base, kind), namespace)
+    except Exception:  # it is final, or its metaclass is in the way
+        return kind
+    return made or kind
 
 
 def combine(error: BaseException, remote: RemoteCallError) -> BaseException:
@@ -171,7 +169,7 @@ def combine(error: BaseException, remote: RemoteCallError) -> BaseException:
         remote: The error with the details of the call.
     """
     kind = type(error)
-    cls = _combined_class(kind)
+    cls = _combined_class(kind)  # type: ignore[arg-type]  # its type is hashable
     if cls is kind:
         return error
     try:

@@ -6,7 +6,6 @@ lease from the master --> a process from the worker --> Connection --CREATE--> t
 
 from __future__ import annotations
 
-import functools
 import os
 import pickle
 import sys
@@ -109,7 +108,6 @@ class CreationRequest:
         self._state = bytes(data), list(buffers)
 
 
-@functools.cache
 def _saves(cls: type) -> bool:
     """Return whether objects of a class save their state."""
     has = [name for name in (_SAVE, _LOAD) if callable(getattr(cls, name, None))]
