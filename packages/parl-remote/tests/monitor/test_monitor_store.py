@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from parl_remote._monitor.app import metrics_of
 from parl_remote._monitor.server import Collector
 from parl_remote._monitor.store import totals_of
@@ -175,3 +177,12 @@ def test_metrics_without_a_cluster_say_only_that(make_cluster: Callable[..., Any
     text = metrics_of(make_monitor(make_cluster()).store).decode()
     assert "parl_monitor_up 0.0" in text
     assert "parl_nodes" not in text
+
+
+def test_classes_beyond_a_number_are_counted_together(monitor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parl_remote._monitor.store._CLASSES_KEPT", 0)
+    monitor.look()
+    monitor.cluster.die("lease-3", "signal")
+    monitor.look()
+    assert monitor.store.death_counts() == {("(others)", "signal"): 1}
+    assert "(others)" in monitor.store.calls()

@@ -146,6 +146,8 @@ def _means(values: list[float], group: int) -> list[float | None]:
 
 _EVENTS_KEPT = 5000
 _DEATHS_KEPT = 2000  # a day of a busy cluster; each is some kilobytes because of its log
+_CLASSES_KEPT = 1000  # classes that are counted by name; programs may make classes, too
+_OTHERS = "(others)"
 _GONE_KEPT_S = 600.0  # seconds for which the numbers of an ended actor stay available
 _LATE = 3.0  # intervals without news after which the monitor is no longer healthy
 
@@ -221,6 +223,7 @@ class Store:
         self._death_counts: Counter[tuple[str, str]] = Counter()
         self._ended_calls: Counter[str] = Counter()
         self._ended_errors: Counter[str] = Counter()
+        self._classes: set[str] = set()  # those that are counted by name
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -238,7 +241,7 @@ class Store:
             for death in reversed(snapshot.deaths):  # newest last, as the dictionary keeps them
                 if death.actor_id not in self._deaths:
                     self._deaths[death.actor_id] = death
-                    self._death_counts[death.class_name, death.kind] += 1
+                    self._death_counts[self._counted_as(death.class_name), death.kind] += 1
             self._events.extend(snapshot.events)
             while len(self._deaths) > _DEATHS_KEPT:
                 del self._deaths[next(iter(self._deaths))]
@@ -294,8 +297,9 @@ class Store:
         at = view.snapshot.at
         for actor_id, actor in self._view.actors.items() if self._view is not None else ():
             if actor_id not in view.actors:
-                self._ended_calls[actor.class_name] += actor.calls or 0
-                self._ended_errors[actor.class_name] += actor.errors or 0
+                counted_as = self._counted_as(actor.class_name)
+                self._ended_calls[counted_as] += actor.calls or 0
+                self._ended_errors[counted_as] += actor.errors or 0
                 self._gone[actor_id] = at
         for node_id in self._nodes.keys() - view.nodes.keys():
             self._gone.setdefault(node_id, at)
@@ -305,6 +309,14 @@ class Store:
                 self._nodes.pop(name, None)
             if name not in view.actors:
                 self._actors.pop(name, None)
+
+    def _counted_as(self, class_name: str) -> str:
+        """Return the name under which a class is counted: classes beyond a number have one together."""
+        if class_name not in self._classes:
+            if len(self._classes) >= _CLASSES_KEPT:
+                return _OTHERS
+            self._classes.add(class_name)
+        return class_name
 
     # -- reading -------------------------------------------------------------------------------------------------
 
