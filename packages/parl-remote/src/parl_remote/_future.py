@@ -33,7 +33,14 @@ from parl_remote._data.serialize import FuturePickled
 from parl_remote._options import deadline_of
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.facilities import wait_for_input
-from parl_remote._system.interrupts import Condition, has_own_handlers, interruptible, is_by_handler, uninterrupted
+from parl_remote._system.interrupts import (
+    Condition,
+    has_own_handlers,
+    interruptible,
+    is_by_handler,
+    refuse_wait_in_finalizer,
+    uninterrupted,
+)
 from parl_remote.errors import ActorLost, NotConnected, ResultTimeout
 
 if TYPE_CHECKING:
@@ -327,12 +334,16 @@ class RemoteFuture(concurrent.futures.Future[T]):
     def _condition_of(self) -> threading.Condition:
         condition = self._made_condition
         if condition is None:
+            # Made before the lock is taken: to make them may run a finalizer, which may wait for another future.
+            waiters: list[Any] = []
+            callbacks: list[Callable[[concurrent.futures.Future[T]], Any]] = []
+            made = Condition()
             with _making_condition:
                 condition = self._made_condition
                 if condition is None:
-                    self._waiters: list[Any] = []
-                    self._done_callbacks: list[Callable[[concurrent.futures.Future[T]], Any]] = []
-                    self._made_condition = condition = Condition()
+                    self._waiters = waiters
+                    self._done_callbacks = callbacks
+                    self._made_condition = condition = made
             carrier = self._carrier
             if carrier is not None:
                 with uninterrupted:
@@ -553,6 +564,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         if answer is not None and carrier is not None:  # this thread reads the answer itself
             carrier.wait_for(answer, timeout)
             return
+        refuse_wait_in_finalizer()
         condition = self._condition_of()
         with condition:
             condition.wait_for(lambda: self._settled, None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
@@ -641,7 +653,7 @@ class CallbackThread:
     def __init__(self, *, is_awaited: bool = True) -> None:
         self._is_awaited = is_awaited
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may settle a future while this thread is in here
         self._runs = False
         self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
@@ -652,11 +664,12 @@ class CallbackThread:
             return _callback_thread[0].run(action)
         with self._lock:
             if not self._runs:
+                self._runs = True
                 try:
                     threading.Thread(target=self._work, name="parl-callbacks", daemon=True).start()
                 except RuntimeError:
+                    self._runs = False
                     return False
-                self._runs = True
                 if self._is_awaited:
                     atexit.unregister(self._finish)
                     atexit.register(self._finish)  # anew, to come before the end of a later connection

@@ -83,6 +83,10 @@ __all__ = [
 
 # Messages of errors that are raised in several places.
 CONNECTION_CLOSED = "the connection is closed; call parl.connect() again"
+WAITS_IN_FINALIZER = (
+    "a finalizer (`__del__`) waits for a result, and the garbage collector has run it within parl's own code, on which "
+    "the result may depend: make the call without waiting, or end such objects by a method or a `with` statement"
+)
 WAITS_FOR_ITSELF = (
     "a signal handler cannot wait for an actor while the code that it interrupted waits for the same one: "
     "make the call without waiting, or set a flag that the program looks at"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,7 +23,7 @@ from parl_remote._links.handshake import greet
 from parl_remote._links.identity import host_id, new_id, versions
 from parl_remote._messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Failed, Hello, Message, Role, Welcome
 from parl_remote._messages.wire import decode, encode, request_number
-from parl_remote._system.interrupts import Condition
+from parl_remote._system.interrupts import Condition, refuse_wait_in_finalizer
 from parl_remote._transport import Channel, CutMessage
 from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
 
@@ -41,9 +40,20 @@ class PendingAnswer(Future[_Answer]):
         self._condition = Condition()
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether the answer or an error came within `timeout_s` seconds."""
+        """Return whether the answer or an error came within `timeout_s` seconds.
+
+        Raises:
+            RemoteError: A finalizer waits here that may have interrupted the thread that reads the answer.
+        """
+        refuse_wait_in_finalizer()
         with self._condition:
             return self._condition.wait_for(self.done, timeout_s)
+
+    def result(self, timeout: float | None = None) -> _Answer:
+        """Wait for the answer and return it; raise what `Future.result` and `wait` raise."""
+        if not self.done():
+            refuse_wait_in_finalizer()
+        return super().result(timeout)
 
 
 class Requests:
@@ -56,7 +66,6 @@ class Requests:
     def __init__(self) -> None:
         self.numbers = itertools.count(1)
         self._open: dict[int, tuple[str, PendingAnswer[Message]]] = {}
-        self._lock = threading.RLock()  # a finalizer may ask while this thread is in here
 
     def ask(
         self, peer: str, make: Callable[[int], Message], send: Callable[[Message], None], timeout_s: float | None
@@ -75,8 +84,7 @@ class Requests:
         """
         number = next(self.numbers)
         answer: PendingAnswer[Message] = PendingAnswer()
-        with self._lock:
-            self._open[number] = peer, answer
+        self._open[number] = peer, answer
         try:
             request = make(number)
             send(request)
@@ -89,15 +97,13 @@ class Requests:
                 raise RemoteError(message.reason)
             return message
         finally:
-            with self._lock:
-                self._open.pop(number, None)
+            self._open.pop(number, None)
             del answer  # it may hold an error, whose traceback holds this frame
 
     def answered(self, message: Message) -> bool:
         """Pass an answer to its caller; return False if no caller waits for it."""
         number = getattr(message, "request_id", None)
-        with self._lock:
-            asked = self._open.pop(number, None) if isinstance(number, int) else None
+        asked = self._open.pop(number, None) if isinstance(number, int) else None
         if asked is None:
             return False
         asked[1].set_result(message)
@@ -105,11 +111,9 @@ class Requests:
 
     def lost(self, peer: str, error: Exception) -> None:
         """Fail all pending requests to a peer that is gone."""
-        with self._lock:
-            numbers = [number for number, (asked, _) in self._open.items() if asked == peer]
-            waiting = [self._open.pop(number)[1] for number in numbers]
-        for answer in waiting:
-            answer.set_exception(error)
+        for number, (asked, answer) in list(self._open.items()):
+            if asked == peer and self._open.pop(number, None) is not None:
+                answer.set_exception(error)
 
     def lose_all(self, error: Exception) -> None:
         """Fail all pending requests, to whichever peer."""

@@ -28,6 +28,7 @@ from parl_remote._future import RemoteFuture, Waiter, leave_to_parent
 from parl_remote._links.call_messages import Kind
 from parl_remote._program.outbox_state import OutboxEvent, OutboxMachine, OutboxState
 from parl_remote._streams import stream_method
+from parl_remote._system.interrupts import refuse_wait_in_finalizer
 from parl_remote.errors import WAITS_FOR_ITSELF, ChannelClosed, RemoteError, TooManyPendingCalls
 
 if TYPE_CHECKING:
@@ -271,7 +272,8 @@ class Outbox:
         """Wait until the call has left for a connection, or is settled.
 
         Raises:
-            RemoteError: This thread is sending a call before it, which a signal handler or a finalizer has interrupted.
+            RemoteError: This thread is sending a call before it, which a signal handler or a finalizer has interrupted;
+                or a finalizer waits that may have interrupted the thread that has to send it.
         """
         waiter = Waiter()
         future._block(waiter)
@@ -282,6 +284,7 @@ class Outbox:
                 live = self._live
                 if self._sender == get_ident() or (live is not None and live.is_sending_here()):
                     raise RemoteError(WAITS_FOR_ITSELF)
+                refuse_wait_in_finalizer()
                 waiter.sleep(timeout_s)
         finally:
             future._unblock(waiter)

@@ -36,6 +36,8 @@ from threading import get_ident
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
+from parl_remote.errors import WAITS_IN_FINALIZER, RemoteError
+
 __all__ = [
     "Condition",
     "Event",
@@ -43,6 +45,7 @@ __all__ = [
     "has_own_handlers",
     "interruptible",
     "is_by_handler",
+    "refuse_wait_in_finalizer",
     "run_finalizers",
     "take_items",
     "undisturbed",
@@ -56,6 +59,9 @@ _LONGEST_DEFERRAL_S = 1.0
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 _SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
 _FINALIZERS = {"__del__", "run_finalizers"}
+_OURS = __name__.partition(".")[0]
+_OF_ACTORS = f"{_OURS}._actor"
+_USED = sys.stdlib_module_names | {"cloudpickle", "numpy", "zmq"}  # code that is called by ours as well as by users'
 _left: deque[Callable[[], object]] = deque()  # actions of finalizers that have not run yet
 _get_handler: Callable[[int], Any] = _signal.getsignal
 _set_handler: Callable[[int, Any], Any] = _signal.signal
@@ -209,6 +215,38 @@ def run_finalizers(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Non
             except IndexError:  # another thread took it
                 return
             action()
+
+
+def refuse_wait_in_finalizer() -> None:
+    """Raise an error where a wait might never end: in a finalizer that has interrupted code of this package.
+
+    The garbage collector runs a user's `__del__` in any thread at any step: in the thread that reads what the finalizer
+    waits for, or while that thread is handing it on. Code that runs an actor's methods does nothing for other waits.
+
+    Raises:
+        RemoteError: This thread is in such a finalizer.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        is_finalizer = frame.f_code.co_name == "__del__" and _package_of(frame) is None
+        frame = frame.f_back
+        if not is_finalizer:
+            continue
+        packages = []
+        while frame is not None and (package := _package_of(frame)) is not None:
+            packages.append(package)
+            frame = frame.f_back
+        if any(packages) and not any(package.startswith(_OF_ACTORS) for package in packages):
+            raise RemoteError(WAITS_IN_FINALIZER)
+
+
+def _package_of(frame: FrameType) -> str | None:
+    """Return the package of a frame: one of ours, empty for the libraries that ours uses, None for the user's code."""
+    name = str(frame.f_globals.get("__name__", ""))
+    top = name.partition(".")[0]
+    if top == _OURS:
+        return name.rpartition(".")[0]
+    return "" if top in _USED else None
 
 
 def is_by_handler(error: BaseException) -> bool:
