@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from parl_remote._program.client import Client
 from parl_remote._program.known_actors import ActorRecord, DeferredDisconnects, OwnActors
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
+from parl_remote._system.facilities import is_portable
 from parl_remote.errors import ChannelClosed, DeathCause, DeathKind
 
 PATIENCE_S = 60.0
@@ -319,3 +321,22 @@ subprocess.Popen.wait = wait
     done = run_program(program=program)
     assert (done.stderr, done.returncode) == ("", 0)
     assert not Path(done.stdout.strip()).exists()
+
+
+@parl_remote.remote_class
+class Starter:
+    def start(self) -> tuple[int, int]:
+        """Start a program; return its process id and that of the process that this one was forked from."""
+        return subprocess.Popen(["sleep", "600"]).pid, os.getppid()
+
+
+@pytest.mark.skipif(is_portable(), reason="actors are not forked")
+def test_what_actors_have_started_ends_although_the_process_that_ends_them_does_not_answer(
+    connect: Callable[..., None], await_end: Callable[..., float]
+) -> None:
+    connect()
+    starter = Starter()
+    started, zygote = starter.start()
+    os.kill(zygote, signal.SIGSTOP)
+    parl_remote.disconnect()
+    await_end([started, zygote])

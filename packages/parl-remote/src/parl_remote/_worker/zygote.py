@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from parl_remote._actor.reports import STACK_SIGNAL, ignore_stack_signal
+from parl_remote._config import Limits
 from parl_remote._data import object_memory, ownership
 from parl_remote._portable.spawner import Spawner
 from parl_remote._system import processes
@@ -233,7 +234,9 @@ def _import_and_freeze(names: Sequence[str]) -> dict[str, str]:
 
 
 _LARGEST_REPORT = 65536
-_LAST_WORK_S = 1.0  # killing hundreds of actors takes some tenths of it on a busy machine
+# Of the grace of `xparl stop`. The zygote kills all actors within milliseconds of it; on a busy machine, where hundreds
+# take longer to end, they need nobody for that.
+_LAST_WORK_S = Limits.shutdown_grace_s / 3
 
 
 class ZygoteProcess:
@@ -282,10 +285,12 @@ class ZygoteProcess:
             reports.append(json.loads(message))
 
     def close(self) -> None:
-        """Make the zygote end its actors and itself, and wait for that; kill it if it does not end in time."""
+        """Make the zygote end its actors and itself, and wait for that; kill them all if it does not end in time."""
         self._control.close()
         with contextlib.suppress(ChildProcessError):
             if not processes.ends_within(self.pid, _LAST_WORK_S):
+                for pid in processes.descendants([self.pid]):  # as long as it lives the numbers are theirs
+                    _kill_group(pid)
                 os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
 
