@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from parl_core.errors import HyperparameterError, ParlError
+from parl_core.training import logs
 from parl_core.training.events import Ended, Episode, Evaluation, Stop, Update
 from parl_core.training.logs import MLflow, WandB, tracker
 from parl_core.training.run import Run
@@ -95,6 +96,121 @@ def test_a_missing_account_is_said_before_anything_is_trained(tmp_path: Path, mo
     WandB(Run("r", tmp_path), mode="offline")
     monkeypatch.setenv("WANDB_MODE", "offline")
     WandB(Run("r", tmp_path))
+
+
+class Record:
+    """A record of a Weights & Biases that fails while `is_lost`."""
+
+    id = "r7"
+    is_lost = False
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.summary: dict[str, str] = {}
+        self.exit_code: int | None = None
+
+    def log(self, figures: dict[str, float], step: int) -> None:
+        if self.is_lost:
+            raise ConnectionError("the network is unreachable")
+        self.steps.append(step)
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Record:
+    """Let a client of Weights & Biases have this record, and each report try to send."""
+    made = Record()
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: made))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(logs, "SECONDS_BETWEEN_TRIES", 0.0)
+    monkeypatch.setattr(logs, "SLOWNESS", 0.0)
+    return made
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+
+
+def test_a_tracker_that_is_lost_in_mid_run_is_reported_once_and_receives_what_it_missed(
+    record: Record, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    callback = WandB(Run("r", tmp_path))
+    tell(callback, 5)
+    record.is_lost = True
+    tell(callback, 10)
+    tell(callback, 15)
+    assert record.steps == [5, 5]
+    record.is_lost = False
+    tell(callback, 20)
+    assert record.steps == [5, 5, 10, 10, 15, 15, 20, 20]
+    callback.on_end(ENDED)
+    assert (record.summary["ended"], record.exit_code) == ("10 steps were taken", 0)
+    (warning,) = told(caplog)
+    assert warning == (
+        "WandB: figures cannot be sent, training continues, and they are sent when it works again: "
+        "the network is unreachable"
+    )
+
+
+def test_a_tracker_that_stays_lost_ends_with_what_it_misses(
+    record: Record, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    record.is_lost = True
+    callback = WandB(Run("r", tmp_path))
+    tell(callback, 5)
+    tell(callback, 10)
+    callback.on_end(ENDED)
+    assert len(told(caplog)) == 2
+    assert told(caplog)[1] == (
+        "WandB: the record of this run lacks 4 reports, which the other logs have: the network is unreachable"
+    )
+
+
+def test_a_lost_tracker_is_not_tried_again_at_each_report(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "SECONDS_BETWEEN_TRIES", 3600.0)
+    record.is_lost = True
+    callback = WandB(Run("r", tmp_path))
+    tell(callback, 5)
+    record.is_lost = False
+    tell(callback, 10)
+    assert not record.steps
+    callback.on_end(ENDED)
+    assert record.steps == [5, 5, 10, 10]
+
+
+def test_an_mlflow_store_that_is_lost_in_mid_run_receives_what_it_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setattr(logs, "SECONDS_BETWEEN_TRIES", 0.0)
+    monkeypatch.setattr(logs, "SLOWNESS", 0.0)
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise MlflowException("API request failed: Connection refused")
+
+    store = (tmp_path / "store").as_uri()
+    with Run("r", tmp_path / "runs") as run:
+        callback = MLflow(run, "task", config={"lr": 0.1, "gamma": 0.9}, tracking_uri=store)
+        for method, step in (("create_run", 5), ("log_param", 10), ("log_batch", 15)):
+            with monkeypatch.context() as broken:
+                broken.setattr(MlflowClient, method, lost)
+                tell(callback, step)
+        tell(callback, 20)
+        callback.on_end(ENDED)
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("task")
+    assert experiment is not None
+    (record,) = client.search_runs([experiment.experiment_id])
+    assert record.data.params == {"lr": "0.1", "gamma": "0.9"}
+    assert [one.step for one in client.get_metric_history(record.info.run_id, "loss/loss")] == [5, 10, 15, 20]
+    assert record.info.status == "FINISHED"
 
 
 def test_a_tracker_that_is_not_installed_is_named_with_its_extra(

@@ -15,13 +15,16 @@ import itertools
 import json
 import math
 import os
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
+from parl_core import logger
 from parl_core._csv_log import CSVLogger
 from parl_core.atomic_write import atomic_write, sync
 from parl_core.errors import HyperparameterError, ParlError
@@ -325,8 +328,92 @@ def tracker(name: str, run: Run, asked: Any) -> Callback:
     return Callback()  # standard_callbacks has it
 
 
-class WandB(Callback):
+SECONDS_BETWEEN_TRIES = 60.0
+"""Seconds until a tracker that has failed is tried again."""
+SLOWNESS = 10.0
+"""The same, as a multiple of the attempt's duration, so that a tracker that lets its clients wait slows no run down."""
+
+
+class _Seen(NamedTuple):
+    """The figures of an event, and when they were seen, in milliseconds since 1970."""
+
+    step: int
+    seconds: float
+    figures: Mapping[str, float]
+    time_ms: int
+
+
+class _Tracker(Callback):
+    """Sends figures to a tracker. If it fails, training continues, and the figures are sent when it works again."""
+
+    def __init__(self) -> None:
+        self._unsent: deque[_Seen] = deque()
+        self._has_failed = False
+        self._next_try = -math.inf
+
+    def on_update(self, update: Update) -> None:
+        self._log(update)
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self._log(evaluation)
+
+    def on_end(self, ended: Ended) -> None:
+        if self._id is None and not self._unsent:
+            return
+        try:
+            self._send_all()
+            self._finish(ended)
+        except Exception as error:
+            logger.warning(
+                "%s: the record of this run lacks %s, which the other logs have: %s",
+                type(self).__name__,
+                f"{len(self._unsent)} reports" if self._unsent else "its end",
+                str(error),
+            )
+
+    def _log(self, event: Update | Evaluation) -> None:
+        self._unsent.append(_Seen(event.step, event.seconds, figures(event), time.time_ns() // 1_000_000))
+        began = time.monotonic()
+        if began < self._next_try:
+            return
+        try:
+            self._send_all()
+        except Exception as error:  # of any kind, because clients do not document theirs
+            ended = time.monotonic()
+            self._next_try = ended + max(SECONDS_BETWEEN_TRIES, SLOWNESS * (ended - began))
+            if not self._has_failed:
+                logger.warning(
+                    "%s: figures cannot be sent, training continues, and they are sent when it works again: %s",
+                    type(self).__name__,
+                    str(error),
+                )
+            self._has_failed = True
+            return
+        if self._has_failed:
+            logger.info("%s: it works again, and the figures since it failed were sent", type(self).__name__)
+        self._has_failed = False
+
+    def _send_all(self) -> None:
+        while self._unsent:
+            self._send(self._unsent[0])
+            self._unsent.popleft()
+
+    _id: str | None = None
+    """The record's id, once there is one."""
+
+    def _send(self, seen: _Seen) -> None:
+        """Send figures, the first ones into a new record or that of `set_state`."""
+        raise NotImplementedError
+
+    def _finish(self, ended: Ended) -> None:
+        """Close the record, with the best agent."""
+        raise NotImplementedError
+
+
+class WandB(_Tracker):
     """Logs a run to Weights & Biases; its files are in `wandb/` in the run's folder.
+
+    A failure during the run is logged once. Training continues, and the figures are sent when it works again.
 
     Args:
         run: The run; its folder takes the files, its name is the record's.
@@ -342,6 +429,7 @@ class WandB(Callback):
     def __init__(
         self, run: Run, project: str = PROJECT, config: Mapping[str, Any] | None = None, **options: Any
     ) -> None:
+        super().__init__()
         try:
             import wandb
         except ModuleNotFoundError as error:
@@ -357,15 +445,24 @@ class WandB(Callback):
         self._client: Any = wandb
         self._run, self._options = run, {"project": project, "config": dict(config or {}), **options}
         self._record: Any = None
-        self._id: str | None = None
 
-    def on_update(self, update: Update) -> None:
-        self._log(update)
+    def get_state(self) -> str | None:
+        """Return the state for a checkpoint: the record's id."""
+        return self._id
 
-    def on_evaluation(self, evaluation: Evaluation) -> None:
-        self._log(evaluation)
+    def set_state(self, state: Any) -> None:
+        """Continue in the same record."""
+        self._id = state
 
-    def on_end(self, ended: Ended) -> None:
+    def _send(self, seen: _Seen) -> None:
+        if self._record is None:
+            again = {} if self._id is None else {"id": self._id, "resume": "allow"}
+            options = {"name": self._run.path.name, "dir": str(self._run.path), **again, **self._options}
+            self._record = self._client.init(**options)
+            self._id = self._record.id
+        self._record.log({**seen.figures, "step": seen.step, "seconds": seen.seconds}, step=seen.step)
+
+    def _finish(self, ended: Ended) -> None:
         if self._record is None:
             return
         self._record.summary["ended"] = ended.reason
@@ -376,25 +473,11 @@ class WandB(Callback):
             self._record.log_artifact(agent)
         self._record.finish(exit_code=1 if ended.stop is Stop.FAILED else 0)
 
-    def get_state(self) -> str | None:
-        """Return the state for a checkpoint: the record's id."""
-        return self._id
 
-    def set_state(self, state: Any) -> None:
-        """Continue in the same record."""
-        self._id = state
-
-    def _log(self, event: Update | Evaluation) -> None:
-        if self._record is None:
-            again = {} if self._id is None else {"id": self._id, "resume": "allow"}
-            options = {"name": self._run.path.name, "dir": str(self._run.path), **again, **self._options}
-            self._record = self._client.init(**options)
-            self._id = self._record.id
-        self._record.log({**figures(event), "step": event.step, "seconds": event.seconds}, step=event.step)
-
-
-class MLflow(Callback):
+class MLflow(_Tracker):
     """Logs a run to MLflow; without `MLFLOW_TRACKING_URI` to the default store of its client.
+
+    A failure during the run is logged once. Training continues, and the figures are sent when it works again.
 
     Args:
         run: The run; its name is the record's.
@@ -415,6 +498,7 @@ class MLflow(Callback):
         *,
         tracking_uri: str | None = None,
     ) -> None:
+        super().__init__()
         try:
             from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
@@ -428,16 +512,34 @@ class MLflow(Callback):
             uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "of its client's default")
             raise ParlError(f"MLflow: the store {uri} cannot be used: {error}") from error
         self._run, self._experiment, self._config = run, experiment, dict(config or {})
-        self._id: str | None = None
         self._resumed = False
 
-    def on_update(self, update: Update) -> None:
-        self._log(update)
+    def get_state(self) -> str | None:
+        """Return the state for a checkpoint: the record's id."""
+        return self._id
 
-    def on_evaluation(self, evaluation: Evaluation) -> None:
-        self._log(evaluation)
+    def set_state(self, state: Any) -> None:
+        """Continue in the same record."""
+        self._id, self._resumed = state, state is not None
+        if self._resumed:
+            self._config.clear()  # its parameters are there, and cannot change
 
-    def on_end(self, ended: Ended) -> None:
+    def _send(self, seen: _Seen) -> None:
+        from mlflow.entities import Metric
+
+        with _answering_soon():
+            if self._id is None:
+                self._id = self._begin()
+            elif self._resumed:
+                self._client.update_run(self._id, status="RUNNING")
+                self._resumed = False
+            for name in list(self._config):
+                self._client.log_param(self._id, name, str(self._config[name])[:6000])
+                del self._config[name]
+            metrics = [Metric(name, value, seen.time_ms, seen.step) for name, value in seen.figures.items()]
+            self._client.log_batch(self._id, metrics)
+
+    def _finish(self, ended: Ended) -> None:
         if self._id is None:
             return
         self._client.set_tag(self._id, "ended", ended.reason)
@@ -447,30 +549,10 @@ class MLflow(Callback):
         status = {Stop.FAILED: "FAILED", Stop.INTERRUPTED: "KILLED"}.get(ended.stop, "FINISHED")
         self._client.set_terminated(self._id, status)
 
-    def get_state(self) -> str | None:
-        """Return the state for a checkpoint: the record's id."""
-        return self._id
-
-    def set_state(self, state: Any) -> None:
-        """Continue in the same record."""
-        self._id, self._resumed = state, state is not None
-
-    def _log(self, event: Update | Evaluation) -> None:
-        if self._id is None:
-            self._id = self._begin()
-        elif self._resumed:
-            self._client.update_run(self._id, status="RUNNING")
-            self._resumed = False
-        for name, value in figures(event).items():
-            self._client.log_metric(self._id, name, value, step=event.step)
-
     def _begin(self) -> str:
         found = self._client.get_experiment_by_name(self._experiment)
         experiment = self._client.create_experiment(self._experiment) if found is None else found.experiment_id
-        record = self._client.create_run(experiment, run_name=self._run.path.name)
-        for name, value in self._config.items():
-            self._client.log_param(record.info.run_id, name, str(value)[:6000])
-        return str(record.info.run_id)
+        return str(self._client.create_run(experiment, run_name=self._run.path.name).info.run_id)
 
 
 @contextmanager
