@@ -34,6 +34,7 @@ from parl_core.training import (
     CsvTables,
     Ended,
     Episode,
+    EvaluateInActor,
     Evaluation,
     NoImprovement,
     OfflineSettings,
@@ -265,6 +266,74 @@ def test_learning_from_logged_data_goes_on(tmp_path: Path) -> None:
         return agent
 
     check_the_same(learn, tmp_path)
+
+
+class Counts(Callback):
+    """Counts evaluations."""
+
+    def __init__(self) -> None:
+        self.count = self.restored = 0
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self.count += 1
+
+    def get_state(self) -> int:
+        return self.count
+
+    def set_state(self, state: Any) -> None:
+        self.count = state
+        self.restored += 1
+
+
+class Weighed(Linear):
+    """Has weights to copy."""
+
+    def get_weights(self) -> Any:
+        return {"w": self.weights.copy()}
+
+    def set_weights(self, weights: Any) -> None:
+        self.weights = weights["w"]
+
+    def predict(self, obs: Any) -> Any:
+        return (obs @ self.weights).argmax(axis=1)
+
+    def train(self) -> None: ...
+
+    def eval(self) -> None: ...
+
+
+def test_callbacks_that_a_callback_calls_go_on_each_once(tmp_path: Path) -> None:
+    def learn(run: Run, *callbacks: Callback) -> tuple[EvaluateInActor, Counts, Counts]:
+        agent, inner, both = Weighed(), Counts(), Counts()
+        with open_actors() as actors:
+            watching = EvaluateInActor(agent, Weighed, "CartPole-v1", actors, every=10, callbacks=[inner, both])
+            learn_on_policy(run, watching, both, *callbacks, agent=agent)
+        return watching, inner, both
+
+    with Run.at(tmp_path / "run") as run:
+        before, *_ = learn(run, StepBudget(50))
+    with Run.resume(tmp_path / "run") as run:
+        watching, *counts = learn(run)
+    assert len(watching.evaluations) > len(before.evaluations) > 1
+    for one in counts:
+        assert (one.count, one.restored) == (len(watching.evaluations), 1)
+
+
+@pytest.mark.parametrize("learn", [learn_on_policy, learn_off_policy])
+def test_a_budget_below_the_steps_taken_ends_a_resumed_run_at_once(learn: Any, tmp_path: Path) -> None:
+    ends: list[Ended] = []
+
+    class Ends(Callback):
+        def on_end(self, ended: Ended) -> None:
+            ends.append(ended)
+
+    with Run.at(tmp_path / "run") as run:
+        before = learn(run, StepBudget(50))
+    with Run.resume(tmp_path / "run") as run:
+        agent = learn(run, StepBudget(30), Ends())
+    np.testing.assert_array_equal(agent.weights, before.weights)
+    assert ends[0].step == CheckpointStore(tmp_path / "run" / "checkpoints").steps()[-1]
+    assert ends[0].reason == "the portion of 30 steps is done"
 
 
 def test_exactness_that_environments_cannot_give_is_refused_before_the_first_step(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ class Course:
             if name in saved["callbacks"]:
                 callback.set_state(saved["callbacks"][name])
                 self._listen(callback, "on_resume", callback.on_resume())
+        self._advanced()  # a budget may be used up already
 
     @property
     def goes_on(self) -> bool:
@@ -131,8 +132,7 @@ class Course:
     def advance(self, steps: int) -> None:
         """Count the steps taken, and call `on_advance` of the callbacks that define it."""
         self.step += steps
-        for callback in self._counting:
-            self._listen(callback, "on_advance", callback.on_advance(self.step, self.seconds))
+        self._advanced()
 
     def report(
         self,
@@ -210,6 +210,10 @@ class Course:
         if self._checkpoints is not None and self._checkpoints.exact:
             self._checkpoints.save(self.step, self._state)
 
+    def _advanced(self) -> None:
+        for callback in self._counting:
+            self._listen(callback, "on_advance", callback.on_advance(self.step, self.seconds))
+
     def _learn_in_training_mode(self) -> None:
         if not isinstance(self._agent, Agent):
             return
@@ -238,9 +242,12 @@ class Course:
         }
 
     def _named_callbacks(self) -> dict[str, Callback]:
+        """Return the callbacks and those that they call by name, each once."""
+        called = (inner for callback in self._callbacks for inner in callback.calls)
+        each = {id(callback): callback for callback in (*self._callbacks, *called)}
         seen: Counter[str] = Counter()
         named = {}
-        for callback in self._callbacks:
+        for callback in each.values():
             kind = type(callback).__name__
             named[f"{kind}-{seen[kind]}"] = callback
             seen[kind] += 1
