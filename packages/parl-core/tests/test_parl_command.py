@@ -229,6 +229,12 @@ def test_a_folder_that_exists_is_refused_with_the_command_to_go_on(tmp_path: Pat
     )
 
 
+def test_the_command_to_go_on_quotes_a_path_with_spaces(tmp_path: Path) -> None:
+    (tmp_path / "two words").mkdir()
+    result = run("train", "ppo", "CartPole-v1", "--run", str(tmp_path / "two words"))
+    assert f"parl resume '{tmp_path}/two words'" in result.output
+
+
 def test_what_is_no_run_of_the_command_cannot_be_resumed_by_it(tmp_path: Path) -> None:
     result = run("resume", str(tmp_path))
     assert result.exit_code == 1

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -128,7 +129,8 @@ def restore(agent: Any, path: str | os.PathLike[str], model: Any = None) -> None
     file = Path(path).expanduser()
     weights = read_weights(file)
     if weights.settings is not None:
-        raise CheckpointError(f"{file} is a file of Stable-Baselines3: use import_run, or `parl import {file} ENV`")
+        command = f"parl import {quote(str(file))} ENV"
+        raise CheckpointError(f"{file} is a file of Stable-Baselines3: use import_run, or `{command}`")
     if model is None:
         model = agent.alg.model
     arrays, portable = weights.arrays, True

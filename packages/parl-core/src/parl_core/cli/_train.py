@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -519,4 +520,4 @@ def tune_settings(
     best = ", ".join(f"{name}={as_text(value)}" for name, value in found.best.items())
     counted = f"{found.trials} trial{'s' * (found.trials != 1)}, {found.pruned} pruned, {found.failed} failed"
     click.echo(f"{counted}; best {found.value:.2f}: {best}")
-    click.echo(f"parl train --config {found.file}")
+    click.echo(f"parl train --config {quote(str(found.file))}")

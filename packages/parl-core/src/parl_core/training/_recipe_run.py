@@ -19,6 +19,7 @@ from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import Any, ClassVar
 
 import gymnasium
@@ -175,7 +176,7 @@ class RecipeRun:
         except HyperparameterError as error:
             raise CheckpointError(
                 f"the run in {folder} is one on {device}, which is not there; to continue on the CPU, type parl resume "
-                f"{folder} --device cpu"
+                f"{quote(str(folder))} --device cpu"
             ) from error
 
     def trained(self) -> Trained:
@@ -288,7 +289,7 @@ class RecipeRun:
         def describe() -> None:
             trained.write(run.path)
             self.write(run.path)
-            run.how_to_resume = f"parl resume {run.path}"
+            run.how_to_resume = f"parl resume {quote(str(run.path))}"
 
         with ExitStack() as stack:
             envs: Any = None
@@ -464,13 +465,13 @@ class RecipeRun:
             why = f"has damaged checkpoints only ({damaged})" if damaged else "ended before its first checkpoint"
             raise CheckpointError(
                 f"the run in {folder} {why}, so there is nothing to go on with; begin anew with its settings: "
-                f"parl train --config {folder}"
+                f"parl train --config {quote(str(folder))}"
             )
         self.refuse_fewer_steps(folder)
         if taken[-1] >= self.total_steps and has_ended(folder):  # else it was stopped while it wrote its last files
             raise HyperparameterError(
                 f"the run in {folder} has taken {taken[-1]} steps, and {self.total_steps} were asked for: continue "
-                f"with parl resume {folder} --steps {2 * taken[-1]}"
+                f"with parl resume {quote(str(folder))} --steps {2 * taken[-1]}"
             )
 
 
@@ -503,7 +504,7 @@ class _RecipeCheckpoints(Checkpoints):
         return saved
 
     def _way_to_the_cpu(self) -> str:
-        return f"type parl resume {self._run.path} --device cpu"
+        return f"type parl resume {quote(str(self._run.path))} --device cpu"
 
 
 _WORDS = {"source", "deviations"}

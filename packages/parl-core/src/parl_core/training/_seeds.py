@@ -14,6 +14,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from parl_core import backends
@@ -184,7 +185,7 @@ def train_seeds(
     asked.write(run.path)
     write_json(run.path / SEEDS_FILE, list(seeds))
     (run.path / STOP_FILE).unlink(missing_ok=True)
-    run.how_to_resume = f"parl resume {run.path}"
+    run.how_to_resume = f"parl resume {quote(str(run.path))}"
     count = min(jobs or (len(seeds) if cluster else usable_cores()), len(seeds))
     following = FollowedRuns(list(folders.values()), asked.total_steps * len(seeds), [watcher or Progress()])
     options = {**how, "track": list(track)}

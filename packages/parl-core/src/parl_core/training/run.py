@@ -43,6 +43,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self, TextIO, TypeVar, get_args, get_type_hints
 
@@ -149,7 +150,7 @@ class RunLock:
             os.close(handle)
             raise RunInUseError(
                 f"another program is writing into {folder}: wait for its end, or end it first "
-                f"(`fuser {folder}` names its process)"
+                f"(`fuser {quote(str(folder))}` names its process)"
             ) from None
         self._handle = handle
 
@@ -226,7 +227,9 @@ class Run:
         """
         path = Path(folder).expanduser()
         if not path.is_dir():
-            raise CheckpointError(f"{path} is not a folder of a run; `ls {path.parent}` shows what is there")
+            raise CheckpointError(
+                f"{path} is not a folder of a run; `ls {quote(str(path.parent))}` shows what is there"
+            )
         run = cls(path.name or "run", path.parent, out=out)
         run._lock.take(path)
         run._path, run.resumed = path, True
@@ -334,8 +337,8 @@ def _not_made(path: Path, error: OSError) -> ParlError:
 
 def _exists(path: Path) -> RunExistsError:
     return RunExistsError(
-        f"{path} exists, and nothing in it is overwritten. Continue that run: parl resume {path} (in a program: "
-        f"Run.resume({str(path)!r})), or choose another name"
+        f"{path} exists, and nothing in it is overwritten. Continue that run: parl resume {quote(str(path))} (in a "
+        f"program: Run.resume({str(path)!r})), or choose another name"
     )
 
 
@@ -420,7 +423,7 @@ class _ProgramRun(Run):
     def _describe(self, path: Path) -> None:
         write_json(path / SETTINGS_FILE, self._described)
         if self._resumable:
-            self.how_to_resume = f"python {os.path.relpath(sys.argv[0])} --resume {path}"
+            self.how_to_resume = f"python {quote(os.path.relpath(sys.argv[0]))} --resume {quote(str(path))}"
 
 
 def _read(folder: Path) -> tuple[str, dict[str, Any]]:
@@ -436,8 +439,8 @@ def _read(folder: Path) -> tuple[str, dict[str, Any]]:
         return str(found["program"]), dict(found["settings"])
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(
-            f"{folder} is not a folder of a run that can be resumed: it has no {SETTINGS_FILE}; `ls {folder.parent}` "
-            "shows what is there"
+            f"{folder} is not a folder of a run that can be resumed: it has no {SETTINGS_FILE}; "
+            f"`ls {quote(str(folder.parent))}` shows what is there"
         ) from None
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path} does not hold the settings of a run: {error}") from error
