@@ -280,7 +280,8 @@ def test_environments_of_ones_own_are_registered_by_their_module(
         "--run",
         str(folder),
     )
-    assert Trained.read(folder).module == "own_environments"
+    assert (Trained.read(folder).module, Trained.read(folder).module_folder) == ("own_environments", str(tmp_path))
+    assert RecipeRun.read(folder).module_folder == str(tmp_path)
     assert "own/Signal-v0: mean return" in run("evaluate", str(folder), "--episodes", "2").output
 
 

@@ -121,7 +121,10 @@ def test_meanings_of_settings_end_outside_of_parentheses() -> None:
 def test_a_module_that_is_missing_is_named_with_its_option() -> None:
     result = run("settings", "ppo", "CartPole-v1", "--env-module", "no.such")
     assert result.exit_code == 1
-    assert result.output == "Error: --env-module no.such cannot be imported: No module named 'no'\n"
+    assert result.output == (
+        "Error: --env-module no.such cannot be imported: No module named 'no'; start the command in its folder, or "
+        "add that to PYTHONPATH\n"
+    )
 
 
 def test_seeds_that_go_on_out_of_range_are_refused_with_the_usage(
@@ -233,6 +236,41 @@ def test_the_command_to_go_on_quotes_a_path_with_spaces(tmp_path: Path) -> None:
     (tmp_path / "two words").mkdir()
     result = run("train", "ppo", "CartPole-v1", "--run", str(tmp_path / "two words"))
     assert f"parl resume '{tmp_path}/two words'" in result.output
+
+
+OF_HOME = """
+import gymnasium
+gymnasium.register("home/Pole-v0", "gymnasium.envs.classic_control:CartPoleEnv")
+"""
+
+
+@pytest.mark.parametrize("read", [RecipeRun.read, trained.Trained.read])
+def test_the_module_of_a_run_is_found_from_another_folder(
+    read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere, folder = (tmp_path / name for name in ("home", "elsewhere", "run"))
+    for path in (home, elsewhere, folder):
+        path.mkdir()
+    (home / "envs_of_home.py").write_text(OF_HOME)
+
+    def forget() -> None:
+        sys.modules.pop("envs_of_home", None)
+        gymnasium.registry.pop("home/Pole-v0", None)
+
+    with monkeypatch.context() as at_home:
+        at_home.setattr(sys, "path", [*sys.path])
+        at_home.chdir(home)
+        asked = RecipeRun("PPO", "home/Pole-v0", "torch", module="envs_of_home", module_folder=str(home))
+        asked.write(folder)
+        asked.trained().write(folder)
+        forget()
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(ImportError, match="No module named 'envs_of_home'; start the command in its folder"):
+        trained.import_named("envs_of_home")
+    read(folder)
+    trained.import_named("envs_of_home")
+    forget()
 
 
 def test_what_is_no_run_of_the_command_cannot_be_resumed_by_it(tmp_path: Path) -> None:

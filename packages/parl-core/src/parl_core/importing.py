@@ -33,7 +33,7 @@ from parl_core.env.normalize import wrap_rms
 from parl_core.errors import CheckpointError, HyperparameterError, WeightsMismatchError
 from parl_core.space_networks import Kind
 from parl_core.stats import RunningMeanStd
-from parl_core.training.trained import Trained, model_kind
+from parl_core.training.trained import Trained, folder_of_module, model_kind
 
 __all__ = ["Imported", "import_run", "restore"]
 
@@ -199,6 +199,7 @@ def import_run(
             options,
             module,
             normalization is not None,
+            module_folder=folder_of_module(env, module),
         )
         agent = trained.make_agent()
         _fill(agent, found, trained)

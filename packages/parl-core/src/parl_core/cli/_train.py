@@ -26,6 +26,7 @@ from parl_core.training.on_policy import OnPolicySettings
 from parl_core.training.recipes import NETWORKS, RECIPES
 from parl_core.training.run import Run
 from parl_core.training.settings import algorithm_named, as_text, contract_of, read_setting, settings_of, toml_lines
+from parl_core.training.trained import folder_of_module
 from parl_core.training.tuning import default_ranges, read_range, tune
 
 __all__ = ["FILE", "SEED", "columns", "resume", "settings", "train", "tune_settings"]
@@ -148,6 +149,8 @@ def asked_by(
         if not values.get(name):
             raise click.UsageError(f"{name.upper()} is missing: parl train ALGORITHM ENV, or --config with both.")
     values["env_options"] = {**read.get("env_options", {}), **env_options}
+    if options.get("module") or "module_folder" not in read:
+        values["module_folder"] = folder_of_module(values["env"], values.get("module", ""))
     _refuse_sizes_twice("--set", given)
     settings = {**read.get("given", {}), **given}
     settings |= {"device": device} if device else {}

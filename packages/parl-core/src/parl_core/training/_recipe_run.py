@@ -53,7 +53,15 @@ from parl_core.training.recipes import RECIPES, EpisodeSettings, Recipe, find_re
 from parl_core.training.results import logged, machine
 from parl_core.training.run import Run
 from parl_core.training.settings import read_setting, with_settings
-from parl_core.training.trained import StandardEnv, Trained, import_named, is_atari, make_standard_env, model_kind
+from parl_core.training.trained import (
+    StandardEnv,
+    Trained,
+    import_named,
+    is_atari,
+    make_standard_env,
+    model_kind,
+    search_also,
+)
 
 __all__ = ["ACTING_APART", "RecipeRun", "check_rendering", "has_ended", "play", "preset", "with_actors"]
 
@@ -93,6 +101,7 @@ class RecipeRun:
         data: The logged transitions to learn from, a `.npz` file or `minari:NAME`; empty: the recorded ones of the two
             small tasks of `parl_core.training.results.logged`.
         env_options: Options of the environment.
+        module_folder: A folder in which the module is looked for, too: the working directory of the first command.
     """
 
     FILE: ClassVar[str] = "run.json"
@@ -111,6 +120,7 @@ class RecipeRun:
     module: str = ""
     data: str = ""
     env_options: Mapping[str, Any] = field(default_factory=dict)
+    module_folder: str = ""
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -200,6 +210,7 @@ class RecipeRun:
             self.recipe.normalize and StandardEnv(self.env, self.env_options).has_numbers_to_normalize,
             wanted,
             self.env_options,
+            self.module_folder,
         )
 
     def dataset(self) -> OfflineDataset:
@@ -426,6 +437,7 @@ class RecipeRun:
             if isinstance(error, CheckpointError):
                 raise
             raise CheckpointError(f"{path} does not describe a run: {error!r}") from error
+        search_also(found.module_folder)
         now = json.loads(json.dumps(found.settings()))
         # Settings that are newer than the run had their defaults; descriptions are no settings.
         before = {**_defaults(found.recipe), **values["settings"]}

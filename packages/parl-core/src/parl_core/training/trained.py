@@ -56,11 +56,13 @@ __all__ = [
     "EnvKind",
     "StandardEnv",
     "Trained",
+    "folder_of_module",
     "import_named",
     "is_atari",
     "make_flat_env",
     "make_standard_env",
     "model_kind",
+    "search_also",
 ]
 
 T = TypeVar("T")
@@ -148,7 +150,20 @@ def import_named(module: str) -> None:
     try:
         import_module(module)
     except ImportError as error:
-        raise ImportError(f"--env-module {module} cannot be imported: {error}", name=error.name) from error
+        is_missing = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or module)
+        hint = "; start the command in its folder, or add that to PYTHONPATH" if is_missing else ""
+        raise ImportError(f"--env-module {module} cannot be imported: {error}{hint}", name=error.name) from error
+
+
+def folder_of_module(env_id: str, module: str) -> str:
+    """Return the working directory if it may have a module that registers an environment; else an empty text."""
+    return str(Path.cwd()) if module or ":" in env_id else ""
+
+
+def search_also(folder: str) -> None:
+    """Let modules be found in a folder, too, after all others; an empty text and a missing folder have no effect."""
+    if folder and folder not in sys.path and Path(folder).is_dir():
+        sys.path.append(folder)
 
 
 def _search_working_directory() -> None:
@@ -289,6 +304,7 @@ class Trained:
         network: Further options of `parl.networks.for_spaces`; for several agents, all options of `for_team`; for a
             DecisionTransformer, those of its network.
         module: The module that registers the environment, imported before it is made.
+        module_folder: A folder in which that module is looked for, too: the working directory of training.
         normalized: Whether observations are normalised by statistics that are saved with the weights.
         target_return: The target return of a DecisionTransformer.
         env_options: Options of the environment.
@@ -309,6 +325,7 @@ class Trained:
     normalized: bool = False
     target_return: float | None = None
     env_options: Mapping[str, Any] = field(default_factory=dict)
+    module_folder: str = ""
 
     def make_env(self, render_mode: str | None = None) -> Any:
         """Make the environment, for evaluation."""
@@ -423,7 +440,7 @@ class Trained:
         path = folder / cls.DESCRIPTION
         try:
             values = json.loads(path.read_text())
-            return cls(**{name: read_plain(value) for name, value in values.items()})
+            found = cls(**{name: read_plain(value) for name, value in values.items()})
         except FileNotFoundError:
             inside = sorted(folder.glob(f"*/{cls.DESCRIPTION}"))
             give = (
@@ -432,6 +449,8 @@ class Trained:
             raise CheckpointError(f"{folder} has no {cls.DESCRIPTION}; give {give}") from None
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{path} does not describe an agent: {error}") from error
+        search_also(found.module_folder)
+        return found
 
 
 class EnvKind(StrEnum):
