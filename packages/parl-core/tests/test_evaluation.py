@@ -271,3 +271,21 @@ def test_a_stochastic_evaluation_draws_the_same_actions_from_the_same_seed(parts
     found = [evaluate(Drawing(parts), SeededLength, 4, seed=3, stochastic=True) for _ in range(2)]
     assert found[0] == found[1]
     assert found[0] != evaluate(Drawing(parts), SeededLength, 4, seed=4, stochastic=True)
+
+
+class Tensor:
+    """A flag as frameworks have it: numpy converts it, and `size` is a method."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(True)
+
+    def size(self) -> tuple[int, ...]:
+        return ()
+
+
+def test_an_end_may_be_a_tensor() -> None:
+    class OfTensors(Endless):
+        def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+            return np.zeros(1, np.float32), 1.0, Tensor(), False, {}
+
+    assert [one.length for one in evaluate(AlwaysOne(), OfTensors, 2).episodes] == [1, 1]

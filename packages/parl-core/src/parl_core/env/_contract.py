@@ -127,8 +127,11 @@ def as_flag(env: Any, name: str, flag: Any) -> bool:
     Raises:
         EnvironmentContractError: It is neither a bool nor a number.
     """
-    if isinstance(flag, (bool, np.bool_)) or (np.size(flag) == 1 and np.asarray(flag).dtype.kind in "biuf"):
+    if isinstance(flag, (bool, np.bool_)):
         return bool(flag)
+    array = np.asarray(flag)  # also of a tensor, of which `np.size` does not find the size
+    if array.size == 1 and array.dtype.kind in "biuf":
+        return bool(array)
     raise EnvironmentContractError(
         f"step of {name_of(env)} gave {name}={flag!r} of {type(flag).__name__}: return a bool, such as bool({name})"
     )
