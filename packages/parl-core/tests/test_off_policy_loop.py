@@ -576,6 +576,7 @@ class OutOfOrder(Counting):
     [
         ({"obs": float("nan")}, r"environment 0 observed nan in obs\[0\] .*repair observations"),
         ({"reward": float("inf")}, "environment 0 gave the reward inf .*clip or repair rewards"),
+        ({"reward": 1e39}, r"environment 0 gave the reward 1e\+39 .*clip or repair rewards"),
     ],
 )
 def test_what_is_not_finite_is_not_remembered(wrong: dict[str, float], message: str) -> None:

@@ -454,7 +454,7 @@ def tell_dimensions(agent: object, space: Any) -> None:
 
 
 def check_rewards(reward: NDArray[Any], when: str) -> None:
-    """Reject rewards `[..., N]` of N environments that are not finite.
+    """Reject rewards `[..., N]` of N environments that are not finite, or too large for float32.
 
     Args:
         reward: `[N]`, or `[T, N]` over T steps.
@@ -463,7 +463,9 @@ def check_rewards(reward: NDArray[Any], when: str) -> None:
     Raises:
         DivergedError: The message names the environment, the reward and the step.
     """
-    if (at := first_not_finite(reward)) is not None:
+    with np.errstate(over="ignore"):
+        as_stored = np.asarray(reward, np.float32)
+    if (at := first_not_finite(as_stored)) is not None:
         raise DivergedError(
             f"environment {at[-1]} gave the reward {reward[at]}{_step(at[:-1])} {when}: "
             f"clip or repair rewards {_REMEDY}"
