@@ -377,3 +377,13 @@ def test_a_refused_d4rl_dataset_leaves_the_contents(wrong: dict[str, Any]) -> No
     with pytest.raises(ValueError):
         memory.load_from_d4rl({**dataset, "rewards": np.zeros(3), "terminals": np.zeros(3), **wrong})
     assert held(memory) == {0, 1}
+
+
+def test_a_memory_larger_than_that_of_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(shape: Any, dtype: Any) -> Any:
+        raise MemoryError("Unable to allocate 3.64 TiB")
+
+    with monkeypatch.context() as machine:
+        machine.setattr("parl_core._array_files.np.zeros", full)
+        with pytest.raises(HyperparameterError, match=r"of 50 rows is too large.*3\.64 TiB.*memory_size"):
+            ReplayMemory(50, 4, 0)

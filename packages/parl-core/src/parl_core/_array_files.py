@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from parl_core.atomic_write import atomic_write
-from parl_core.errors import CheckpointError
+from parl_core.errors import CheckpointError, HyperparameterError
 
 __all__ = ["ArrayFolder", "check_kinds", "check_same_rows", "read_snapshot", "write_snapshot"]
 
@@ -125,9 +125,16 @@ class ArrayFolder:
 
         Raises:
             CheckpointError: The file there is missing or damaged, or has another shape or dtype.
+            HyperparameterError: It is larger than the memory of this machine.
         """
         if self.directory is None:
-            return np.zeros(shape, dtype)
+            try:
+                return np.zeros(shape, dtype)
+            except MemoryError as error:
+                raise HyperparameterError(
+                    f"a replay memory of {shape[0]} rows is too large for this machine ({error}): make it smaller "
+                    "(memory_size of a loop's settings, max_size of a memory)"
+                ) from None
         file = self.directory / f"{name}.npy"
         if self.state is None:
             self.directory.mkdir(parents=True, exist_ok=True)
