@@ -127,6 +127,36 @@ def test_a_module_that_is_missing_is_named_with_its_option() -> None:
     )
 
 
+@pytest.mark.parametrize("module", ["my_envs.py", "./my_envs", "/home/me/my_envs", "my-envs"])
+def test_a_path_of_a_module_is_refused(module: str) -> None:
+    result = run("settings", "ppo", "CartPole-v1", "--env-module", module)
+    assert result.exit_code == 1
+    assert f"{module} is no name of a module: write it as in `import my.envs`" in result.output
+
+
+@pytest.mark.parametrize(("name", "option"), [("seed", "seed"), ("goal", "goal"), ("total_steps", "steps")])
+def test_an_option_that_is_set_as_a_setting_is_named(name: str, option: str) -> None:
+    recipe = RECIPES["PPO", "CartPole-v1"]
+    with pytest.raises(HyperparameterError, match=f"no setting '{name}', but an option: --{option}"):
+        with_settings("PPO", recipe, {name: "3"})
+
+
+def test_a_wrong_value_of_an_environment_is_refused_with_its_options() -> None:
+    with pytest.raises(HyperparameterError, match=r"CartPole-v1 cannot be made with max_episode_steps=0 \(Expect"):
+        make_flat_env("CartPole-v1", options={"max_episode_steps": 0})
+
+
+@pytest.mark.parametrize("root_exists", [False, True])
+def test_a_file_that_cannot_be_imported_leaves_no_folder(root_exists: bool, tmp_path: Path, no_backend: None) -> None:
+    (tmp_path / "agent.ckpt").write_bytes(b"nothing")
+    runs = tmp_path / "runs"
+    if root_exists:
+        runs.mkdir()
+    result = run("import", str(tmp_path / "agent.ckpt"), "CartPole-v1", "--runs", str(runs))
+    assert result.exit_code == 1
+    assert (runs.exists(), runs.exists() and bool(list(runs.iterdir()))) == (root_exists, False)
+
+
 def test_seeds_that_go_on_out_of_range_are_refused_with_the_usage(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -348,7 +378,7 @@ def test_what_was_asked_for_is_found_again(algorithm: str, env: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("steps", "num_envs", "n_steps", "total"), [(50, 8, 7, 56), (3, 3, 1, 3), (1, 1, 1, 1), (20_000, 8, 2048, 20_000)]
+    ("steps", "num_envs", "n_steps", "total"), [(50, 8, 7, 56), (3, 3, 1, 3), (1, 2, 1, 2), (20_000, 8, 2048, 20_000)]
 )
 def test_a_budget_below_one_rollout_shortens_it(steps: int, num_envs: int, n_steps: int, total: int) -> None:
     asked = RecipeRun("PPO", "MountainCar-v0", "torch", steps=steps)
@@ -416,6 +446,9 @@ def test_settings_are_listed_with_type_value_and_meaning(tmp_path: Path) -> None
     [
         (("--cluster", "nonsense"), "'nonsense' is not HOST:PORT"),
         (("--cluster", "host:"), "'host:' is not HOST:PORT"),
+        (("--cluster", ":8010"), "':8010' is not HOST:PORT"),
+        (("--cluster", "host:0"), "'host:0' is not HOST:PORT"),
+        (("--cluster", "host:65536"), "'host:65536' is not HOST:PORT"),
         (("--jobs", "3"), "--jobs is the number of parallel runs of --seeds"),
     ],
 )

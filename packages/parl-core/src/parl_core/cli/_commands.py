@@ -12,6 +12,7 @@ import sys
 import tempfile
 import tokenize
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -215,10 +216,17 @@ def import_agent(
     if backend:
         backends.set_backend(backend)
     named = algorithm_named(algorithm, tuple(NETWORKS)) if algorithm else ""
+    there = runs.expanduser().exists()
     folder = run or Run(f"imported-{file.stem}", runs).path
-    found = import_run(
-        file, env, folder, algorithm=named, activation=activation, normalization=normalization, module=module
-    )
+    try:
+        found = import_run(
+            file, env, folder, algorithm=named, activation=activation, normalization=normalization, module=module
+        )
+    except BaseException:
+        with suppress(OSError):
+            for made in () if run else (folder,) if there else (folder, folder.parent):
+                made.rmdir()
+        raise
     click.echo(f"{found.folder}: {found.algorithm} with {found.parameters} numbers")
 
 

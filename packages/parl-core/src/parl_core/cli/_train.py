@@ -56,8 +56,9 @@ def _finite(_context: click.Context, _option: click.Parameter, value: float | No
 
 
 def _address(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    port = value.rpartition(":")[2]
-    if value and not value.startswith("ray") and not (port != value and port.isascii() and port.isdigit()):
+    host, _, port = value.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 2**16
+    if value and not value.startswith("ray") and not (host and is_port):
         raise click.BadParameter(f"{value!r} is not HOST:PORT, such as localhost:8010.")
     return value
 

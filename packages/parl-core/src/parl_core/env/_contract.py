@@ -51,11 +51,11 @@ def explaining_options(name: str, given: Mapping[str, Any], made_by: Callable[[]
         made_by: The function that returns the callable that takes the options, or its `module:name`.
 
     Raises:
-        HyperparameterError: An option is unknown, or its value of a wrong type.
+        HyperparameterError: An option is unknown, or its value is wrong.
     """
     try:
         yield
-    except TypeError as error:
+    except (TypeError, ValueError, AssertionError) as error:
         if not given:
             raise
         known: list[str] = []

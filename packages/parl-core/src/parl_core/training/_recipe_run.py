@@ -694,6 +694,7 @@ def _versions(backend: str) -> dict[str, str]:
 
 def _within(recipe: Recipe, steps: int, given: Collection[str]) -> Recipe:
     """Return the recipe with another budget; a first rollout of more steps is shortened, unless its size was given."""
+    steps = max(steps, 2)  # the advantage of a single row cannot be normalised
     num_envs = recipe.num_envs if "num_envs" in given else min(recipe.num_envs, steps)
     n_steps = recipe.loop.n_steps if "n_steps" in given else min(recipe.loop.n_steps, math.ceil(steps / num_envs))
     total = n_steps * num_envs if n_steps < recipe.loop.n_steps else steps

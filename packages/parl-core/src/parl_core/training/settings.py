@@ -464,6 +464,10 @@ def _shape(hidden: Any, name: str, value: Any) -> tuple[int, ...]:
     return (value,) * max(len(sizes), 1) if name == "network.width" else (sizes[0] if sizes else 64,) * value
 
 
+_OPTIONS = {"steps": "steps", "total_steps": "steps", "seed": "seed", "goal": "goal", "backend": "backend"}
+"""Names that are taken for settings, and the options of the command that they mean."""
+
+
 def setting_named(name: str, known: Mapping[str, Setting]) -> Setting:
     """Return the setting that a name means: its own, one of the same meaning, or its last part if that is unambiguous.
 
@@ -482,6 +486,8 @@ def setting_named(name: str, known: Mapping[str, Setting]) -> Setting:
     ends = [one for one in ends if one.count(".") == min(other.count(".") for other in ends)]
     if len(ends) == 1:
         return known[ends[0]]
+    if name in _OPTIONS:
+        raise HyperparameterError(f"there is no setting {name!r}, but an option: --{_OPTIONS[name]}")
     names = dict(zip(known, known, strict=True))
     names |= {one.rpartition(".")[2]: one for one in names if not one.startswith("novelty.")}
     near = difflib.get_close_matches(name, names, 1)

@@ -144,8 +144,11 @@ def import_named(module: str) -> None:
     """Import a user's module, such as one that registers environments; the working directory is searched, too.
 
     Raises:
+        HyperparameterError: It is a path.
         ImportError: The module is missing or cannot be imported.
     """
+    if not all(map(str.isidentifier, module.split("."))) or module.endswith(".py"):
+        raise HyperparameterError(f"--env-module {module} is no name of a module: write it as in `import my.envs`")
     _search_working_directory()
     try:
         import_module(module)
