@@ -269,3 +269,14 @@ def test_the_environments_keep_gymnasiums_convention(env: Any) -> None:
         if terminated:
             obs, _ = env.reset()
             assert not env.compute_terminated(obs["achieved_goal"], obs["desired_goal"], {})
+
+
+def test_a_reward_that_needs_the_info_is_an_error_that_says_that_there_is_none() -> None:
+    class NeedsInfo:
+        def compute_reward(self, achieved: Any, desired: Any, info: Any) -> float:
+            return -float(info["distance"])
+
+    goals = np.zeros((2, 1))
+    with pytest.raises(KeyError, match="distance") as raised:
+        outcome_of(NeedsInfo())(goals, goals)
+    assert "an empty info" in raised.value.__notes__[0]

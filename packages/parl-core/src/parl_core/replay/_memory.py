@@ -374,7 +374,11 @@ def _of_each(compute: Callable[..., Any], achieved: NDArray[Any], desired: NDArr
         found = np.asarray(compute(achieved, desired, {}))
         if found.shape in ((rows,), (rows, 1)):
             return found.reshape(rows)
-    each = np.asarray([compute(one, other, {}) for one, other in zip(achieved, desired, strict=True)])
+    try:
+        each = np.asarray([compute(one, other, {}) for one, other in zip(achieved, desired, strict=True)])
+    except Exception as error:
+        error.add_note("hindsight calls it with the goals of other steps and an empty info, which no memory holds")
+        raise
     if each.size != rows:
         name = getattr(compute, "__name__", "the function")
         raise HyperparameterError(f"{name} must return one number per goal, got shape {each.shape} for {rows} goals")
