@@ -460,3 +460,17 @@ def _assert_close(found: Any, wanted: Any) -> None:
             _assert_close(found[key], wanted[key])
     else:
         np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"a.b": VECTOR, "a": spaces.Dict(b=VECTOR)}, r"have the name observation\.a\.b in an exported policy"),
+        ({1: VECTOR, 2: VECTOR}, "the keys in an exported policy are texts"),
+    ],
+)
+def test_keys_that_a_file_cannot_name_are_refused(parts: Any, words: str) -> None:
+    space, action = spaces.Dict(parts), spaces.Discrete(2)
+    agent = parl.Agent(parl.algorithms.PPO(parl.networks.for_spaces(space, action)))
+    with pytest.raises(ModelContractError, match=words):
+        frozen(agent, space, action)

@@ -73,6 +73,9 @@ class Pipeline:
         action: The environment's action space.
         is_flat: True if the model's observations are the results of `gymnasium.spaces.flatten`.
         normalization: The normalisation of the model's inputs; None for none.
+
+    Raises:
+        ModelContractError: A file cannot name the parts of observations or actions.
     """
 
     algorithm: Any
@@ -80,6 +83,16 @@ class Pipeline:
     action: Any
     is_flat: bool = False
     normalization: Normalization | None = None
+
+    def __post_init__(self) -> None:
+        for space, found in ((self.observation, observation_leaves), (self.action, action_leaves)):
+            seen: set[str] = set()
+            for name, _ in found(space):
+                if name in seen:
+                    raise ModelContractError(
+                        f"two parts of the space {space} have the name {name} in an exported policy: rename a key"
+                    )
+                seen.add(name)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -266,8 +279,14 @@ class PolicyProgram:
 
 
 def _parts(space: Any) -> Sequence[tuple[Any, Any]] | None:
-    """Return key and space of each part of a dictionary or tuple; None for any other space."""
+    """Return key and space of each part of a dictionary or tuple; None for any other space.
+
+    Raises:
+        ModelContractError: A key of a dictionary is not a text.
+    """
     if isinstance(space, gymnasium.spaces.Dict):
+        if not all(isinstance(key, str) for key in space.spaces):
+            raise ModelContractError(f"the keys in an exported policy are texts, and not all in {space} are: use texts")
         return list(space.spaces.items())
     return list(enumerate(space.spaces)) if isinstance(space, gymnasium.spaces.Tuple) else None
 
