@@ -345,6 +345,7 @@ def test_agents_of_dictionaries_are_saved_and_restored(tmp_path: Path) -> None:
         (spaces.Dict(a=VECTOR, b=spaces.Tuple([spaces.Text(5)])), ACTIONS["choice"], "q", r"observation\['b'\]\['0'\]"),
         (spaces.Sequence(VECTOR), ACTIONS["choice"], "q", r"arrays of a fixed shape"),
         (VECTOR, spaces.Text(5), "actor-critic", r"no policy chooses in Text"),
+        (VECTOR, spaces.Dict({}), "actor-critic", r"nothing to choose in the actions Dict\(\)"),
         (VECTOR, spaces.Box(0, 5, (2,), np.int64), "actor-critic", r"no policy chooses in Box.*int64"),
         (VECTOR, ACTIONS["choice"], "squashed", r"'squashed' choose numbers.*got Discrete.*'q' \(DQN\)"),
         (VECTOR, ACTIONS["numbers"], "q", r"'q' choose in a Discrete space.*'squashed' \(SAC\)"),

@@ -105,6 +105,8 @@ def kind_of(space: Any) -> ActionKind:
         return ActionKind()
     leaves = list(_leaves(space))
     choices = [size for leaf in leaves for size in _choices(leaf)]
+    if not leaves:
+        raise HyperparameterError(f"there is nothing to choose in the actions {space}: give them a part")
     return ActionKind(any(map(_numbers, leaves)), tuple(choices) or None)
 
 
