@@ -32,6 +32,7 @@ from parl_core.training.callbacks import (
 )
 from parl_core.training.curves import LearningCurve
 from parl_core.training.evaluation import RecordVideo
+from parl_core.training.events import RunningEpisodes
 from parl_core.training.logs import CsvTables, JsonLines, TensorBoard, figures
 
 
@@ -506,3 +507,10 @@ def test_without_moviepy_a_video_is_refused_with_what_to_install(
     monkeypatch.setattr("parl_core.training.evaluation.find_spec", lambda _name: None)
     with pytest.raises(ImportError, match=r'pip install "parl-core\[video\]"'):
         RecordVideo(Run("r", tmp_path), Idle(), "CartPole-v1")
+
+
+@pytest.mark.parametrize("own", [{"id": np.array([7])}, {"r": np.array(["x"]), "l": np.array([None])}])
+def test_an_episode_in_an_environments_own_info_is_not_taken_for_statistics(own: dict[str, Any]) -> None:
+    infos = {"episode": own, "_episode": np.array([True])}
+    ended = RunningEpisodes(1).step(np.array([2.0]), np.array([0]), infos)
+    assert ended == [Episode(2.0, 1)]

@@ -407,7 +407,11 @@ def _reported_episode(infos: Mapping[str, Any], index: int) -> Episode | None:
     episode, which = infos.get("episode"), infos.get("_episode")
     if not isinstance(episode, Mapping) or which is None or not which[index]:
         return None
-    return Episode(float(episode["r"][index]), int(episode["l"][index]))
+    found: list[Any] = [episode.get(name) for name in ("r", "l")]
+    if any(one is None or (isinstance(one, np.ndarray) and one.dtype.kind not in "iuf") for one in found):
+        return None  # an environment's own info of this name
+    returns, lengths = found
+    return Episode(float(returns[index]), int(lengths[index]))
 
 
 def __getattr__(name: str) -> type:
