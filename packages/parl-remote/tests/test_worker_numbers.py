@@ -68,7 +68,8 @@ def test_a_process_that_has_ended_adds_no_size() -> None:
     child.stdin.close()
     watch._look()
     gone, alive = watch.remove(1), watch.remove(2)
-    assert gone is not None and alive is not None
+    assert gone is not None
+    assert alive is not None
     assert (len(gone.memory), len(alive.memory)) == (2, 3)
     assert all(sample.resident for sample in gone.memory)
     assert ended == []
