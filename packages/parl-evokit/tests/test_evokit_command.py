@@ -274,6 +274,31 @@ def test_every_commands_error_is_one_line(
         assert lines[0].startswith("error: ")
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["init-solver", "--model_dir=m", "--config_path=c", "--wait"],
+        ["offline-update", "--log_path=l", "--model_dir=m", "--updated_model_dir=u", "--config_path=c", "--wait"],
+        ["offline-update", "--log_path=l", "--model_dir=m", "--updated_model_dir=u", "--config_path=c", "--max-damage"],
+        ["replay", "--log_path=l", "--model_dir=m", "--updated_model_dir=u", "--config_path=c", "--max-damage"],
+        ["loop", "--config_path=c", "--wait"],
+        ["loop", "--config_path=c", "--target"],
+        ["log", "prune", "l", "--model_dir=m", "--older-than-days"],
+        ["log", "compact", "l", "--model_dir=m", "--to=a", "--older-than-days"],
+        ["report", "--model_dir=m", "--stale-after-hours"],
+    ],
+)
+def test_a_number_that_is_not_finite_is_refused_before_anything_is_done(
+    arguments: list[str], number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    *others, option = arguments
+    (line,) = evokit(*others, f"{option}={number}", expect=2).stderr.splitlines()
+    assert line.startswith(f"error: Invalid value for '{option.replace('-', '_').replace('__', '--', 1)}'")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_built_in_environment_says_which_extra_it_wants(monkeypatch: pytest.MonkeyPatch) -> None:
     from parl_evokit import EvolutionError
     from parl_evokit.environments import NamedEpisode

@@ -262,13 +262,16 @@ def update_lock(
 
     Args:
         directory: The directory to update; it need not exist.
-        wait_s: Maximum time to wait for another holder, in seconds.
+        wait_s: Maximum time to wait for another holder, in seconds; 0 or more.
         waiting: Function that is called once before waiting, with a description of the holder.
 
     Raises:
+        ValueError: `wait_s` is below 0 or not a number.
         UpdateLocked: Another process still holds the lock after `wait_s`; the message names it, its host and the time.
         StorageError: The file of the lock cannot be made.
     """
+    if not wait_s >= 0.0:  # with NaN, no deadline would ever pass
+        raise ValueError(f"wait_s must be 0 or more, not {wait_s}")
     target = Path(os.path.realpath(path_of(directory, StorageError)))
     path = target.with_name(target.name + ".lock")
     descriptor = _acquire(path, target, wait_s, waiting)

@@ -37,6 +37,7 @@ from parl_evokit.cli._options import (
     REVERTED,
     WAIT,
     Commands,
+    FiniteRange,
     exits,
     open_agent,
     open_solver,
@@ -233,7 +234,7 @@ def replay(
 @option(
     "--evaluate-episodes", default=10, show_default=True, type=COUNT, help="Episodes without noise at each evaluation."
 )
-@option("--target", type=float, help="Mean reward of an evaluation at which the loop ends.")
+@option("--target", type=FiniteRange(), help="Mean reward of an evaluation at which the loop ends.")
 @option(
     "--picture",
     default="curve.png",
@@ -370,7 +371,7 @@ DAYS = option(
     "--older-than-days",
     default=0.0,
     show_default=True,
-    type=click.FloatRange(min=0.0),
+    type=FiniteRange(min=0.0),
     help="Only segments that have not been written to for this many days.",
 )
 
@@ -453,7 +454,7 @@ def _used_by(model_dir: Path) -> dict[str, Any]:
     "--stale-after-hours",
     default=24.0,
     show_default=True,
-    type=click.FloatRange(min=0.0),
+    type=FiniteRange(min=0.0),
     help="Hours without an update after which the page shows an alarm.",
 )
 @JSON

@@ -51,6 +51,7 @@ __all__ = [
     "REVERTED",
     "WAIT",
     "Commands",
+    "FiniteRange",
     "exits",
     "open_agent",
     "open_solver",
@@ -79,6 +80,17 @@ PREVENTED = {
 NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 shows the help itself
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class FiniteRange(click.FloatRange):
+    """The type of a number between bounds that is neither infinite nor NaN, which `click.FloatRange` lets through."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 def option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
@@ -112,7 +124,7 @@ MAX_DAMAGE = option(
     "--max-damage",
     default=0.01,
     show_default=True,
-    type=click.FloatRange(0.0, 1.0),
+    type=FiniteRange(0.0, 1.0),
     help="Share of the bytes read that may be damaged; if more is, the most damaged files are left out.",
 )
 WAIT = option(
@@ -120,7 +132,7 @@ WAIT = option(
     "wait_s",
     default=60.0,
     show_default=True,
-    type=click.FloatRange(min=0.0),
+    type=FiniteRange(min=0.0),
     help="Maximum time to wait for another update of the same directory, in seconds.",
 )
 JSON = option("--json", "as_json", is_flag=True, help="Print one JSON object.")
