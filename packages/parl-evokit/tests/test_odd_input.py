@@ -129,13 +129,14 @@ def test_a_start_that_does_not_hold_real_numbers_is_refused(named: bool) -> None
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_start_may_hold_fractions_and_any_integers_within_float32(named: bool) -> None:
+def test_a_start_may_hold_fractions_decimals_and_any_integers_within_float32(named: bool) -> None:
     def begin(start: Any) -> ES:
         return ES({"x": np.asanyarray(start)} if named else start)
 
-    numbers: list[Any] = [10**20, -(10**20), 1.5, np.float32(0.1), Fraction(1, 3)]
+    numbers: list[Any] = [10**20, -(10**20), 1.5, np.float32(0.1), Fraction(1, 3), Decimal("0.1")]
     assert begin(numbers).mean.tolist() == [float(np.float32(float(number))) for number in numbers]
-    for beyond in (10**40, -(10**400), Fraction(10**400)):
+    assert begin([Decimal(3)]).mean.tolist() == [3.0]
+    for beyond in (10**40, -(10**400), Fraction(10**400), Decimal("1e400"), Decimal("nan"), Decimal("snan")):
         with pytest.raises(LayoutMismatch, match="the initial parameters must be finite float32 numbers"):
             begin([1.0, beyond])
     with pytest.raises(LayoutMismatch, match="the initial parameters must be finite float32 numbers"):

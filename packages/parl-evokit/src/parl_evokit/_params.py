@@ -11,7 +11,8 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, prod
+from decimal import Decimal
+from math import inf, nan, prod
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def float32_array(name: str, values: Any) -> NDArray[np.float32]:
     except (TypeError, ValueError, RuntimeError) as error:  # such as a tensor that requires a gradient
         raise LayoutMismatch(f"{name} must be an array of real numbers: {error}") from error
     held = np.ma.getdata(array)
-    if held.dtype == object and all(isinstance(number, Real) and not isinstance(number, bool) for number in held.flat):
+    if held.dtype == object and all(map(_is_real, held.flat)):
         floats = np.array([_float(number) for number in held.flat]).reshape(held.shape)  # as of integers from 2**64
         array = np.ma.array(floats, mask=np.ma.getmask(array))
     extension = array.dtype.kind == "V" and np.can_cast(array.dtype, np.float32)  # such as bfloat16 of ml_dtypes
@@ -141,12 +142,18 @@ def float32_array(name: str, values: Any) -> NDArray[np.float32]:
     return numbers
 
 
+def _is_real(number: object) -> bool:
+    return isinstance(number, Real | Decimal) and not isinstance(number, bool)
+
+
 def _float(number: Any) -> float:
     """Return a real number as a float, infinite if it is beyond all floats."""
     try:
         return float(number)
     except OverflowError:
         return inf if number > 0 else -inf
+    except ValueError:  # a signalling NaN of `Decimal`
+        return nan
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
