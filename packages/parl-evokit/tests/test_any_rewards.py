@@ -215,7 +215,7 @@ def test_samples_are_finite_where_rewards_grow_for_ever(kind: SolverKind, d: int
             assert report.set_aside.total == report.set_aside.diverged == (len(infos) if report.rejected else 0)
             rejected += report.rejected != ""
         reason = search.should_stop()
-    adapting = {"SNES", "CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES"}
+    adapting = {"SNES", "CEM", "CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES"}
     assert (rejected > 0) == (kind.name in adapting) or d == 7, rejected  # which takes longer
     assert ("rewards grow" in reason) == (report.rejected != "")
     again = solver_class(kind)(search.mean, settings)

@@ -53,14 +53,22 @@ def test_cem_solves_a_sphere_and_an_ellipsoid() -> None:
     assert evaluations(cem(10), ellipsoid, 1.0, 100, 30_000) < 30_000
 
 
-def test_a_step_of_cem_is_mean_and_variance_of_the_best() -> None:
+@pytest.mark.parametrize(("n", "population"), [(1, 10), (5, 20)])
+def test_cem_does_not_stop_before_the_optimum_where_samples_are_few(n: int, population: int) -> None:
+    for seed in range(10):
+        solver = {"type": "CEM", "sampling": {"gaussian_sampling": {"std": 1.0, "seed": seed}}}
+        es = CEM(np.full(n, 3.0), {"keys": "COUNTER", "solver": solver})
+        assert evaluations(es, sphere, 1e-6, population, 8000) < 8000, seed
+
+
+def test_a_step_of_cem_is_the_mean_of_the_best_and_their_variance_about_the_old_mean() -> None:
     es = cem(4, elite_share=0.2, smoothing=0.7, extra_std=0.5, extra_updates=10)
     infos = es.ask(20)
     x = es.candidates(infos).astype(np.float64)
     rewards = -np.square(x - 1.0).sum(axis=1)
     best = x[np.argsort(-rewards)[:4]]
     wanted = 0.7 * best.mean(axis=0) + 0.3 * 3.0
-    std = np.sqrt(0.7 * (best.var(axis=0) + 0.25) + 0.3 * 4.0)
+    std = np.sqrt(0.7 * (np.square(best - 3.0).mean(axis=0) + 0.25) + 0.3 * 4.0)
     es.tell(infos, rewards)
     assert np.allclose(es.mean, wanted, atol=1e-5)
     assert np.allclose(es.std, std, atol=1e-5)

@@ -2,15 +2,17 @@
 
     elites: the best `elite_share` of the samples x = m + s * z, z made from the sample's key
     m <- a * mean of the elites + (1 - a) * m                                     (smoothing, section 3)
-    s <- sqrt(a * (variance of the elites + e_t**2) + (1 - a) * s**2)
+    s <- sqrt(a * (mean of (elite - m)**2 + e_t**2) + (1 - a) * s**2)
     e_t = extra_std * max(0, 1 - t / extra_updates)                               (Szita and Lorincz 2006, equation 3)
 
 The sums over z and z**2 of the elites are whole numbers, so the order of samples does not matter; all other operations
 are elementwise. Extra noise, which declines, keeps the search from ending too soon (Szita and Lorincz, "Learning Tetris
 using the noisy cross-entropy method", Neural Computation 18).
 
-Differences from the papers: variances, not deviations, are smoothed; equal rewards are ordered by key; noise is
-mirrored by default; samples of older models are set aside.
+Differences from the papers: variances are about the mean from which the samples were drawn, not about that of the
+elites, as in Hansen's tutorial (2016, arXiv 1604.00772, section 3.1): deviations then grow along a slope, and do not
+shrink by chance where there are few elites. Variances, not deviations, are smoothed; equal rewards are ordered by key;
+noise is mirrored by default; samples of older models are set aside.
 """
 
 from collections.abc import Mapping
@@ -67,6 +69,6 @@ class CEM(AdaptiveStd):
         extra = settings.extra_std * max(0.0, 1.0 - (self._updates - 1) / settings.extra_updates)
         a = settings.smoothing
         step = a * self._std * z_w
-        variance = np.square(self._std) * np.maximum(0.0, squares - np.square(z_w)) + extra**2
+        variance = np.square(self._std) * squares + extra**2
         std = np.sqrt(a * variance + (1.0 - a) * np.square(self._std))
         return (sampler.parameters + step).astype(np.float32), std, float(np.linalg.norm(step))
