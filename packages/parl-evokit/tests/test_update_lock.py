@@ -43,7 +43,7 @@ def test_the_second_names_the_holder(tmp_path: Path, holder: "subprocess.Popen[s
 
 @pytest.mark.parametrize("wait_s", [float("nan"), -1.0])
 def test_a_wait_that_is_no_time_is_refused(tmp_path: Path, wait_s: float) -> None:
-    with pytest.raises(ValueError, match=f"wait_s must be 0 or more, not {wait_s}"), update_lock(tmp_path / "m", wait_s):
+    with pytest.raises(ValueError, match=f"wait_s must be 0 or more, not {wait_s}"), update_lock(tmp_path, wait_s):
         pass
 
 
