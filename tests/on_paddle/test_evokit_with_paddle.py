@@ -13,7 +13,19 @@ import paddle
 import pytest
 
 from faults.small_disk import limited_files
-from parl_evokit import ESAgent, EvolutionError, LayoutMismatch, SolverError, StorageError
+from parl_evokit import (
+    CMAES,
+    ES,
+    ESAgent,
+    EvolutionError,
+    LayoutMismatch,
+    LogWriter,
+    SamplingInfo,
+    SolverError,
+    StorageError,
+    off_policy,
+    read_log,
+)
 from parl_evokit.config import SolverKind
 from parl_evokit.models import adapt
 from parl_evokit.models.paddle_model import PaddleModel
@@ -125,6 +137,24 @@ def test_half_precision_rounds_the_layer_only_and_not_what_is_learnt(tmp_path: P
     assert (restored.parameters() == flat).all()
     own.weight.set_value(paddle.full([3, 1], 2.0, "bfloat16"))  # by other means than the vector
     assert (model.parameters() == 2.0).all()
+
+
+def test_rewards_and_starts_in_bfloat16_are_their_numbers(tmp_path: Path) -> None:
+    numbers: Any = paddle.to_tensor([1.5, -2.0, 3.0, 0.25], dtype="bfloat16")
+    for given in (numbers, list(numbers), (numbers[0], -2.0, 3.0, numbers[3])):
+        es = ES(given)
+        assert es.mean.tolist() == [1.5, -2.0, 3.0, 0.25]
+        report = es.tell(es.ask(4), given)
+        assert (report.mean_reward, report.best_reward) == (0.6875, 3.0)
+    search = CMAES(np.zeros(4))
+    search.inject(numbers.unsqueeze(0), numbers[:1])
+    assert search.best is not None
+    assert search.best.parameters.tolist() == [1.5, -2.0, 3.0, 0.25]
+    with LogWriter(tmp_path) as log:
+        log.sampled(SamplingInfo([5, 6]), context=numbers, action=1)
+        log.reward(SamplingInfo([5, 6]), numbers[1])
+    assert off_policy.read_decisions(tmp_path).contexts.tolist() == [[1.5, -2.0, 3.0, 0.25]]
+    assert read_log(tmp_path).rewards == [-2.0]
 
 
 def test_parameters_can_be_chosen_by_name_and_none_at_all_is_refused() -> None:

@@ -12,7 +12,19 @@ import pytest
 import torch
 
 from faults.small_disk import limited_files
-from parl_evokit import ESAgent, EvolutionError, LayoutMismatch, SolverError, StorageError
+from parl_evokit import (
+    CMAES,
+    ES,
+    ESAgent,
+    EvolutionError,
+    LayoutMismatch,
+    LogWriter,
+    SamplingInfo,
+    SolverError,
+    StorageError,
+    off_policy,
+    read_log,
+)
 from parl_evokit.config import SolverKind
 from parl_evokit.models import adapt
 from parl_evokit.models.torch_model import TorchModel
@@ -123,6 +135,24 @@ def test_weights_that_a_module_changes_as_it_reads_them_are_used_as_it_holds_the
     restored.load(tmp_path)
     assert restored.module.moved.tolist() == [2.0, 3.0]
     assert (restored.parameters() == np.array([1.0, 1.001, 2.0, 3.0], np.float32)).all()
+
+
+def test_rewards_and_starts_in_bfloat16_are_their_numbers(tmp_path: Path) -> None:
+    numbers: Any = torch.tensor([1.5, -2.0, 3.0, 0.25], dtype=torch.bfloat16)
+    for given in (numbers, list(numbers), (numbers[0], -2.0, 3.0, numbers[3])):
+        es = ES(given)
+        assert es.mean.tolist() == [1.5, -2.0, 3.0, 0.25]
+        report = es.tell(es.ask(4), given)
+        assert (report.mean_reward, report.best_reward) == (0.6875, 3.0)
+    search = CMAES(np.zeros(4))
+    search.inject(numbers[None], numbers[:1])
+    assert search.best is not None
+    assert search.best.parameters.tolist() == [1.5, -2.0, 3.0, 0.25]
+    with LogWriter(tmp_path) as log:
+        log.sampled(SamplingInfo([5, 6]), context=numbers, action=1)
+        log.reward(SamplingInfo([5, 6]), numbers[1])
+    assert off_policy.read_decisions(tmp_path).contexts.tolist() == [numbers.tolist()]
+    assert read_log(tmp_path).rewards == [-2.0]
 
 
 def test_complex_parameters_are_refused() -> None:

@@ -46,7 +46,7 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parl_evokit._params import FlatVector, ParameterLayout
+from parl_evokit._params import FlatVector, ParameterLayout, array_of
 from parl_evokit._sampler import FARTHEST, LARGEST_REACH, LARGEST_SPREAD, Advance, Bounds, Sampler, Transform
 from parl_evokit._samples import Group, SortedSamples, reward_numbers
 from parl_evokit.config import Config, RestartKind
@@ -464,7 +464,7 @@ def checked_solutions(
         InvalidReward: `rewards` does not have one finite float32 number per solution.
     """
     try:  # masked entries are not numbers
-        table = np.ma.asarray(solutions, np.float64).filled(np.nan)
+        table = np.ma.asarray(array_of(solutions), np.float64).filled(np.nan)
     except (TypeError, ValueError, OverflowError) as error:
         raise LayoutMismatch(f"solutions must be finite numbers: {error}") from error
     if table.ndim != 2 or not table.size:

@@ -22,7 +22,16 @@ from numpy.typing import NDArray
 
 from parl_evokit.errors import LayoutMismatch, SolverError
 
-__all__ = ["FlatVector", "ParameterLayout", "float32_array", "read_arrays", "under", "within", "write_arrays"]
+__all__ = [
+    "FlatVector",
+    "ParameterLayout",
+    "array_of",
+    "float32_array",
+    "read_arrays",
+    "under",
+    "within",
+    "write_arrays",
+]
 
 
 FlatVector = NDArray[np.float32]
@@ -127,19 +136,35 @@ def float32_array(name: str, values: Any) -> NDArray[np.float32]:
         LayoutMismatch: They are not real numbers.
     """
     try:
-        array = np.ma.asarray(values) if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
+        array = array_of(values)
     except (TypeError, ValueError, RuntimeError) as error:  # such as a tensor that requires a gradient
         raise LayoutMismatch(f"{name} must be an array of real numbers: {error}") from error
     held = np.ma.getdata(array)
     if held.dtype == object and all(map(_is_real, held.flat)):
         floats = np.array([_float(number) for number in held.flat]).reshape(held.shape)  # as of integers from 2**64
         array = np.ma.array(floats, mask=np.ma.getmask(array))
-    extension = array.dtype.kind == "V" and np.can_cast(array.dtype, np.float32)  # such as bfloat16 of ml_dtypes
-    if array.dtype.kind not in "fiu" and not extension:
+    if array.dtype.kind not in "fiu":
         raise LayoutMismatch(f"{name} must hold real numbers, not {array.dtype}")
     with np.errstate(over="ignore"):
         numbers: NDArray[np.float32] = np.ma.filled(array.astype(np.float32), np.nan)
     return numbers
+
+
+def array_of(values: Any) -> NDArray[Any]:
+    """Return values as an array, masked if they are; bfloat16, which numpy lacks, becomes float32.
+
+    Of tensors in bfloat16, alone or in a list, torch makes no array, and paddle one of their bits as integers.
+
+    Raises:
+        TypeError: As from numpy, as well as `ValueError` and `RuntimeError`.
+    """
+    several = isinstance(values, list | tuple) and len(values) > 0
+    first = values[0] if several else values
+    if not isinstance(first, np.ndarray) and str(getattr(first, "dtype", "")).endswith(".bfloat16"):
+        values = [array_of(each) for each in values] if several else values.float()
+    array = np.ma.asarray(values) if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
+    foreign = array.dtype.kind == "V" and np.can_cast(array.dtype, np.float32)  # such as bfloat16 of ml_dtypes
+    return array.astype(np.float32) if foreign else array
 
 
 def _is_real(number: object) -> bool:

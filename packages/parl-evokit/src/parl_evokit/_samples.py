@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit._params import array_of
 from parl_evokit._records import Record, SamplingInfo
 from parl_evokit._report import SetAsideCounts
 from parl_evokit.errors import InvalidKey, InvalidReward, RecordError
@@ -223,7 +224,7 @@ def float_numbers(rewards: Any) -> NDArray[np.float64]:
         InvalidReward: They are not a sequence of numbers.
     """
     try:
-        found = np.asarray(rewards)
+        found = np.asarray(array_of(rewards))
         if not found.ndim:
             raise InvalidReward(f"rewards must be a sequence of numbers, not a {type(rewards).__name__}")
         if found.dtype.kind not in NUMBERS:  # numpy would make numbers of texts, dates and halves of complex ones

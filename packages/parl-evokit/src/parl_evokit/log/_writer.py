@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit._directories import path_of, try_lock
+from parl_evokit._params import array_of
 from parl_evokit._records import FLOAT, Record, SamplingInfo, decision, encode_sample
 from parl_evokit._samples import NUMBERS
 from parl_evokit.errors import InvalidReward, InvalidToken, LogError, RecordError, SecretError, _shown
@@ -284,7 +285,7 @@ class LogWriter:
 
 def _decision(context: Sequence[float] | NDArray[np.floating], action: int, propensity: float) -> bytes:
     try:
-        given = np.asarray(context)
+        given = np.asarray(array_of(context))
         if given.dtype.kind not in NUMBERS:  # numpy would make numbers of texts and dates
             raise TypeError(f"these are of type {given.dtype}")
         with np.errstate(over="ignore"):  # beyond float32 becomes infinite
