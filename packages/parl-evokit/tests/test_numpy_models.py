@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parl_evokit.errors import LayoutMismatch
+from parl_evokit.errors import LayoutMismatch, SolverError
 from parl_evokit.models import NumpyModel, mlp
 
 
@@ -74,3 +74,19 @@ def test_a_model_is_saved_into_a_directory_that_a_text_names_and_that_need_not_e
     other = mlp([3, 4, 2])
     other.load(str(tmp_path / "a" / "b"))
     assert np.array_equal(other.parameters(), model.parameters())
+
+
+def test_weights_with_any_byte_changed_are_refused_or_the_same(tmp_path: Path) -> None:
+    model = mlp([2, 2])
+    model.save(tmp_path)
+    path, expected = tmp_path / "params.npz", model.parameters().tobytes()
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for change in (0x01, 0x08):  # in the head of a part, also its encryption and its compression
+            path.write_bytes(whole[:place] + bytes((whole[place] ^ change,)) + whole[place + 1 :])
+            found = mlp([2, 2], seed=1)
+            try:
+                found.load(tmp_path)
+            except (LayoutMismatch, SolverError):
+                continue
+            assert found.parameters().tobytes() == expected, place

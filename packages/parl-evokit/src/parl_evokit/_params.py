@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -202,7 +203,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
             raw.seek(0)
             with np.load(raw, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise SolverError(f"{path} cannot be read: {error}") from error
 
 
