@@ -157,6 +157,30 @@ def test_rewards_and_starts_in_bfloat16_are_their_numbers(tmp_path: Path) -> Non
     assert read_log(tmp_path).rewards == [-2.0]
 
 
+class Headed(paddle.nn.Layer):
+    """A frozen first layer in float64, and a last one that evolves in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = paddle.nn.Linear(4, 3), paddle.nn.Linear(3, 2)
+        self.first.to(dtype="float64")
+        for parameter in self.first.parameters():
+            parameter.stop_gradient = True
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.first(x).astype("float32"))
+
+
+def test_inputs_have_the_precision_of_the_first_layer_though_it_is_frozen() -> None:
+    layer = Headed()
+    agent, x = ESAgent(SETTINGS, layer), np.ones((3, 4), np.float32)
+    assert agent.param_size() == 8
+    assert agent.predict(x) == pytest.approx(layer(paddle.ones([3, 4], "float64")).numpy())
+    clone = agent.clone()
+    infos = [clone.add_noise() for _ in range(2)]
+    assert agent.predict_many(infos, x)[1] == pytest.approx(clone.predict(x), abs=1e-6)
+
+
 def test_parameters_can_be_chosen_by_name_and_none_at_all_is_refused() -> None:
     assert PaddleModel(net(), parameters=["3.*"]).layout.names == ("3.weight", "3.bias")
     with pytest.raises(EvolutionError, match=r"no trainable parameter that matches \['policy"):

@@ -155,6 +155,29 @@ def test_rewards_and_starts_in_bfloat16_are_their_numbers(tmp_path: Path) -> Non
     assert read_log(tmp_path).rewards == [-2.0]
 
 
+class Headed(torch.nn.Module):
+    """A frozen first layer in float64, and a last one that evolves in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 3).double().requires_grad_(False)
+        self.last = torch.nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(self.first(x).float())
+        return found
+
+
+def test_inputs_have_the_precision_of_the_first_layer_though_it_is_frozen() -> None:
+    module = Headed()
+    agent, x = ESAgent(SETTINGS, module), np.ones((3, 4), np.float32)
+    assert agent.param_size() == 8
+    assert agent.predict(x) == pytest.approx(module(torch.ones(3, 4).double()).detach().numpy())
+    clone = agent.clone()
+    infos = [clone.add_noise() for _ in range(2)]
+    assert agent.predict_many(infos, x)[1] == pytest.approx(clone.predict(x), abs=1e-6)
+
+
 def test_complex_parameters_are_refused() -> None:
     module = torch.nn.Linear(2, 1, dtype=torch.complex64)
     with pytest.raises(LayoutMismatch, match="must hold real numbers, not complex64"):

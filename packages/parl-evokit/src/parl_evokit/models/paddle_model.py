@@ -163,7 +163,9 @@ class PaddleModel:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._patterns)
 
     def _input(self, x: Any) -> Any:
-        like = next(iter(self._parameters.values()))
+        # The first layer reads it, which may be frozen and of another precision than what evolves.
+        like = next((each for each in self._layer.parameters() if each.dtype in _FLOATING), None)
+        like = next(iter(self._parameters.values())) if like is None else like
         tensor = paddle.to_tensor(np.asarray(x), place=like.place)
         return tensor.astype(like.dtype) if tensor.dtype in _FLOATING else tensor
 

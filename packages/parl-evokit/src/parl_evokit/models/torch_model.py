@@ -184,7 +184,8 @@ class TorchModel:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._patterns)
 
     def _input(self, x: Any) -> torch.Tensor:
-        like = next(iter(self._parameters.values()))
+        # The first layer reads it, which may be frozen and of another precision than what evolves.
+        like = next(filter(torch.is_floating_point, self._module.parameters()), next(iter(self._parameters.values())))
         array = np.asarray(x)
         tensor = torch.as_tensor(array, device=like.device)
         return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
