@@ -178,6 +178,14 @@ def test_inputs_have_the_precision_of_the_first_layer_though_it_is_frozen() -> N
     assert agent.predict_many(infos, x)[1] == pytest.approx(clone.predict(x), abs=1e-6)
 
 
+def test_a_lazy_module_is_refused_until_it_has_seen_an_input() -> None:
+    module = torch.nn.LazyLinear(2)
+    with pytest.raises(EvolutionError, match="LazyLinear has no shape of weight yet: call it with an input first"):
+        ESAgent(SETTINGS, module)
+    module(torch.ones(1, 3))
+    assert ESAgent(SETTINGS, module).param_size() == 8
+
+
 def test_complex_parameters_are_refused() -> None:
     module = torch.nn.Linear(2, 1, dtype=torch.complex64)
     with pytest.raises(LayoutMismatch, match="must hold real numbers, not complex64"):

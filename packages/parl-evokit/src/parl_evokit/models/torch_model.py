@@ -37,7 +37,7 @@ class TorchModel:
             a call of the module with the input as a tensor; the output is a numpy array unless the input is a tensor.
 
     Raises:
-        EvolutionError: No parameter matches.
+        EvolutionError: No parameter matches, or the shape of one is not known yet.
     """
 
     def __init__(
@@ -50,6 +50,8 @@ class TorchModel:
         if not chosen:
             matching = "" if parameters is None else f" that matches {parameters}"
             raise EvolutionError(f"{type(module).__name__} has no trainable parameter{matching}")
+        if lazy := [name for name, parameter in chosen.items() if torch.nn.parameter.is_lazy(parameter)]:
+            raise EvolutionError(f"{type(module).__name__} has no shape of {lazy[0]} yet: call it with an input first")
         self._parameters = chosen
         self._layout = ParameterLayout(tuple(chosen), tuple(tuple(parameter.shape) for parameter in chosen.values()))
         self._views: dict[str, FlatVector] = {}
