@@ -16,13 +16,13 @@ actions to their bounds are inside. `parl export RUN --to numpy` and `parl_core.
 A file is laid out as safetensors: the length of a JSON header (8 bytes, little-endian), the header, and the arrays. The
 header's `__metadata__` has `parl`, a JSON object, and `crc32` of the table of arrays, of that text and of the arrays:
 
-    format, version     "parl-policy", 1; with a memory 2
+    format, version     "parl-policy", 1
     written_by          such as "parl-core 0.1.0"
     algorithm           name of the algorithm that was trained, for messages
     observation         {"shape", "dtype"}, or {"dict": {name: ...}}, or {"tuple": [...]}
     mask                whether observations bring a mask of actions in their entry `action_mask`
     network             {"kind": ...}: a tree of layers, of which `_LAYERS` lists the kinds, with names of arrays
-    memory              of version 2: {"kind", "front", ...}, the memory between the layers `front` and `network`
+    memory              {"kind", "front", ...}: the memory between the layers `front` and `network`
     sizes               number of choices of each part of an action, whose scores are concatenated
     action              how parts become an action: {"choice"}, {"choices"}, {"box"}, {"dict"} or {"tuple"}
 
@@ -291,8 +291,7 @@ def pack(description: Mapping[str, Any], arrays: _Arrays) -> bytes:
         }
         pieces.append(piece)
         end += len(piece)
-    version = VERSION if "memory" in description else 1  # older readers support the rest
-    text = json.dumps({"format": FORMAT, "version": version, **description})
+    text = json.dumps({"format": FORMAT, "version": VERSION, **description})
     data = b"".join(pieces)
     metadata = {"parl": text, "crc32": str(_checksum(table, text, data))}
     header = json.dumps({"__metadata__": metadata, **table}).encode()
@@ -319,10 +318,10 @@ def _unpacked(content: bytes) -> tuple[Mapping[str, Any], _Arrays]:
         raise CheckpointError(f"damaged, or no policy that `parl export --to numpy` wrote: {error!r}") from error
     if not is_policy:
         raise CheckpointError(f"this is a file of the format {description['format']!r}, not {FORMAT!r}")
-    if version not in (1, VERSION):
+    if version != VERSION:
         raise CheckpointError(
-            f"it has version {version!r}, written by {description.get('written_by')}; this parl-core reads versions up "
-            f"to {VERSION}: pip install --upgrade parl-core"
+            f"it has version {version!r}, written by {description.get('written_by')}; this parl-core reads version "
+            f"{VERSION}: pip install --upgrade parl-core"
         )
     data = memoryview(content)[start:]
     if checksum != str(_checksum(table, text, data)):
