@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -17,7 +19,7 @@ from parl_core import export as exporting
 from parl_core._nested import map_nested
 from parl_core._pipeline import Pipeline, describe
 from parl_core.cli._commands import parl as command
-from parl_core.env.joint import make_joint_env
+from parl_core.env.joint import JointEnv
 from parl_core.env.normalize import wrap_rms
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.export import FORMATS, ExportError, Normalization, export, frozen
@@ -208,17 +210,6 @@ def test_a_numpy_file_has_every_activation(activation: str, tmp_path: Path) -> N
     _written(_agent("SAC", model), VECTOR, NUMBERS, tmp_path / "agent.policy")
 
 
-@pytest.mark.parametrize("to", FORMATS)
-def test_policies_of_several_agents_are_refused(to: str, tmp_path: Path) -> None:
-    env = make_joint_env("climbing")
-    model = parl.networks.for_team(env.observation_space, env.action_space, "central")
-    agent = parl.Agent(parl.algorithms.MAPPO(model))
-    with pytest.raises(ModelContractError, match=r"MAPPO acts for several agents.*agent\.predict"):
-        export(agent, tmp_path / "agent", lambda: make_joint_env("climbing"), to)
-    with pytest.raises(ModelContractError, match="MAPPO acts for several agents"):
-        frozen(agent, env.observation_space, env.action_space)
-
-
 def test_a_file_gets_its_name_when_a_fresh_process_acts_alike(tmp_path: Path) -> None:
     space, action = OBSERVATIONS["tuple"], ACTIONS["both"]
     model = parl.networks.for_spaces(space, action, "actor-critic", hidden=(8,))
@@ -404,6 +395,153 @@ def test_a_file_that_forgets_gets_no_name(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ExportError, match="by the exported file"):
         export(agent, tmp_path / "agent.policy", partial(Anything, VECTOR, NUMBERS), observations=60)
     assert not list(tmp_path.iterdir())
+
+
+class Crowd:
+    """Agents with different observations and actions, of which one leaves early, with PettingZoo's parallel API."""
+
+    metadata: Mapping[str, Any] = MappingProxyType({"name": "crowd"})
+    render_mode = None
+
+    def __init__(self, kind: str) -> None:
+        self.possible_agents = ["a", "b", "c"]
+        self.agents: list[str] = []
+        sees = [spaces.Box(-1.0, 1.0, (size,), np.float32) for size in (2, 3, 3)]
+        acts: list[Any] = [spaces.Discrete(2), spaces.Discrete(3, start=1), spaces.Discrete(3)]
+        if kind == "numbers":
+            acts = [spaces.Box(-2.0, 3.0, (size,), np.float32) for size in (1, 2, 2)]
+        if kind == "images":
+            sees = [spaces.Box(0, 255, (2, 2, 1), np.uint8) for _ in range(3)]
+        self._sees = dict(zip(self.possible_agents, sees, strict=True))
+        self._acts = dict(zip(self.possible_agents, acts, strict=True))
+
+    def observation_space(self, agent: str) -> Any:
+        return self._sees[agent]
+
+    def action_space(self, agent: str) -> Any:
+        return self._acts[agent]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        for i, space in enumerate(self._sees.values()):
+            space.seed(None if seed is None else seed + i)
+        self.agents, self._left = list(self.possible_agents), 5
+        return self._shown()
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        took, self._left = list(self.agents), self._left - 1
+        for name in took:
+            assert self._acts[name].contains(actions[name]), (name, actions[name])
+            first = getattr(self._acts[name], "start", None)
+            assert first is None or self._masks[name][actions[name] - first], "a masked action was chosen"
+        ends = {name: self._left == 0 or (name == "c" and self._left == 2) for name in took}
+        self.agents = [name for name in took if not ends[name]]
+        seen, infos = self._shown()
+        return seen, dict.fromkeys(took, 0.0), ends, dict.fromkeys(took, False), infos
+
+    def close(self) -> None:
+        pass
+
+    def _shown(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        discrete = {name: space.n for name, space in self._acts.items() if isinstance(space, spaces.Discrete)}
+        self._masks = {name: np.arange(n) != (0 if n == 2 else self._left % 3) for name, n in discrete.items()}
+        infos = {name: {"action_mask": mask} for name, mask in self._masks.items()}
+        return {name: space.sample() for name, space in self._sees.items()}, infos
+
+
+def _crowd(kind: str) -> JointEnv:
+    return JointEnv(Crowd(kind))
+
+
+def _team(algorithm: str, kind: str, groups: Any, memory: Any = None) -> Any:
+    env, made = _crowd(kind), getattr(parl.algorithms, algorithm)
+    space, action = env.observation_space, env.action_space
+    model = parl.networks.for_team(space, action, made.TEAM, hidden=(8,), groups=groups, memory=memory, memory_size=6)
+    sizes: dict[str, Any] = {"n_actions": 3, "n_agents": 3} if algorithm == "COMA" else {}
+    if algorithm == "QMIX":
+        sizes = {"qmixer_model": parl.networks.QMixer(3)}
+    agent = parl.Agent(made(model, **sizes), seed=0)
+    agent.predict(env.reset(seed=0)[0])  # layers without shapes get them
+    weights = model.get_weights()  # the first ones of policies are so small that actions hardly differ
+    model.set_weights({name: array * (20.0 if "head" in name else 1.0) for name, array in weights.items()})
+    return agent
+
+
+TEAMS: list[tuple[str, str, Any, Any]] = [
+    ("QMIX", "choices", "shared", None),
+    ("QMIX", "choices", (0, 1, 0), "gru"),
+    ("VDN", "images", "shared", None),
+    ("VDN", "choices", "independent", "lstm"),
+    ("MADDPG", "choices", "independent", None),
+    ("MADDPG", "numbers", (0, 1, 1), None),
+    ("MAPPO", "choices", "shared", None),
+    ("MAPPO", "numbers", "shared", None),
+    ("MAPPO", "choices", (1, 0, 1), "gru"),
+    ("MAPPO", "numbers", "independent", "lstm"),
+    ("IPPO", "choices", "independent", None),
+    ("IPPO", "choices", "shared", "lstm"),
+    ("COMA", "choices", (0, 0, 1), None),
+    ("COMA", "images", "shared", "gru"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "kind", "groups", "memory"), TEAMS)
+def test_a_numpy_file_acts_for_several_agents(algorithm: str, kind: str, groups: Any, memory: Any) -> None:
+    """In episodes that one of them leaves early, for single observations, batches, and an agent alone."""
+    env, agent = _crowd(kind), _team(algorithm, kind, groups, memory)
+    policy = frozen(agent, env.observation_space, env.action_space)
+    assert policy.description["algorithm"] == algorithm
+    assert set(policy.description["observation"]["dict"]) == {"obs", "action_mask"} & set(env.observation_space.spaces)
+    valid = into_space(env.action_space, unit_box=acts_in_unit_box(agent))
+    chosen = []
+    for episode in range(3):
+        obs, _ = env.reset(seed=episode)
+        ours, theirs, over = policy.initial_state(), agent.initial_state(), False
+        while not over:
+            if memory is None:
+                action, expected = policy(obs), agent.predict(obs)
+                batch = {name: np.stack([part] * 2) for name, part in obs.items()}
+                np.testing.assert_allclose(policy(batch), [action] * 2, atol=1e-6)
+                alone = {name: np.ones_like(part) * (name == "action_mask") for name, part in obs.items()}
+                for name, part in alone.items():
+                    part[0] = obs[name][0]
+                np.testing.assert_allclose(policy(alone)[0], action[0], atol=1e-6)
+            else:
+                expected, theirs = agent.predict(obs, state=theirs)
+                action, ours = policy(obs, state=ours)
+                for name, array in ours.items():
+                    np.testing.assert_allclose(array, theirs[name], atol=1e-5)
+            np.testing.assert_allclose(action, valid(np.asarray(expected)[None])[0], atol=1e-5)
+            chosen.append(np.asarray(action).tolist())
+            obs, _, terminated, truncated, _ = env.step(action)
+            over = terminated or truncated
+    assert len({str(action) for action in chosen}) > 1, "all actions are equal, which shows nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # as above
+@pytest.mark.parametrize(("algorithm", "kind", "groups", "memory"), [TEAMS[i] for i in (1, 5, 9, 13)])
+def test_every_format_acts_for_several_agents(
+    algorithm: str, kind: str, groups: Any, memory: Any, tmp_path: Path
+) -> None:
+    agent = _team(algorithm, kind, groups, memory)
+    for to in ("numpy", *_formats()):
+        written = export(agent, tmp_path / to, partial(_crowd, kind), to, observations=40)
+        assert written.equal >= 38
+
+
+class DoubledInputs:
+    """A model of the user's, whose agents see something that its layers do not tell."""
+
+    def _seen(self, obs: Any) -> Any:
+        return super()._seen(obs) * -2.0  # type: ignore[misc]  # of the network that it is mixed into
+
+
+def test_a_teams_network_with_a_method_of_its_own_has_no_numpy_form() -> None:
+    env = _crowd("choices")
+    own = type("OwnNetwork", (DoubledInputs, parl.networks.TeamQNetwork), {})(3, 3, (8,))
+    agent = parl.Agent(parl.algorithms.VDN(own), obs_ndim=dimensions_of(env.observation_space))
+    with pytest.raises(ModelContractError, match="OwnNetwork has no numpy form"):
+        frozen(agent, env.observation_space, env.action_space)
 
 
 def test_a_layer_without_a_numpy_form_is_named(tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 `parl_core.export` compares exported files with it, and the backends make their own files from `PolicyProgram`.
 `describe` returns its description for a file of `parl_core.policy`: spaces, weights, and the network as a tree of
-layers. The layers are found in the model, which is one of `parl_core.networks` on either backend; their weights have
-PyTorch's names and layouts. Layers of a user's own classes have no numpy form and raise an error with their names.
+layers. The layers are found in the model, which is one of `parl_core.networks` or `parl_core.team_networks` on either
+backend; their weights have PyTorch's names and layouts. Layers of a user's own classes have no numpy form and raise an
+error with their names.
+
+The policies of several agents are one path from a joint observation (`parl_core.env.joint`) to a joint action; no agent
+sees what others see.
 """
 
 import copy
@@ -16,11 +20,12 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core import _encoders, layers, networks, recurrent
+from parl_core import _encoders, layers, networks, recurrent, team_networks
 from parl_core._encoders import SpacePart, parts_of
 from parl_core._nested import map_nested
 from parl_core.contracts.a2c import A2C
 from parl_core.contracts.actions import ActionKind, unit_line
+from parl_core.contracts.coma import COMA
 from parl_core.contracts.continuous import ContinuousActorCritic
 from parl_core.contracts.discrete_sac import DiscreteSAC
 from parl_core.contracts.distributional_dqn import C51
@@ -30,6 +35,7 @@ from parl_core.contracts.impala import IMPALA
 from parl_core.contracts.offline import IQL
 from parl_core.contracts.policy_gradient import PolicyGradient
 from parl_core.contracts.ppo import PPO
+from parl_core.contracts.qmix import Team
 from parl_core.errors import ModelContractError
 from parl_core.spaces import kind_of
 
@@ -95,18 +101,33 @@ class Pipeline:
                 seen.add(name)
 
     @property
+    def is_team(self) -> bool:
+        """Return whether observations and actions are the joint ones of several agents."""
+        return self.algorithm.TEAM is not None
+
+    @property
+    def inputs(self) -> Any:
+        """Return the space of what the policy takes: observations, of a team's network only what its agents see."""
+        model = self.algorithm.model
+        if not isinstance(model.agents if isinstance(model, Team) else model, team_networks._TeamNetwork):
+            return self.observation
+        seen = [name for name in ("obs", "action_mask") if name in self.observation.spaces]
+        return gymnasium.spaces.Dict({name: self.observation[name] for name in seen})
+
+    @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the number of choices of each part of an action."""
+        """Return the number of choices of each part of an action; of each agent of a team, the largest of all."""
         if isinstance(self.action, gymnasium.spaces.Discrete):
             return (int(self.action.n),)
-        return kind_of(self.action).nvec or ()
+        found = kind_of(self.action).nvec or ()
+        return (max(found),) * len(found) if found and self.is_team else found
 
     @property
     def state(self) -> Mapping[str, NDArray[Any]]:
         """Return the policy's state of one environment before its first step, `[1, ...]`; empty without a memory."""
         model = self.algorithm.model
         found: Mapping[str, NDArray[Any]] = model.initial_state(1) if self.algorithm.remembers else {}
-        if not isinstance(model, networks.RecurrentActorCritic):
+        if not isinstance(model, (networks.RecurrentActorCritic, team_networks.RecurrentCentralActorCritic)):
             return found
         of_value = model.value_names().values()
         return {name: part for name, part in found.items() if name not in of_value}
@@ -133,6 +154,8 @@ class Pipeline:
 def scores(algorithm: Any, observations: Any, concat: Any) -> Any:
     """Return the outputs by which an algorithm chooses actions, `[n, columns]`: scores of choices, then numbers.
 
+    Of several agents they are `[n, agents, columns]`.
+
     Args:
         algorithm: The algorithm, of either backend.
         observations: Tensors for the model.
@@ -149,7 +172,7 @@ def scores(algorithm: Any, observations: Any, concat: Any) -> Any:
         case PolicyGradient():
             output = algorithm.predict(observations)
             return output[0] if algorithm.actions.continuous else output
-        case PPO() | A2C() | IMPALA() | BC():
+        case PPO() | A2C() | IMPALA() | BC() | COMA():
             model = algorithm.model
             alone = model.implements("policy")
             output = model.policy(observations) if alone else model.policy_and_value(observations)[0]
@@ -179,7 +202,7 @@ class PolicyProgram:
         """Copy the settings and the model of a pipeline."""
         self._pipeline, self._algorithm = pipeline, copy.copy(pipeline.algorithm)
         self.model = self._algorithm.model = model
-        self._names = [name for name, _ in observation_leaves(pipeline.observation)]
+        self._names = [name for name, _ in observation_leaves(pipeline.inputs)]
         found = pipeline.normalization
         if found is not None:
             self._hold("mean", found.mean)
@@ -196,19 +219,23 @@ class PolicyProgram:
         after: Mapping[str, Any] = {}
         if state:
             inputs, after = self.model.remember(inputs, dict(zip(self._pipeline.state, state, strict=True)))
-        columns = scores(self._algorithm, inputs, self._joined)
+        columns = self._of_agents(scores(self._algorithm, inputs, self._joined))
         return (*self._actions(columns, mask), columns, *(after[name] for name in self._pipeline.state))
 
     def _inputs(self, observations: Sequence[Any]) -> tuple[Any, Any]:
         """Return the mask of actions, or None, and the inputs of the model."""
         leaves = dict(zip(self._names, observations, strict=True))
-        mask = leaves.get("observation.action_mask") if self._pipeline.has_mask else None
+        mask = self._of_agents(leaves["observation.action_mask"]) if self._pipeline.has_mask else None
         is_flat = self._pipeline.is_flat
-        inputs = self._flat(leaves) if is_flat else _nested(self._pipeline.observation, iter(observations))
+        inputs = self._flat(leaves) if is_flat else _nested(self._pipeline.inputs, iter(observations))
         found = self._pipeline.normalization
         if found is not None:
             inputs = self._normalized(inputs, found.clip)
         return mask, map_nested(self._of_weights, inputs)
+
+    def _of_agents(self, values: Any) -> Any:
+        """Return the values of all agents of a team side by side, `[n, columns]`; those of one agent unchanged."""
+        return values.flatten(1) if self._pipeline.is_team else values
 
     def _flat(self, leaves: Mapping[str, Any]) -> Any:
         features: list[Any] = []
@@ -347,7 +374,7 @@ def describe(pipeline: Pipeline) -> tuple[Node, Arrays]:
         ModelContractError: The model or one of its layers has no numpy form, or the algorithm's choice of actions is
             unknown.
     """
-    tree = _Tree(pipeline.algorithm.model)
+    tree = _Tree(pipeline)
     network = tree.network()
     memory = tree.memory() if pipeline.state else None
     if isinstance(pipeline.algorithm, BC) and not pipeline.sizes:
@@ -373,7 +400,7 @@ def describe(pipeline: Pipeline) -> tuple[Node, Arrays]:
     description = {
         "algorithm": type(pipeline.algorithm).__name__,
         **remembering,
-        "observation": _observation(pipeline.observation),
+        "observation": _observation(pipeline.inputs),
         "mask": pipeline.has_mask,
         "network": _chain(*steps, network),
         "sizes": list(pipeline.sizes),
@@ -386,6 +413,11 @@ def _chain(*steps: Node) -> Node:
     return steps[0] if len(steps) == 1 else {"kind": "chain", "layers": list(steps)}
 
 
+def _groups(layer: Any) -> Node:
+    """Return the agents of each layer of a `PerAgent`, and whether those that share one get their numbers."""
+    return {"agents": layer._agents, "groups": [list(group) for group in layer._groups], "numbered": layer._ids}
+
+
 class _Tree:
     """The layers by which a model chooses actions, as nodes of a description, and their weights.
 
@@ -395,10 +427,11 @@ class _Tree:
         atoms: The number of fixed values of a distribution; 0 without a distribution.
     """
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._names = {id(layer): name for name, layer in model._all_layers().items()}
-        self._tensors = model._named_tensors()
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline, self._model = pipeline, pipeline.algorithm.model
+        self._policy = self._model.agents if isinstance(self._model, Team) else self._model
+        self._names = {id(layer): name for name, layer in self._model._all_layers().items()}
+        self._tensors = self._model._named_tensors()
         self.arrays: Arrays = {}
         self.encodes = False
         self.atoms = 0
@@ -414,8 +447,8 @@ class _Tree:
         Raises:
             ModelContractError: The model or one of its layers has no numpy form.
         """
-        model = self._model
-        methods = ("policy", "value", "quantiles", "atoms", "policy_and_value", "forward", "_distributed")
+        model = self._policy
+        methods = ("policy", "value", "quantiles", "atoms", "policy_and_value", "forward", "_distributed", "_seen")
         own = {method: getattr(getattr(type(model), method, None), "__module__", "") for method in methods}
         changed = [
             name for name, module in own.items() if module and not module.startswith(("parl_core.", *_FRAMEWORKS))
@@ -445,9 +478,26 @@ class _Tree:
                 return _chain(self._layer(model.actor_model), mean, _TANH)
             case networks.DeterministicActorCritic() | networks.TwinActorCritic() | networks.ImplicitActorCritic():
                 return _chain(self._layer(model.actor_model), _TANH)
+            case team_networks.RecurrentTeamQNetwork():
+                return self._layer(model.values)
+            case team_networks.RecurrentCentralActorCritic():
+                return self._layer(model.policy_head)
+            case team_networks.RecurrentCounterfactualActorCritic():
+                return self._layer(model.actor)
+            case team_networks.TeamQNetwork():
+                return _chain(*self._seen_by_agents(model), self._layer(model.values))
+            case team_networks.CentralActorCritic():
+                layers_of_policy = self._layer(model.policy_trunk), self._layer(model.policy_head)
+                return _chain(*self._seen_by_agents(model), *layers_of_policy)
+            case team_networks.CounterfactualActorCritic():
+                return _chain(*self._seen_by_agents(model), self._layer(model.actor))
+            case team_networks.TeamActorCritic():
+                squashed = [_TANH] if model._continuous else []
+                return _chain(*self._seen_by_agents(model), self._layer(model.actor), *squashed)
         raise ModelContractError(
-            f"{type(model).__name__} has no numpy form; only models of parl.networks (including those of "
-            "for_spaces) with unchanged methods have one: export others by --to onnx, torch-export or paddle-inference"
+            f"{type(model).__name__} has no numpy form; only models of parl.networks (including those of for_spaces "
+            "and for_team) with unchanged methods have one: export others by --to onnx, torch-export or "
+            "paddle-inference"
         )
 
     def memory(self) -> Node:
@@ -456,9 +506,24 @@ class _Tree:
         Raises:
             ModelContractError: A layer has no numpy form.
         """
-        layer = self._model.memory
+        if self._pipeline.is_team:
+            return self._memories()
+        return self._memory(self._policy.memory, self._layer(self._policy.encoder))
+
+    def _memories(self) -> Node:
+        """Return the node of the memories of a team's agents."""
+        model = self._policy
+        is_central = isinstance(model, team_networks.RecurrentCentralActorCritic)
+        layer = model.policy_trunk if is_central else model.memory
+        state = {name: list(part.shape[1:]) for name, part in self._pipeline.state.items()}
+        parts = [self._memory(part) for part in layer.parts.children()]
+        front = _chain(*self._seen_by_agents(model))
+        return {**_groups(layer), "kind": "agents", "state": state, "front": front, "parts": parts}
+
+    def _memory(self, layer: Any, *before: Node) -> Node:
+        """Return the node of a layer with a memory, behind other layers."""
         state = {name: list(shape) for name, shape in layer.shapes.items()}
-        node = {"state": state, "front": _chain(self._layer(self._model.encoder), self._layer(layer.embedding))}
+        node = {"state": state, "front": _chain(*before, self._layer(layer.embedding))}
         match layer:
             case recurrent.GRU() | recurrent.LSTM():
                 kind = "gru" if isinstance(layer, recurrent.GRU) else "lstm"
@@ -471,6 +536,20 @@ class _Tree:
                 blocks = [self._attention(block) for block in layer.blocks.children()]
                 return {**node, "kind": "transformer", "blocks": blocks, "norm": self._layer(layer.norm)}
         raise ModelContractError(f"{type(self._model).__name__}.memory is {layer}, which has no numpy form")
+
+    def _seen_by_agents(self, model: Any) -> list[Node]:
+        """Return the nodes that make one row of all agents' features of a joint observation."""
+        self.encodes = True
+        space = self._pipeline.inputs["obs"]
+        size = int(np.prod(space.shape))
+        nodes: list[Node] = [{"kind": "encoder", "parts": [{"path": ["obs"], "numbers": size}]}]
+        if model._obs_scale is not None:
+            agents = space.shape[0]
+            low, span = (np.broadcast_to(part, (1, agents, size // agents)).reshape(-1) for part in model._obs_scale)
+            self.arrays["obs.weight"] = (1.0 / span).astype(np.float32)
+            self.arrays["obs.bias"] = (-low / span).astype(np.float32)
+            nodes.append({"kind": "affine", "weight": "obs.weight", "bias": "obs.bias", "act": None})
+        return nodes
 
     def _attention(self, layer: Any) -> Node:
         parts = ("norm", "query", "key", "value", "project", "wide_norm", "wide", "narrow")
@@ -500,6 +579,8 @@ class _Tree:
                 return _chain({"kind": "planes", **form}, *self._children(layer))
             case _encoders.SpaceEncoder() if is_known:
                 return self._encoder(layer)
+            case team_networks.PerAgent() if is_known:
+                return {"kind": "agents", **_groups(layer), "parts": self._children(layer.parts)}
             case layers.Fc() if is_known and layer.num_flatten_dims == 1:
                 return {"kind": "fc", **self._parameters(layer)}
             case layers.Conv2d() if is_known and layer.groups == 1 and not isinstance(layer.padding, str):
@@ -509,7 +590,7 @@ class _Tree:
                 return self._normalised_by_statistics(layer)
             case layers.LayerNorm() if is_known:
                 return {"kind": "layer_norm", **self._parameters(layer), "epsilon": layer.epsilon}
-            case _ if is_known and isinstance(layer, self._model._parts.sequential):
+            case _ if is_known and isinstance(layer, self._policy._parts.sequential):
                 return {"kind": "chain", "layers": self._children(layer)}
         raise ModelContractError(
             f"{type(self._model).__name__}.{self._names.get(id(layer), '?')} is {layer}, which has no numpy form: "

@@ -29,7 +29,7 @@ from parl_core._version import __version__
 from parl_core.atomic_write import sync
 from parl_core.checks import check_int
 from parl_core.env._vector_group import EnvMaker, make_env
-from parl_core.errors import HyperparameterError, ModelContractError, ParlError
+from parl_core.errors import HyperparameterError, ParlError
 from parl_core.policy import Policy, pack
 from parl_core.spaces import blank_observations, dimensions_of, named
 from parl_core.stats import statistics_of
@@ -205,7 +205,6 @@ def export(
         ImportError: a package that the format needs is missing; the message names it.
     """
     check_int("observations", observations)
-    _require_one_agent(agent)
     if to not in FORMATS:
         raise HyperparameterError(f"to must be one of {', '.join(FORMATS)}, got {to!r}")
     if FORMATS[to] not in ("", agent.BACKEND):
@@ -220,7 +219,7 @@ def export(
             agent.alg, raw.observation_space, raw.action_space, is_flat, _normalization_of(normalization)
         )
         seen, begins = _seen(agent, raw, pipeline, observations, seed)
-    inputs = {name: np.stack([leaf(one) for one in seen]) for name, leaf in observation_leaves(raw.observation_space)}
+    inputs = {name: np.stack([leaf(one) for one in seen]) for name, leaf in observation_leaves(pipeline.inputs)}
     examples = {name: np.resize(array, (3, *array.shape[1:])) for name, array in inputs.items()}
     if pipeline.state:
         actions = _actions_of_sequences(agent, pipeline, seen, begins)
@@ -258,7 +257,6 @@ def frozen(agent: Any, observation_space: gymnasium.Space[Any], action_space: gy
     Raises:
         ModelContractError: the model, or a layer of it, has no form in numpy.
     """
-    _require_one_agent(agent)
     if agent.alg.model._waiting():  # its layers get their shapes from the first observation
         agent.predict(blank_observations(observation_space, 1))
     return Policy(*describe(Pipeline(agent.alg, observation_space, action_space)))
@@ -307,14 +305,6 @@ def export_run(
         observations=observations,
         seed=seed,
     )
-
-
-def _require_one_agent(agent: Any) -> None:
-    if agent.alg.TEAM is not None:
-        raise ModelContractError(
-            f"{type(agent.alg).__name__} acts for several agents, whose policies cannot be exported yet: restore its "
-            "checkpoint in an agent, and act with agent.predict(obs)"
-        )
 
 
 def _write_numpy(pipeline: Pipeline, examples: Mapping[str, NDArray[Any]], path: Path) -> None:  # noqa: ARG001

@@ -10,6 +10,11 @@ A policy that remembers takes the state of the step before, and returns the one 
     state = policy.initial_state()  # at the start of each episode
     action, state = policy(observation, state=state)
 
+The policies of several agents are one: it takes what all agents observe (`obs`, and `action_mask` where actions are
+choices) as `parl_core.env.joint.JointEnv` has it, and returns the action of each. No action depends on what other
+agents observe, so an agent can also act alone: with zeros for the observations of the others and ones for their masks,
+its row of the result is its action.
+
 Observations are those of the environment and actions such as its `step` takes: normalisation, masks and the mapping of
 actions to their bounds are inside. `parl export RUN --to numpy` and `parl_core.export` write the files.
 
@@ -34,7 +39,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -242,6 +247,8 @@ class Policy:
         return self._action(chosen, scores[:, edges[-1] :])
 
     def _possible(self, mask: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        if mask.ndim == 3:  # of several agents
+            mask = mask.reshape(len(mask), -1)
         if mask.shape != shape:
             raise ValueError(f"action_mask must have shape {list(shape[1:])} an observation, got {list(mask.shape)}")
         possible: NDArray[np.bool_] = mask != 0
@@ -620,9 +627,61 @@ def _chosen(column: NDArray[Any], size: int, start: int, table: NDArray[Any] | N
     return one_hot
 
 
+class _Team:
+    """The agents of a layer with one part for each group of them.
+
+    Attributes:
+        groups: The agents of each group.
+    """
+
+    def __init__(self, node: _Node) -> None:
+        self.groups = [[int(agent) for agent in group] for group in node["groups"]]
+        self._agents, self._numbered = int(node["agents"]), bool(node["numbered"])
+        self._order = np.argsort([agent for group in self.groups for agent in group])
+
+    def rows_of_groups(self, values: NDArray[Any]) -> Iterator[NDArray[Any]]:
+        """Yield the rows of each group, `[n * members, in]`, of the values of all agents, `[n, agents * in]`."""
+        each = values.reshape(len(values), self._agents, values.shape[1] // self._agents)
+        for members in self.groups:
+            rows = each[:, members]
+            if self._numbered and len(members) > 1:
+                numbers = np.eye(self._agents, dtype=rows.dtype)[members]
+                rows = np.concatenate([rows, np.broadcast_to(numbers, (len(rows), *numbers.shape))], 2)
+            yield _rows_of(rows)
+
+    def in_order(self, results: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return results of all groups, each `[n * members, ...]`, as `[n, agents, ...]`."""
+        parts = zip(results, self.groups, strict=True)
+        each = [found.reshape(len(found) // len(members), len(members), *found.shape[1:]) for found, members in parts]
+        return np.concatenate(each, 1)[:, self._order]
+
+
+def _rows_of(values: NDArray[Any]) -> NDArray[Any]:
+    """Return `[n, agents, ...]` as one row per agent."""
+    return values.reshape(values.shape[0] * values.shape[1], *values.shape[2:])
+
+
+def _joined(values: NDArray[Any]) -> NDArray[Any]:
+    """Return `[n, agents, out]` with the outputs of all agents side by side."""
+    return values.reshape(len(values), values.shape[1] * values.shape[2])
+
+
+def _of_agents(node: _Node, arrays: _Arrays) -> _Function:
+    """Return a function that computes outputs `[n, agents * out]` of inputs `[n, agents * in]`, agent by agent."""
+    team = _Team(node)
+    parts = [_layer(part, arrays) for part in node["parts"]]
+
+    def run(values: NDArray[Any]) -> NDArray[Any]:
+        rows = team.rows_of_groups(values)
+        return _joined(team.in_order([part(each) for part, each in zip(parts, rows, strict=True)]))
+
+    return run
+
+
 _LAYERS: Mapping[str, Callable[[_Node, _Arrays], _Function]] = {
     "activation": _activation_alone,
     "affine": _affine,
+    "agents": _of_agents,
     "cast": _cast,
     "chain": _chain,
     "clip": _clip,
@@ -737,7 +796,30 @@ def _attention(node: _Node, arrays: _Arrays) -> Callable[[NDArray[Any], NDArray[
     return block
 
 
-_MEMORIES: Mapping[str, Callable[[_Node, _Arrays], _Step]] = {"gru": _gru, "lstm": _lstm, "transformer": _transformer}
+def _memories_of_agents(node: _Node, arrays: _Arrays) -> _Step:
+    team = _Team(node)
+    parts = [_Memory(part, arrays) for part in node["parts"]]
+    names = dict(zip(parts[0].shapes, node["state"], strict=True))
+
+    def step(x: NDArray[Any], state: dict[str, NDArray[Any]]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+        outputs, afterwards = [], []
+        for members, rows, part in zip(team.groups, team.rows_of_groups(x), parts, strict=True):
+            before = {name: _rows_of(state[full][:, members]) for name, full in names.items()}
+            found, after = part(rows, before)
+            outputs.append(found)
+            afterwards.append(after)
+        after = {full: team.in_order([each[name] for each in afterwards]) for name, full in names.items()}
+        return _joined(team.in_order(outputs)), after
+
+    return step
+
+
+_MEMORIES: Mapping[str, Callable[[_Node, _Arrays], _Step]] = {
+    "agents": _memories_of_agents,
+    "gru": _gru,
+    "lstm": _lstm,
+    "transformer": _transformer,
+}
 
 
 def _optional(name: str | None, arrays: _Arrays) -> NDArray[Any] | None:

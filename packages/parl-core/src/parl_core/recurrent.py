@@ -50,9 +50,9 @@ def zeros_of(shapes: Mapping[str, tuple[int, ...]], rows: int) -> dict[str, NDAr
     return {name: np.zeros((rows, *shape), np.float32) for name, shape in shapes.items()}
 
 
-def _by_rows(rows: int, size: int) -> list[int]:
-    """Return the shape of steps `[rows, T, size]`; from a program that is traced for any number of rows T is 1."""
-    return [rows, -1, size] if rows >= 0 else [-1, 1, size]
+def _steps_of(rows: int) -> list[int]:
+    """Return the first sizes of steps `[rows, T, ...]`; in a program that is traced for any number of rows T is 1."""
+    return [rows, -1] if rows >= 0 else [-1, 1]
 
 
 class Memory(Layer):
@@ -88,7 +88,7 @@ class _Recurrent(Memory):
         """Return outputs `[rows * T, size]` and the state after the last step; see `parl_core.recurrent`."""
         parts = tuple(state[name] for name in self.NAMES)
         reshape, rows = self._layers.reshape, parts[0].shape[0]
-        steps = reshape(self.embedding(features), _by_rows(rows, self.size))
+        steps = reshape(self.embedding(features), [*_steps_of(rows), self.size])
         if begins is None:
             outputs, parts = self._run(steps, parts)
             return reshape(outputs, [-1, self.size]), dict(zip(self.NAMES, parts, strict=True))
@@ -219,7 +219,7 @@ class CausalTransformer(Memory):
         """Return outputs `[rows * T, size]` and the state after the last step; see `parl_core.recurrent`."""
         reshape, concat = self._layers.reshape, self._layers.concat
         inputs, there, rows = state["inputs"], state["there"], state["there"].shape[0]
-        steps = reshape(self.embedding(features), _by_rows(rows, self.size))
+        steps = reshape(self.embedding(features), [*_steps_of(rows), self.size])
         count = steps.shape[1]
         present = there[:, :1] * 0.0 + self._constant(np.ones((1, count), np.float32), there)
         if begins is None:

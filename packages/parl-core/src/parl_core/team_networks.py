@@ -19,6 +19,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, get_args
 
@@ -31,7 +32,7 @@ from parl_core._encoders import Layer
 from parl_core.checks import check_int
 from parl_core.errors import HyperparameterError
 from parl_core.networks import Body, _Network, _Policy
-from parl_core.recurrent import State, zeros_of
+from parl_core.recurrent import State, _steps_of, zeros_of
 from parl_core.spaces import dimensions_of, kind_of, require_several_agents, unit_scale
 
 __all__ = [
@@ -205,8 +206,10 @@ class PerAgentMemory(PerAgent):
         for group, part in zip(self._groups, self.parts, strict=True):
             size = len(group)
             rows = self._of_group(features, group)
-            by_agent = transpose(reshape(rows, [count, -1, size, rows.shape[-1]]), [0, 2, 1, 3])
-            steps = by_agent.shape[2]
+            by_step = reshape(rows, [*_steps_of(count), size, rows.shape[-1]])
+            steps = by_step.shape[1]
+            # Behind a transposition of single steps, Paddle Inference 3.3 takes the rows of all agents for one.
+            by_agent = transpose(by_step, [0, 2, 1, 3]) if steps > 1 else rows
             before = {name: self._of_group(array, group, ids=False) for name, array in state.items()}
             before = {name: reshape(array, [-1, *array.shape[2:]]) for name, array in before.items()}
             began = None
@@ -234,7 +237,7 @@ class _TeamNetwork(_Network):
         """Return the inputs of the agents of a joint observation, as vectors `[batch, agents, numbers]`."""
         rows = self._parts.layers.cast(obs["obs"] if isinstance(obs, Mapping) else obs, "float32")
         if len(rows.shape) != 3:
-            rows = self._parts.layers.reshape(rows, [rows.shape[0], rows.shape[1], -1])
+            rows = self._parts.layers.reshape(rows, [-1, rows.shape[1], prod(rows.shape[2:])])
         if self._obs_scale is None:
             return rows
         low, span = (
@@ -558,22 +561,26 @@ class RecurrentCentralActorCritic(CentralActorCritic):
         }
         return zeros_of(shapes, rows)
 
+    def value_names(self) -> dict[str, str]:
+        """Return the names in the state of the arrays of the critics' memories, by their names there."""
+        return {name: f"value_{name}" for name in self.value_trunk.shapes()}
+
     def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
         """Return features of policies and critics, with the mask of joint observations, and the state afterwards.
 
         Args:
             obs: Joint observations `[rows * T, ...]`.
-            state: The state before the first step of each sequence, `[rows, agents, ...]` by name.
+            state: The state before the first step of each sequence, `[rows, agents, ...]` by name. Without the arrays
+                of the critics, the features are for the policies alone.
             begins: As in `parl_core.recurrent`.
         """
         features: dict[str, Any] = {}
         after: dict[str, Any] = {}
-        inputs = (
-            ("policy", self.policy_trunk, self._seen(obs)),
-            ("value", self.value_trunk, self.value_trunk._side_by_side(self._seen_by_critics(obs))),
-        )
-        for of, memory, seen in inputs:
+        for of, memory in (("policy", self.policy_trunk), ("value", self.value_trunk)):
             own = {name.removeprefix(f"{of}_"): part for name, part in state.items() if name.startswith(f"{of}_")}
+            if not own:
+                continue
+            seen = self._seen(obs) if of == "policy" else memory._side_by_side(self._seen_by_critics(obs))
             features[of], last = memory.remember(seen, own, begins)
             after |= {f"{of}_{name}": part for name, part in last.items()}
         return {**features, **({"action_mask": obs["action_mask"]} if "action_mask" in obs else {})}, after

@@ -184,9 +184,9 @@ class PerAgent(team_networks.PerAgent, nn.Module):
 
     def _of_shared(self, features: Sequence[Tensor]) -> Tensor | None:
         each = features[0]
-        if each.dim() != 3 or each.shape[1] != self._agents or each.shape[0] * self._agents < _MANY_ROWS:
+        if each.dim() != 3 or each.shape[1] != self._agents or is_followed():  # traces are for any number of rows
             return None
-        if not all(map(_is_array, features)) or is_followed() or has_hooks(TORCH, self):
+        if each.shape[0] * self._agents < _MANY_ROWS or not all(map(_is_array, features)) or has_hooks(TORCH, self):
             return None
         (chain,) = self._chains()
         if not chain or not all(layer.activation in ACTIVATIONS for layer in chain):
