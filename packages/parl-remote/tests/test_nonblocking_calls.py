@@ -253,6 +253,31 @@ def test_a_connection_that_is_closed_while_the_background_begins_to_watch_it_is_
     loop.close()
 
 
+def test_the_background_is_not_woken_to_watch_a_connection_nor_disturbed_while_a_thread_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop()
+    near, far = (UnixChannel(end) for end in socket.socketpair())
+    connection = Connection(near, background=lambda: loop, lost=lambda _: AssertionError(), on_names=lambda _: None)
+    monkeypatch.setattr(loop, "call_soon", pytest.fail)
+    first, second = (connection.submit(Call(Kind.CALL, 0, 0)) for _ in range(2))
+    first.add_done_callback(lambda _: None)
+    assert connection.lead()
+    far.send(pack(Kind.RESULT, 0, 0, first._call_id))
+    loop.run_once(0.0)
+    assert not first._settled
+    connection.leave()
+    loop.run_once(0.0)
+    assert first._settled
+    far.send(pack(Kind.RESULT, 0, 0, second._call_id))
+    loop.run_once(0.0)
+    assert not second._settled  # nobody is to be told of it
+    monkeypatch.undo()
+    connection.hang_up()
+    far.close()
+    loop.close()
+
+
 def test_the_background_rests_when_an_actor_whose_states_are_kept_is_lost() -> None:
     loop = Loop()
     near, far = (UnixChannel(end) for end in socket.socketpair())

@@ -14,14 +14,13 @@ import contextlib
 import heapq
 import itertools
 import logging
-import selectors
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from parl_remote._system.facilities import IN, OUT, Waker, new_poller
+from parl_remote._system.facilities import IN, OUT, Waker, is_portable, new_poller
 from parl_remote._system.shortage import is_shortage, shortage_of
 from parl_remote._transport import Pollable
 
@@ -66,13 +65,13 @@ class Loop:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._selector = selectors.DefaultSelector()
+        self._poller = new_poller()
         self._sources: dict[int, tuple[Pollable, Action]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._calls: deque[Action] = deque()
         self._waker: Waker | None = Waker()
-        self._selector.register(self._waker, selectors.EVENT_READ, None)
+        self._poller.register(self._waker.fileno(), IN)
         self._stopped = False
 
     def now(self) -> float:
@@ -80,20 +79,27 @@ class Loop:
         return self._clock()
 
     def add(self, source: Pollable, on_ready: Action) -> None:
-        """Call `on_ready` whenever `source` is readable or pending; it must then take all that is available."""
+        """Call `on_ready` whenever `source` is readable or pending; it must then take all that is available.
+
+        Another thread may call this, and `remove`, for a source that has nothing pending: epoll learns of it while the
+        loop waits.
+        """
         fileno = source.fileno()
         if fileno in self._sources:  # of a source that was closed before it was removed
             self.remove(self._sources[fileno][0])
-        self._selector.register(fileno, selectors.EVENT_READ, fileno)
+        self._poller.register(fileno, IN)
         self._sources[fileno] = (source, on_ready)
+        if is_portable() and self._waker is not None:
+            self._waker.wake()
 
     def remove(self, source: Pollable) -> None:
         """Stop watching a source; to be called before it is closed. Unknown sources are ignored."""
-        for fileno, (known, _) in list(self._sources.items()):
-            if known is source:
-                del self._sources[fileno]
-                with contextlib.suppress(KeyError, ValueError):
-                    self._selector.unregister(fileno)
+        fileno = source.fileno()
+        if (found := self._sources.get(fileno)) is None or found[0] is not source:  # it is closed already, or unknown
+            fileno = next((at for at, (known, _) in list(self._sources.items()) if known is source), -1)
+        if self._sources.pop(fileno, None) is not None:
+            with contextlib.suppress(OSError, KeyError, ValueError):  # what is closed is forgotten by that
+                self._poller.unregister(fileno)
 
     def call_at(self, when: float, action: Action) -> Timer:
         """Run `action` in the loop once `now()` has reached `when`."""
@@ -119,12 +125,12 @@ class Loop:
 
     def run_once(self, timeout_s: float | None = None) -> None:
         """Wait for events, at most `timeout_s` seconds, and handle all that have occurred."""
-        for key, _ in self._selector.select(self._patience(timeout_s)):
-            if key.data is None:
-                if self._waker is not None:
-                    self._waker.clear()
-            elif key.data in self._sources:  # an earlier handler of this turn may have removed it
-                self._do(self._sources[key.data][1])
+        for fileno, _ in self._poller.poll(self._patience(timeout_s)):
+            found = self._sources.get(fileno)
+            if found is not None:
+                self._do(found[1])
+            elif self._waker is not None and fileno == self._waker.fileno():  # else it was removed in this turn
+                self._waker.clear()
         for source, on_ready in list(self._sources.values()):
             if source.pending():
                 self._do(on_ready)
@@ -151,11 +157,11 @@ class Loop:
 
     def close(self) -> None:
         """Close the loop's descriptors; sources stay open, they have their own owners. A second call does nothing."""
-        self._selector.close()
+        self._poller.close()
         self._waker = None
 
     def _patience(self, timeout_s: float | None) -> float | None:
-        if self._calls or any(source.pending() for source, _ in self._sources.values()):
+        if self._calls or any(source.pending() for source, _ in list(self._sources.values())):
             return 0.0
         if self._timers:
             until_next_s = min(max(0.0, self._timers[0][0] - self._clock()), _LONGEST_WAIT_S)

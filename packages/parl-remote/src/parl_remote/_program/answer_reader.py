@@ -68,6 +68,7 @@ class AnswerReader(ABC):
         self._is_receiving = False
         self._followers: list[Waiter] = []
         self._watched: set[object] = set()  # futures, and `UNSENT`
+        self._watching = threading.RLock()  # a finalizer may call the actor while this thread is in there
         self._loop: Loop | None = None  # the background loop, while it watches the channel
         self._event_loop: EventLoopReader | None = None
         self._awaited: set[RemoteFuture[Any]] = set()  # in the event loop
@@ -104,6 +105,8 @@ class AnswerReader(ABC):
             while future._carrier is self or (future._carrier is None and not future._settled):
                 if leads or self._reading.acquire(blocking=False):
                     self._reader = me
+                    if self._loop is not None:
+                        self._stop_watching()
                     try:
                         while not future._settled:
                             self._take(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -146,8 +149,8 @@ class AnswerReader(ABC):
         if self._followers and not self._reader:
             with contextlib.suppress(IndexError):  # it left by itself
                 self._followers[0].wake()
-        if self._watched and self._loop is None:
-            self._watch_soon()
+        if self._watched and self._loop is None and not self._reader:
+            self._start_watching()
         event_loop = self._event_loop
         if event_loop is not None and self._awaited:
             with contextlib.suppress(RuntimeError):  # it is closed
@@ -209,6 +212,8 @@ class AnswerReader(ABC):
         leads = self._reading.acquire(blocking=False)
         if leads:
             self._reader = get_ident()
+            if self._loop is not None:
+                self._stop_watching()
         return leads
 
     def leave(self) -> None:
@@ -337,39 +342,41 @@ class AnswerReader(ABC):
         if future._settled:
             self._watched.discard(future)
         elif self._loop is None:
-            self._watch_soon()
+            self._start_watching()
 
-    def _watch_soon(self) -> None:
+    def _start_watching(self) -> None:
+        """Let the background read what arrives from now on; its thread is not woken for that."""
         loop = self._background()
-        loop.call_soon(lambda: self._start_watching(loop))
-
-    def _start_watching(self, loop: Loop) -> None:
         if self._is_lost:
-            self.look()
-        elif self._watched and self._loop is None:
+            loop.call_soon(self.look)
+            return
+        with self._watching:
+            if self._loop is not None or not self._watched:
+                return
             try:
                 loop.add(self, self._on_readable)
-            except (OSError, ValueError):  # closed a moment ago by another thread
-                self.lose()
-            else:
-                self._loop = loop
+            except (OSError, ValueError):  # closed a moment ago by another thread, or the loop is
+                loop.call_soon(self.lose)  # the cause may have to be waited for
+                return
+            self._loop = loop
+        if self.pending():
+            loop.call_soon(self.look)
 
     def _stop_watching(self) -> None:
-        if self._loop is not None:
-            self._loop.remove(self)
-            self._loop = None
+        with self._watching:
+            loop, self._loop = self._loop, None
+            if loop is not None:
+                loop.remove(self)
 
     def _on_readable(self) -> None:
         if not self._reading.acquire(blocking=False):
             self._stop_watching()  # another thread leads and will hand over
             if not self._reader:
-                self._watch_soon()
+                self._start_watching()
             return
         self._drain_and_release()
         if self._is_lost or not self._watched:
             self._stop_watching()
-            if self._watched and not self._is_lost:
-                self._watch_soon()
         self._hand_over()
 
     def _lose_in_background(self) -> None:

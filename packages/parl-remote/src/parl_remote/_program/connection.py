@@ -179,7 +179,7 @@ class Connection(AnswerReader):
                 future._carrier = former
                 raise
         if self._watched and self._channel.pending():  # read ahead while sending; nothing else would wake the loop
-            self._watch_soon()
+            self._background().call_soon(self.look)
         return True
 
     def _take_back(self, frames: list[Buffer]) -> None:
@@ -303,7 +303,8 @@ class Connection(AnswerReader):
             return
         self._is_writing = True
         self._watched.add(UNSENT)
-        self._start_watching(loop)
+        if self._loop is None:
+            self._start_watching()
         writable: WritableSource | None = None
 
         def write() -> None:
@@ -537,6 +538,8 @@ class Connection(AnswerReader):
                 self._settle(future, None, self._make_lost(running))
         # nothing more comes: waiting for saved states would occupy the background thread for ever
         self._watched.clear()
+        if self._loop is not None:
+            self._stop_watching()
 
     # -- the end -------------------------------------------------------------------------------------------------
 
