@@ -1033,8 +1033,9 @@ class TestMap:
                 second.write("later")
         assert list(results) == ["later", ""]
 
+    @pytest.mark.parametrize("is_small", [True, False])
     def test_results_that_are_closed_as_they_arrive_end(
-        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch, is_small: bool
     ) -> None:
         results: Any = parl_remote.map(square, range(4), chunksize=4)
 
@@ -1044,7 +1045,12 @@ class TestMap:
                 return super().__len__()
 
         part = results._reader.job.part
-        monkeypatch.setattr(results._reader.job, "part", lambda *limits: (ClosedMeanwhile(part(*limits)[0]), {}))
+
+        def closed_meanwhile(*limits: Any) -> Any:
+            values, failures = part(*limits)[0]
+            return (ClosedMeanwhile(values), failures), is_small
+
+        monkeypatch.setattr(results._reader.job, "part", closed_meanwhile)
         assert list(results) == []
 
     def test_a_loop_over_results_that_have_arrived_runs_no_python_code(self, shared_cluster: None) -> None:

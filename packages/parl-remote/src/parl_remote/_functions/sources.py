@@ -29,7 +29,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from parl_remote._data.answers import Failure, rebuild, unreadable
 from parl_remote._display import Bar
-from parl_remote._functions.worker import CallForm, Code, Outcome, Unreadable, unpack
+from parl_remote._functions.worker import CallForm, Code, Outcome, Unreadable, size_of, unpack
 from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._streams import RemoteIterator
@@ -43,8 +43,9 @@ R = TypeVar("R")
 
 _CHUNK_S = 0.05  # seconds of work per chunk: a hundred times the cost of its transfer
 _LEAST_S = 0.002  # less is not worth a message, unless a worker is idle
-_SEND_S = 0.0002  # seconds of this program's time per chunk: the n-th worker begins that many times later
+_SEND_S = 0.0001  # seconds of this program's time per chunk: the n-th worker begins that many times later
 _GROWTH = 64  # maximum growth from one chunk to the next, because single items are not representative
+_SMALL_BYTES = 2**16  # of the results of a chunk
 _CHUNK_BYTES = 16 << 20  # there and back; with a quarter, chunks cost as much as the copies of their arrays
 # times the expected time of a chunk, after which its rest is returned; also the limit for the items beside a late one
 _SLACK = 4
@@ -418,7 +419,7 @@ class Items:
         capacity = _AHEAD * size * max(2, self._workers_seen) - (self._taken - self.given)
         return capacity if capacity >= size else 0
 
-    def part(self, timeout_s: float | None, deadline: float | None) -> _Read | BaseException | None:
+    def part(self, timeout_s: float | None, deadline: float | None) -> tuple[_Read, bool] | BaseException | None:
         """Wait for the next part of the results and return it.
 
         Args:
@@ -426,8 +427,9 @@ class Items:
             deadline: The time until which the part has to arrive; None waits without limit.
 
         Returns:
-            The part; None if there are no more results. Or the error that ends the results: the part was late, the
-            executor was shut down before all items were taken, or the iterator of the items raised an error.
+            The part, and whether it is so small that its results may be kept until all of them are taken; None if there
+            are no more results. Or the error that ends the results: the part was late, the executor was shut down
+            before all items were taken, or the iterator of the items raised an error.
         """
         if not self._wait_for_next(deadline):
             return late(timeout_s)
@@ -440,9 +442,9 @@ class Items:
             return error
         chunk, outcome = found
         if isinstance(outcome, BaseException):
-            return [None] * chunk.size, dict.fromkeys(range(chunk.size), outcome)
+            return ([None] * chunk.size, dict.fromkeys(range(chunk.size), outcome)), True
         try:
-            return read(outcome, chunk)
+            return read(outcome, chunk), not outcome.apart and size_of(outcome.values) < _SMALL_BYTES
         except BaseException as error:  # of a signal that has insisted
             with self.workers.lock:
                 self._done[self.given] = chunk, unreadable(error, chunk.code.name)
@@ -666,8 +668,8 @@ class _Reader:
         self._pid = os.getpid()
         self._left: list[Any] = []  # of the last part, backwards
         self._one_by_one = False  # for items that are taken one by one, or raised errors
-        self._ready: Iterator[Any] = iter(())  # takes those that need no other step out of the list
-        self._steps: repeat[Any] = repeat(None, 0)  # the number of results that it has not taken
+        self._ready: Iterator[Any] = iter(())  # those that need no other step; a large part's are taken out of the list
+        self._steps: Iterator[Any] = self._ready  # its length is the number of results that were not taken
         self._turn = threading.RLock()  # of the thread that makes results ready
         self._next: dict[str, Iterator[Any] | None] = {}  # "step": the replacement for a fetch; None for the end
 
@@ -703,7 +705,12 @@ class _Reader:
             if part is None or isinstance(part, BaseException):
                 self.end()
                 return part
-            values, failures = part
+            (values, failures), is_small = part
+            if is_small and not failures and not job.ahead:
+                self._ready = self._steps = iter(values)
+                job.given += len(values)
+                self._bar.update(len(values))
+                return None
             for place, error in failures.items():
                 values[place] = _Raised(error)
             values.reverse()
@@ -731,7 +738,7 @@ class _Reader:
 
     def is_next_there(self, waiter: Any) -> bool:
         """Return whether the next step is taken without waiting; if not, wake the waiter when that may have changed."""
-        if self._left or self.is_over:
+        if self._left or self.is_over or length_hint(self._steps):
             return True
         self.check_process()
         self.has_begun = True

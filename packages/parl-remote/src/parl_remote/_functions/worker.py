@@ -53,7 +53,7 @@ __all__ = [
 
 NO_CODE, NO_ITEMS = -1, -2  # the positions of failures to read the function or the items, none of which was run then
 _QUICK_S = 20e-6  # seconds of items between two readings of the clock, which take half a microsecond
-_MOST_AT_ONCE = 64  # items, which may turn out to be slow
+_MOST_AT_ONCE = 256  # items, which may turn out to be slow
 _FUNCTIONS_KEPT = 32  # by a worker; they may hold large values
 T = TypeVar("T")
 Packed = list[Any] | tuple[Any]
