@@ -569,6 +569,27 @@ def test_a_future_without_a_carrier_is_settled_by_its_maker() -> None:
         other.result()
 
 
+@pytest.mark.parametrize("how", ["settled", "set", "cancelled", "settled before"])
+def test_an_action_is_run_once_however_the_future_ends_and_takes_no_condition(how: str) -> None:
+    future: RemoteFuture[int] = RemoteFuture(None)
+    ended: list[RemoteFuture[int]] = []
+    if how != "settled before":
+        future._then(ended.append)
+        assert not ended
+    if how == "cancelled":
+        assert future.cancel()
+    else:
+        assert future.set_running_or_notify_cancel()
+        assert future._made_condition is None
+        if how == "set":
+            future.set_result(1)
+        else:
+            future._settle(1)
+    if how == "settled before":
+        future._then(ended.append)
+    assert ended == [future]
+
+
 class _Hesitant:
     """A carrier whose waits end early, as when a call leaves for a connection and comes back."""
 

@@ -320,7 +320,8 @@ class RemoteFunction(Generic[P, R]):
         return RemoteFunction(bound, self._settings) if getattr(bound, "__self__", None) is instance else self
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.submit(*args, **kwargs).result()
+        with uninterrupted:
+            return self.submit(*args, **kwargs).result()
 
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> RemoteFuture[R]:
         """Run the function and return its future; see `Executor.submit`."""

@@ -282,7 +282,7 @@ class Workers:
 
     def __init__(self, client: _current.ActorMaker, options: ActorOptions, initializer: Any = None) -> None:
         self._client = client
-        self._options = options
+        self.options = options
         self._initializer = initializer
         self._clock = _clock
         self._clock.start()
@@ -500,7 +500,7 @@ class Workers:
 
     def _leased(self, is_first: bool, insist: bool) -> tuple[ActorRef, bool]:
         """Return a new worker, and whether it is an extra one."""
-        options = self._options
+        options = self.options
         private = getattr(self._client, "address", "") in {"local", "debug"}  # the CPUs of no other program
         at_once = options.changed({"lease_timeout_s": 0.0})
         try:
@@ -611,7 +611,7 @@ class Workers:
         chunk.answer = future
         if chunk.future is not None:
             chunk.future._answer = future
-        future.add_done_callback(partial(self._answered, worker, chunk, size))
+        future._then(partial(self._answered, worker, chunk, size))
 
     def _answered(self, worker: _Worker, chunk: Chunk, size: int, future: Any) -> None:
         source = chunk.source
@@ -766,7 +766,7 @@ class _Shared:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # as that of `Executor`
         self.client: Any = None
-        self.kinds: dict[str, Workers] = {}
+        self.kinds: list[Workers] = []
         self.own: weakref.WeakSet[Workers] = weakref.WeakSet()  # of executors with initializers
 
 
@@ -778,11 +778,13 @@ def shared_workers(client: _current.ActorMaker, options: ActorOptions) -> Worker
     _current.when_full(free_for_actor, give_back)
     with _shared.lock:
         if _shared.client is not client:
-            _shared.client, _shared.kinds = client, {}
-        kind = repr(options)
-        if kind not in _shared.kinds:
-            _shared.kinds[kind] = Workers(client, options)
-        return _shared.kinds[kind]
+            _shared.client, _shared.kinds = client, []
+        for known in _shared.kinds:
+            if known.options is options or known.options == options:
+                return known
+        workers = Workers(client, options)
+        _shared.kinds.append(workers)
+        return workers
 
 
 def own_workers(client: _current.ActorMaker, options: ActorOptions, initializer: Any) -> Workers:
@@ -803,7 +805,7 @@ def free_for_actor(client: Any, class_name: str) -> None:
 def _free_slots(client: Any, needy: Workers | None = None) -> bool:
     """End this program's idle workers, except those of the needy kind; return whether there were any."""
     with _shared.lock:
-        kinds = list(_shared.kinds.values()) if _shared.client is client else []
+        kinds = list(_shared.kinds) if _shared.client is client else []
     return sum(kind.release_idle() for kind in kinds if kind is not needy) > 0
 
 
@@ -812,7 +814,7 @@ def give_back(lease_id: str) -> None:
 
     def give() -> None:
         with _shared.lock:
-            kinds = [*_shared.kinds.values(), *_shared.own]
+            kinds = [*_shared.kinds, *_shared.own]
         for kind in kinds:
             kind.give_back(lease_id)
 

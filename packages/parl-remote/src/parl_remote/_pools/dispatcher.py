@@ -256,7 +256,7 @@ class Dispatcher:
             self._open.pop(task, None)
             return
         member.tasks[task] = None
-        future.add_done_callback(lambda done: self._post(lambda: self._answered(member, task, done)))
+        future._then(lambda done: self._post(lambda: self._answered(member, task, done)))
 
     def _put_back(self) -> None:
         """Put tasks that an actor has refused at the front of the queue."""
