@@ -31,6 +31,7 @@ SAMPLE_S = 10.0
 SETTLE_S = 300.0  # growth is measured after this time, when pools and caches are full
 GROWTH_MIB = 10.0
 GROWTH_DESCRIPTORS = 8
+LEAST_MINUTES = 10.0  # a process that was watched for less shows how many actors it had, rather than growth
 # The values that glibc begins with. Unless they are set, it raises them when a larger block is freed, and then keeps
 # megabytes of free memory in the arena of each thread, which looks like growth for an hour.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
@@ -208,8 +209,8 @@ def report(soak: Soak, options: argparse.Namespace, shm_before: set[str]) -> tup
     table = []
     for name, minutes, first, last, few, more in soak.growth.rows():
         grows = last - first > GROWTH_MIB or more - few > GROWTH_DESCRIPTORS
-        growing += [name] * grows
-        verdict = "**grows**" if grows else "flat"
+        verdict = "too short" if minutes < LEAST_MINUTES else "**grows**" if grows else "flat"
+        growing += [name] * (verdict == "**grows**")
         table.append(f"| {name} | {minutes:.0f} | {first:.1f} | {last:.1f} | {few} | {more} | {verdict} |")
     left = sorted(shared_files() - shm_before)
     command = f"python benchmarks/soak/run.py --seconds {options.seconds:g} --every {options.every:g}"
