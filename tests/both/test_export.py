@@ -406,7 +406,7 @@ class Crowd:
     def __init__(self, kind: str) -> None:
         self.possible_agents = ["a", "b", "c"]
         self.agents: list[str] = []
-        sees = [spaces.Box(-1.0, 1.0, (size,), np.float32) for size in (2, 3, 3)]
+        sees: list[Any] = [spaces.Box(-1.0, 1.0, (size,), np.float32) for size in (2, 3, 3)]
         acts: list[Any] = [spaces.Discrete(2), spaces.Discrete(3, start=1), spaces.Discrete(3)]
         if kind == "numbers":
             acts = [spaces.Box(-2.0, 3.0, (size,), np.float32) for size in (1, 2, 2)]
@@ -488,9 +488,10 @@ TEAMS: list[tuple[str, str, Any, Any]] = [
 def test_a_numpy_file_acts_for_several_agents(algorithm: str, kind: str, groups: Any, memory: Any) -> None:
     """In episodes that one of them leaves early, for single observations, batches, and an agent alone."""
     env, agent = _crowd(kind), _team(algorithm, kind, groups, memory)
-    policy = frozen(agent, env.observation_space, env.action_space)
+    seen: Any = env.observation_space
+    policy = frozen(agent, seen, env.action_space)
     assert policy.description["algorithm"] == algorithm
-    assert set(policy.description["observation"]["dict"]) == {"obs", "action_mask"} & set(env.observation_space.spaces)
+    assert set(policy.description["observation"]["dict"]) == {"obs", "action_mask"} & set(seen.spaces)
     valid = into_space(env.action_space, unit_box=acts_in_unit_box(agent))
     chosen = []
     for episode in range(3):

@@ -126,7 +126,9 @@ def test_input_is_found(pair: tuple[socket.socket, socket.socket], monkeypatch: 
         assert busy.poll() == [(here.fileno(), IN)]
 
 
-@pytest.mark.parametrize(("runnable", "clock"), [(2, [0.0, 0.00001, 0.00004, 0.00008, 0.00012]), (3, [0.0, 0.00001, 0.00004])])
+@pytest.mark.parametrize(
+    ("runnable", "clock"), [(2, [0.0, 0.00001, 0.00004, 0.00008, 0.00012]), (3, [0.0, 0.00001, 0.00004])]
+)
 def test_the_poll_ends_soon_and_sooner_where_the_cpu_is_wanted(
     polled: Polled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runnable: int, clock: list[float]
 ) -> None:
@@ -141,7 +143,9 @@ def test_the_poll_ends_soon_and_sooner_where_the_cpu_is_wanted(
     assert next(times, None) is None
 
 
-def test_a_kernel_that_does_not_tell_of_its_load_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_kernel_that_does_not_tell_of_its_load_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(facilities, "_LOAD", str(tmp_path / "no such file"))
     assert not facilities._processes_wait_for_a_cpu()
     monkeypatch.setattr(facilities, "_LOAD", str(tmp_path))
