@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 import parl_remote
 
 CALLS = 50
-MOST_OF_CALLER = 36  # the caller's are 34
+MOST_OF_CALLER = 36
 MOST_OF_ACTOR = 29  # the actor's are 27
 
 
@@ -39,6 +41,18 @@ class Counted:
         pass
 
 
+def per_call(entered: list[str], once: str) -> float:
+    """Return the median number of functions from one call to the next; a wait that polls in vain has some more.
+
+    Args:
+        entered: All functions in order.
+        once: The one that each call enters once.
+    """
+    places = [place for place, name in enumerate(entered) if name == once]
+    assert len(places) == CALLS
+    return statistics.median(after - before for before, after in pairwise(places))
+
+
 @pytest.fixture
 def actor(shared_cluster: None) -> Counted:
     actor = Counted()
@@ -54,7 +68,8 @@ def test_a_blocking_call_passes_few_functions_of_the_caller(actor: Counted) -> N
             actor.call()
     finally:
         sys.setprofile(None)
-    assert len(counter.entered) <= MOST_OF_CALLER * CALLS, counter.entered[-3 * MOST_OF_CALLER :]
+    entered = counter.entered
+    assert per_call(entered, entered[0]) <= MOST_OF_CALLER, entered[-3 * MOST_OF_CALLER :]
 
 
 def test_a_blocking_call_passes_few_functions_of_the_actor(actor: Counted) -> None:
@@ -62,4 +77,4 @@ def test_a_blocking_call_passes_few_functions_of_the_actor(actor: Counted) -> No
     for _ in range(CALLS):
         actor.call()
     entered = actor.end()
-    assert CALLS < len(entered) <= MOST_OF_ACTOR * CALLS, entered[-3 * MOST_OF_ACTOR :]
+    assert per_call(entered, "Counted.call") <= MOST_OF_ACTOR, entered[-3 * MOST_OF_ACTOR :]

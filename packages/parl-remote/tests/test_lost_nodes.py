@@ -48,7 +48,7 @@ def parts_of(root: object) -> Iterator[object]:
 
 
 def mentions(root: object, text: str) -> list[str]:
-    return [type(one).__name__ for one in parts_of(root) if one == text]
+    return [type(one).__name__ for one in parts_of(root) if isinstance(one, str) and one == text]
 
 
 def await_loss(actor: Any) -> None:
