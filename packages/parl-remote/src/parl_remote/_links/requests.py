@@ -49,12 +49,6 @@ class PendingAnswer(Future[_Answer]):
         with self._condition:
             return self._condition.wait_for(self.done, timeout_s)
 
-    def result(self, timeout: float | None = None) -> _Answer:
-        """Wait for the answer and return it; raise what `Future.result` and `wait` raise."""
-        if not self.done():
-            refuse_wait_in_finalizer()
-        return super().result(timeout)
-
 
 class Requests:
     """The requests that are not answered yet, over any number of links.
@@ -79,7 +73,8 @@ class Requests:
             timeout_s: The time to wait; None for no limit while the peer lives.
 
         Raises:
-            RemoteError: The request failed; the text is the peer's reason.
+            RemoteError: The request failed; the text is the peer's reason. Or a finalizer waits here, see
+                `PendingAnswer.wait`.
             ResultTimeout: The peer did not answer in time.
         """
         number = next(self.numbers)
@@ -88,6 +83,7 @@ class Requests:
         try:
             request = make(number)
             send(request)
+            refuse_wait_in_finalizer()
             try:
                 message = answer.result(timeout_s)
             except NotYet:
@@ -196,7 +192,8 @@ class RequestConnection:
             timeout_s: The time to wait.
 
         Raises:
-            RemoteError: The request failed; the text is the peer's reason.
+            RemoteError: The request failed; the text is the peer's reason. Or a finalizer waits here, see
+                `PendingAnswer.wait`.
             ResultTimeout: The peer does not answer in time.
             PeerEnded: The peer has ended the connection by itself.
             ChannelClosed: The peer is gone.
