@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import paddle
+import paddle.nn.functional as F
 from numpy.typing import NDArray
 from paddle import Tensor, nn
 
 from parl_core import _encoders, recurrent, space_networks, team_networks
 from parl_core import networks as contract
 from parl_paddle import layers
+from parl_paddle._static_graphs import in_program
 from parl_paddle.model import Model
 
 __all__ = [
@@ -60,6 +62,9 @@ __all__ = [
     "for_spaces",
     "for_team",
 ]
+
+_CLOSED = -80.0
+"""Input of a gate below which it is 0 for all purposes, and above which float32 still has its inverse."""
 
 
 class MLP(contract.MLP, nn.Sequential):
@@ -126,7 +131,44 @@ class GRU(recurrent.GRU, _Recurrent):
 
     def _run(self, steps: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         outputs, hidden = self.cell(steps, parts[0].unsqueeze(0))
+        if self._has_closed_reset(steps, parts[0], outputs):
+            outputs = self._step_by_step(steps, parts[0])
+            return outputs, (outputs[:, -1],)
         return outputs, (hidden[0],)
+
+    def _has_closed_reset(self, steps: Tensor, hidden: Tensor, outputs: Tensor) -> bool:
+        """Return whether a gradient is wanted that paddle's kernel for the CPU would compute as NaN.
+
+        It divides by the reset gate, which is 0 in float32 from -88 on (3.3.1).
+        """
+        if in_program() or outputs.stop_gradient or not outputs.place.is_cpu_place():
+            return False
+        size, cell = self.size, self.cell
+        with paddle.no_grad():
+            from_steps, from_hidden = cell.weight_ih_l0[:size], cell.weight_hh_l0[:size]
+            bias = cell.bias_ih_l0[:size] + cell.bias_hh_l0[:size]
+            # outputs lie in [-1, 1], or among the numbers of the state: a bound is mostly enough, and costs less
+            of_steps = steps.abs().max() * from_steps.abs().sum(1).max()
+            of_hidden = hidden.abs().max().clip(min=1.0) * from_hidden.abs().sum(1).max()
+            if of_steps + of_hidden + bias.abs().max() < -_CLOSED:
+                return False
+            before = paddle.concat([hidden.unsqueeze(1), outputs[:, :-1]], axis=1)
+            return bool((steps @ from_steps.t() + before @ from_hidden.t() + bias).min() < _CLOSED)
+
+    def _step_by_step(self, steps: Tensor, hidden: Tensor) -> Tensor:
+        """Return the outputs `[rows, T, size]`, whose gradients are those of single operations."""
+        cell = self.cell
+        inputs = steps @ cell.weight_ih_l0.t() + cell.bias_ih_l0
+        outputs = []
+        for t in range(steps.shape[1]):
+            of_reset, of_update, of_new = paddle.split(inputs[:, t], 3, axis=1)
+            before = hidden @ cell.weight_hh_l0.t() + cell.bias_hh_l0
+            from_reset, from_update, from_new = paddle.split(before, 3, axis=1)
+            reset, update = F.sigmoid(of_reset + from_reset), F.sigmoid(of_update + from_update)
+            new = paddle.tanh(of_new + reset * from_new)
+            hidden = new + update * (hidden - new)
+            outputs.append(hidden)
+        return paddle.stack(outputs, axis=1)
 
 
 class LSTM(recurrent.LSTM, _Recurrent):
