@@ -69,6 +69,20 @@ def test_a_removed_source_is_served_no_more(loop: Loop) -> None:
     loop.run_once(0.0)
 
 
+def test_a_source_that_has_no_descriptor_any_more_is_removed(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = MemoryListener()
+    loop.add(listener, pytest.fail)
+    channel = listener.connect()
+
+    def closed() -> int:
+        raise ValueError("I/O operation on closed epoll object")
+
+    monkeypatch.setattr(listener, "fileno", closed)
+    loop.remove(listener)
+    channel.send([b"x"])
+    loop.run_once(0.0)
+
+
 def test_a_source_may_remove_another_that_is_ready_in_the_same_turn(loop: Loop) -> None:
     first, second = MemoryListener(), MemoryListener()
     served: list[str] = []

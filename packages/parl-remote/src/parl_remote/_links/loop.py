@@ -14,6 +14,7 @@ import contextlib
 import heapq
 import itertools
 import logging
+import threading
 import time
 import weakref
 from collections import deque
@@ -67,6 +68,7 @@ class Loop:
         self._clock = clock
         self._poller = new_poller()
         self._sources: dict[int, tuple[Pollable, Action]] = {}
+        self._sources_lock = threading.RLock()  # a finalizer may remove another source
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._calls: deque[Action] = deque()
@@ -84,22 +86,27 @@ class Loop:
         Another thread may call this, and `remove`, for a source that has nothing pending: epoll learns of it while the
         loop waits.
         """
-        fileno = source.fileno()
-        if fileno in self._sources:  # of a source that was closed before it was removed
-            self.remove(self._sources[fileno][0])
-        self._poller.register(fileno, IN)
-        self._sources[fileno] = (source, on_ready)
+        with self._sources_lock:
+            fileno = source.fileno()
+            if fileno in self._sources:  # of a source that was closed before it was removed
+                self.remove(self._sources[fileno][0])
+            self._poller.register(fileno, IN)
+            self._sources[fileno] = (source, on_ready)
         if is_portable() and self._waker is not None:
             self._waker.wake()
 
     def remove(self, source: Pollable) -> None:
         """Stop watching a source; to be called before it is closed. Unknown sources are ignored."""
-        fileno = source.fileno()
-        if (found := self._sources.get(fileno)) is None or found[0] is not source:  # it is closed already, or unknown
-            fileno = next((at for at, (known, _) in list(self._sources.items()) if known is source), -1)
-        if self._sources.pop(fileno, None) is not None:
-            with contextlib.suppress(OSError, KeyError, ValueError):  # what is closed is forgotten by that
-                self._poller.unregister(fileno)
+        with self._sources_lock:  # else its number might be that of another one when it is unregistered
+            try:
+                fileno = source.fileno()
+            except (OSError, ValueError):  # of a closed channel of zmq
+                fileno = -1
+            if (found := self._sources.get(fileno)) is None or found[0] is not source:  # closed already, or unknown
+                fileno = next((at for at, (known, _) in list(self._sources.items()) if known is source), -1)
+            if self._sources.pop(fileno, None) is not None:
+                with contextlib.suppress(OSError, KeyError, ValueError):  # what is closed is forgotten by that
+                    self._poller.unregister(fileno)
 
     def call_at(self, when: float, action: Action) -> Timer:
         """Run `action` in the loop once `now()` has reached `when`."""
