@@ -590,6 +590,23 @@ def test_an_action_is_run_once_however_the_future_ends_and_takes_no_condition(ho
     assert ended == [future]
 
 
+def test_an_action_is_run_once_if_the_future_is_settled_while_it_is_given() -> None:
+    class Settled(RemoteFuture[int]):
+        looks = 0
+
+        @property
+        def _settled(self) -> bool:
+            settled = super()._settled
+            self.looks += 1
+            if self.looks == 1:
+                self._settle(1)  # by another thread, right after the look
+            return settled
+
+    future, ended = Settled(None), list[RemoteFuture[int]]()
+    future._then(ended.append)
+    assert ended == [future]
+
+
 class _Hesitant:
     """A carrier whose waits end early, as when a call leaves for a connection and comes back."""
 

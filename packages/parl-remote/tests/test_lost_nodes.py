@@ -105,7 +105,7 @@ def test_positions_of_workers_that_are_gone_are_kept_for_the_latest_ones(monkeyp
         raise ClusterUnreachable("it is gone")
 
     forwarder = LogForwarder(connect, lambda _: "")
-    for name in "abcd":
+    for name in "abcddd":  # the last one comes back, and is lost again
         forwarder._positions[name] = {"lease": 1}
         forwarder._connect_worker(LeaseGranted(1, "lease", name, (), "", ""))
     assert list(forwarder._positions) == ["c", "d"]

@@ -57,6 +57,28 @@ def test_a_finalizer_in_the_clients_thread_gets_the_result_of_an_actor(shared_cl
     assert in_the_loop(actor.get).result(WITHIN_S) == 5
 
 
+class Noting:
+    """An object whose method is a callback, and which waits when it is dropped with that."""
+
+    def __init__(self, waiting: Waiting) -> None:
+        self._waiting = waiting
+
+    def note(self, _: object) -> None:
+        pass
+
+
+def test_an_object_that_its_callback_kept_may_wait(connect: Callable[..., None]) -> None:
+    connect()
+    function = parl_remote.remote_function(double)
+    for wait, expected in ((lambda: function(2), 4), (lambda: Plain().get(), 5)):
+        outcome: Future[object] = Future()
+        future = function.submit(1)
+        future.add_done_callback(Noting(Waiting(wait, outcome)).note)
+        assert future.result(WITHIN_S) == 2
+        del future
+        assert outcome.result(WITHIN_S) == expected
+
+
 def test_a_finalizer_in_the_clients_thread_cannot_wait_for_a_worker_that_is_to_be_made(
     connect: Callable[..., None],
 ) -> None:

@@ -38,6 +38,7 @@ from parl_remote._system.interrupts import (
     has_own_handlers,
     interruptible,
     is_by_handler,
+    may_wait_in_finalizers,
     refuse_wait_in_finalizer,
     uninterrupted,
 )
@@ -230,11 +231,12 @@ class _Action:
         """Run the action once if the future is settled; if it has another carrier, have that read."""
         try:
             future, action = self._left[0]
-            if future._settled:
+            settled = future._settled  # looked at once: one who settles the future later wakes this again
+            if settled:
                 self._left.pop()
         except IndexError:  # another thread runs it
             return
-        if future._settled:
+        if settled:
             future._run((action,))
         elif (carrier := future._carrier) is not None:
             carrier.watch(future)
@@ -734,13 +736,19 @@ class CallbackThread:
             try:
                 action = self._waiting.get(timeout=_IDLE_S)
             except Empty:
-                with self._lock:
-                    if self._waiting.empty():
-                        self._runs = False
-                        return
+                if self._end():
+                    return
                 continue
             action()
             del action
 
+    def _end(self) -> bool:
+        """Return whether there is nothing to do, after which the next action starts another thread."""
+        with self._lock:
+            if self._waiting.empty():
+                self._runs = False
+            return not self._runs
 
+
+may_wait_in_finalizers(CallbackThread._work)  # drops callbacks, and their objects, where nothing is half done
 _callback_thread = [CallbackThread()]

@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ class LogForwarder:
         self._loop = Loop()
         self._workers: dict[str, _Worker] = {}
         self._positions: dict[str, dict[str, int]] = {}
-        self._given_up: deque[str] = deque()  # workers that could not be reached again, the latest ones
+        self._given_up: dict[str, None] = {}  # workers that could not be reached again, the latest one last
         self._numbers = itertools.count(1)
         self._closing = False
         self._left = 0
@@ -106,14 +105,18 @@ class LogForwarder:
             else:
                 self._give_up(node_id)
             return
+        self._given_up.pop(node_id, None)
         self._workers[node_id] = worker = _Worker(granted, channel, _LineAssembler(self._where(granted)))
         self._loop.add(channel, lambda: self._on_readable(node_id, worker))
         self._ask(node_id, worker, _WAIT_S)
 
     def _give_up(self, node_id: str) -> None:
         """Keep the positions for a worker that is only cut off, and forget those of the one given up long before."""
-        self._given_up.append(node_id)
-        if len(self._given_up) > _POSITIONS_KEPT and (oldest := self._given_up.popleft()) not in self._workers:
+        self._given_up.pop(node_id, None)
+        self._given_up[node_id] = None
+        if len(self._given_up) > _POSITIONS_KEPT:
+            oldest = next(iter(self._given_up))
+            del self._given_up[oldest]
             self._positions.pop(oldest, None)
 
     def _ask(self, node_id: str, worker: _Worker, wait_s: float) -> None:

@@ -45,6 +45,7 @@ __all__ = [
     "has_own_handlers",
     "interruptible",
     "is_by_handler",
+    "may_wait_in_finalizers",
     "refuse_wait_in_finalizer",
     "run_finalizers",
     "take_items",
@@ -62,6 +63,7 @@ _FINALIZERS = {"__del__", "run_finalizers"}
 _OURS = __name__.partition(".")[0]
 _OF_ACTORS = f"{_OURS}._actor"
 _USED = sys.stdlib_module_names | {"cloudpickle", "numpy", "zmq"}  # code that is called by ours as well as by users'
+_whole: set[Any] = set()  # code of this package that finalizers may interrupt and wait
 _left: deque[Callable[[], object]] = deque()  # actions of finalizers that have not run yet
 _get_handler: Callable[[int], Any] = _signal.getsignal
 _set_handler: Callable[[int, Any], Any] = _signal.signal
@@ -240,8 +242,15 @@ def refuse_wait_in_finalizer() -> None:
             raise RemoteError(WAITS_IN_FINALIZER)
 
 
+def may_wait_in_finalizers(function: Callable[..., object]) -> None:
+    """Say that a function of this package holds nothing that others wait for, wherever a finalizer interrupts it."""
+    _whole.add(function.__code__)
+
+
 def _package_of(frame: FrameType) -> str | None:
     """Return the package of a frame: one of ours, empty for the libraries that ours uses, None for the user's code."""
+    if frame.f_code in _whole:
+        return ""
     name = str(frame.f_globals.get("__name__", ""))
     top = name.partition(".")[0]
     if top == _OURS:
