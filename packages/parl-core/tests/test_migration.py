@@ -1,6 +1,8 @@
 """Findings and changes of `parl migrate` in programs of PARL 1.x and 2.x."""
 
 import ast
+import shutil
+import subprocess
 from pathlib import Path
 from textwrap import dedent
 
@@ -991,11 +993,37 @@ def test_what_is_no_python_is_an_error_of_one_line(tmp_path: Path, name: str, co
     assert result.stdout == ""
 
 
-def test_a_byte_order_mark_is_no_part_of_the_program(tmp_path: Path) -> None:
+def test_a_byte_order_mark_stays_where_it_is(tmp_path: Path) -> None:
     file = tmp_path / "old.py"
     file.write_bytes(b"\xef\xbb\xbfimport gym\n")
+    shown = CliRunner().invoke(parl, ["migrate", str(file)])
+    assert "-\ufeffimport gym\n+\ufeffimport gymnasium as gym\n" in shown.stdout
     assert CliRunner().invoke(parl, ["migrate", "--write", str(file)]).exit_code == 0
-    assert file.read_bytes() == b"import gymnasium as gym\n"
+    assert file.read_bytes() == b"\xef\xbb\xbfimport gymnasium as gym\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"import os\n\x0c\nimport gym\n\x0c\nx = 'a\xe2\x80\xa8b'\n",
+        b"import gym",
+        b"import gym\n\nprint(gym)",
+        b"import gym\r\nprint(gym)\r\n",
+        b"\xef\xbb\xbfimport gym\n",
+        b"import os\rimport gym\rprint(gym)\r",
+    ],
+    ids=["form feed", "no newline", "no newline below", "windows", "byte order mark", "old mac"],
+)
+def test_patch_makes_of_the_diff_what_the_command_writes(tmp_path: Path, content: bytes) -> None:
+    written, patched = tmp_path / "written.py", tmp_path / "patched.py"
+    for file in (written, patched):
+        file.write_bytes(content)
+    assert CliRunner().invoke(parl, ["migrate", "--write", str(written)]).exit_code == 0
+    diff = CliRunner().invoke(parl, ["migrate", str(patched)]).stdout_bytes
+    if (patch := shutil.which("patch")) is None:
+        pytest.skip("there is no patch")
+    subprocess.run([patch, "--binary", "--fuzz=0", str(patched)], input=diff, check=True, capture_output=True)
+    assert patched.read_bytes() == written.read_bytes() != content
 
 
 @pytest.mark.parametrize(

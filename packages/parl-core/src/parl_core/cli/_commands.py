@@ -348,13 +348,14 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
             click.echo(f"{path}:{finding.line}: {finding.message}")
     changed = rewrite(programs)
     for program in programs:
-        new = changed.get(program.path)
+        new, encoding = changed.get(program.path), encodings[program.path]
         if new is not None and write:
             with atomic_write(program.path) as file:
-                file.write(new.encode(encodings[program.path]))
+                file.write(new.encode(encoding))
         elif new is not None:
-            before, after = (text.splitlines(keepends=True) for text in (program.source, new))
-            click.echo("".join(difflib.unified_diff(before, after, program.path, program.path)), nl=False)
+            bare = encoding.removesuffix("-sig")  # a byte order mark belongs to the first line
+            before, after = (text.encode(encoding).decode(bare) for text in (program.source, new))
+            click.echo(_diff(program.path, before, after), nl=False)
     left = sum(not finding.mechanical for found in findings.values() for finding in found)
     changes = "changed" if write else "would change with --write"
     files_read, lines_left = _counted(len(programs), "file"), _counted(left, "line")
@@ -362,6 +363,13 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
     if unreadable:
         click.echo(f"{_counted(unreadable, 'file')} not read", err=True)
     sys.exit(1 if left or unreadable else 0)
+
+
+def _diff(path: str, before: str, after: str) -> str:
+    """Return a unified diff in the form that `patch` reads: lines end at newlines only, and the last may lack one."""
+    old, new = (list(io.StringIO(text, newline="\n")) for text in (before, after))
+    rows = difflib.unified_diff(old, new, path, path)
+    return "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
 
 
 def _counted(number: int, what: str) -> str:
@@ -395,6 +403,6 @@ def _read(path: Path) -> tuple[Program, str]:
     content = path.read_bytes()
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
-        return read(str(path), content.decode(encoding)), encoding.removesuffix("-sig")
+        return read(str(path), content.decode(encoding)), encoding
     except (SyntaxError, ValueError) as error:  # ValueError: another encoding, or a NUL byte
         raise click.ClickException(f"{path} is not Python 3 in UTF-8, or in the encoding it names: {error}") from error
