@@ -1026,6 +1026,29 @@ def test_patch_makes_of_the_diff_what_the_command_writes(tmp_path: Path, content
     assert patched.read_bytes() == written.read_bytes() != content
 
 
+def test_a_link_stays_a_link_and_its_file_is_changed_once(tmp_path: Path) -> None:
+    file, link = tmp_path / "train.py", tmp_path / "main.py"
+    file.write_text("import gym\n")
+    link.symlink_to(file.name)
+    done = CliRunner().invoke(parl, ["migrate", "--write", str(tmp_path)])
+    assert done.exit_code == 0
+    assert "1 file: 1 changed" in done.stderr
+    assert link.is_symlink()
+    assert file.read_text() == "import gymnasium as gym\n"
+
+
+def test_what_cannot_be_opened_does_not_hide_the_others(tmp_path: Path) -> None:
+    (tmp_path / ".#train.py").symlink_to("somebody@somewhere")  # an editor's lock
+    (tmp_path / "deep.py").write_text(f"x = {'-' * 3000}1\n")
+    (tmp_path / "train.py").write_text("import gym\n")
+    done = CliRunner().invoke(parl, ["migrate", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "+import gymnasium as gym" in done.stdout
+    assert f"{tmp_path / '.#train.py'} cannot be read: No such file or directory" in done.stderr
+    assert f"{tmp_path / 'deep.py'} has an expression that is nested too deeply" in done.stderr
+    assert "2 files not read" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("content", "end"),
     [

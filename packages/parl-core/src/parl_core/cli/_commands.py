@@ -350,7 +350,7 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
     for program in programs:
         new, encoding = changed.get(program.path), encodings[program.path]
         if new is not None and write:
-            with atomic_write(program.path) as file:
+            with atomic_write(Path(program.path).resolve()) as file:  # a link stays a link
                 file.write(new.encode(encoding))
         elif new is not None:
             bare = encoding.removesuffix("-sig")  # a byte order mark belongs to the first line
@@ -377,9 +377,12 @@ def _counted(number: int, what: str) -> str:
 
 
 def _all(paths: Iterable[Path]) -> list[Path]:
-    """Return the Python files among paths and in the folders among them, each once."""
+    """Return the Python files among paths and in the folders among them, each once, whatever leads to it."""
     found = (sorted(_below(path)) if path.is_dir() else [path] for path in paths)
-    return list(dict.fromkeys(itertools.chain.from_iterable(found)))
+    by_target: dict[Path, Path] = {}
+    for path in itertools.chain.from_iterable(found):
+        by_target.setdefault(path.resolve(), path)
+    return list(by_target.values())
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -400,9 +403,13 @@ def _read(path: Path) -> tuple[Program, str]:
         raise click.ClickException(
             f"{path} is a notebook: make a script of it by `jupyter nbconvert --to script {path}`"
         )
-    content = path.read_bytes()
     try:
+        content = path.read_bytes()
         encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
         return read(str(path), content.decode(encoding)), encoding
+    except OSError as error:  # such as a link that leads nowhere, which some editors leave
+        raise click.ClickException(f"{path} cannot be read: {error.strerror}") from error
     except (SyntaxError, ValueError) as error:  # ValueError: another encoding, or a NUL byte
         raise click.ClickException(f"{path} is not Python 3 in UTF-8, or in the encoding it names: {error}") from error
+    except RecursionError as error:
+        raise click.ClickException(f"{path} has an expression that is nested too deeply to be read") from error
