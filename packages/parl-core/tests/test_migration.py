@@ -1050,6 +1050,40 @@ def test_what_cannot_be_opened_does_not_hide_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("'''Trains.'''; import gym", "'''Trains.'''; from parl.env import CompatWrapper; import gymnasium as gym"),
+        (
+            "from __future__ import annotations; import gym",
+            "from __future__ import annotations; from parl.env import CompatWrapper; import gymnasium as gym",
+        ),
+        (
+            "@print\nclass Empty: pass\nimport gym",
+            "from parl.env import CompatWrapper\n@print\nclass Empty: pass\nimport gymnasium as gym",
+        ),
+    ],
+    ids=["docstring", "future", "decorator"],
+)
+def test_the_import_of_the_wrapper_is_the_first_statement_that_may_be(old: str, new: str) -> None:
+    loop = "\nenv = {}\nobs, reward, done, info = env.step(0)\n"
+    assert changed(old + loop.format("gym.make('A')")) == new + loop.format("CompatWrapper(gym.make('A'))")
+
+
+def test_a_program_that_takes_the_rest_of_a_step_in_a_list_may_have_either_api() -> None:
+    new_api = "import gymnasium as gym\nenv = gym.make('A')\nobs, info = env.reset()\n"
+    assert changed(new_api + "obs, reward, terminated, *rest = env.step(0)\n") == (
+        new_api + "obs, reward, terminated, *rest = env.step(0)\n"
+    )
+    old_api = "import gym\nenv = gym.make('A')\n[obs, reward, done, info] = env.step(0)\n"
+    assert "CompatWrapper(gym.make('A'))" in changed(old_api)
+
+
+def test_what_is_written_in_parts_is_reported() -> None:
+    found = lines_of(program("from \\\n    gym import spaces\nimport gym\nenv = gym.make('Pendulum' '-v0')\n"))
+    assert found == [("train.py", 1, False), ("train.py", 3, True), ("train.py", 4, False)]
+
+
+@pytest.mark.parametrize(
     ("content", "end"),
     [
         (b"# -*- coding: latin-1 -*-\nimport gym  # caf\xe9\n", b"\n"),

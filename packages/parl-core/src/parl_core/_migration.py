@@ -129,6 +129,7 @@ _PARTS = ("alg", "algorithm", "model", "target_model")  # attributes of agents a
 _IDS_OF_MODELS = ("get_model_ids", "model_ids")
 _COPIES = ("copy.deepcopy", "deepcopy")
 
+_NOW_GYMNASIUM = "gym is now Gymnasium"
 _OLD_STEP, _NEW_STEP = 4, 5
 _WRAPPER = "CompatWrapper"
 _ORDER = f"wrappers of Gymnasium unpack five values from step(): put {_WRAPPER} around this one, not inside it"
@@ -334,7 +335,8 @@ class Program:
         makes: Edits that put `CompatWrapper` around calls of `gym.make` and `MAenv` without one, outside of Gymnasium's
             own wrappers.
         inside: Lines that put one of these wrappers around an environment of unknown origin.
-        imports_at: The line before which an import may be inserted.
+        imports_at: Line and column at which an import may be inserted; a column above 0 is that of a statement which
+            shares its line with the docstring or an import from `__future__`.
         old_steps: Lines that unpack four values from `step`, as in gym's API; where none unpacks its values, those that
             use the result of `reset` of an environment of gym as the observation.
         has_new_steps: True if it unpacks five values from a `step`.
@@ -352,7 +354,7 @@ class Program:
     edits: Sequence[Edit]
     makes: Sequence[Edit]
     inside: Sequence[int]
-    imports_at: int
+    imports_at: tuple[int, int]
     old_steps: Sequence[int]
     has_new_steps: bool
     has_wrapper: bool
@@ -454,9 +456,11 @@ def rewrite(programs: Sequence[Program]) -> dict[str, str]:
 def _edits(programs: Sequence[Program]) -> dict[str, list[Edit]]:
     edits = {program.path: list(program.edits) for program in programs}
     for program in _to_wrap(programs):
-        end = "\r\n" if _lines(program.source)[0].endswith("\r\n") else "\n"
-        line = Edit(program.imports_at, 0, 0, f"from parl.env import {_WRAPPER}{end}")
-        edits[program.path] += [*program.makes, *(() if program.imports_wrapper else (line,))]
+        line, column = program.imports_at
+        first = _lines(program.source)[0]
+        end = "; " if column else first[len(first.rstrip("\r\n")) :] or "\n"
+        statement = Edit(line, column, column, f"from parl.env import {_WRAPPER}{end}")
+        edits[program.path] += [*program.makes, *(() if program.imports_wrapper else (statement,))]
     return edits
 
 
@@ -487,7 +491,7 @@ def _to_wrap(programs: Sequence[Program]) -> list[Program]:
 
 def _line_after(edits: Iterable[Edit], line: int) -> int:
     """Return the number of a line after edits; an edit that adds a line inserts it before its own."""
-    return line + sum(edit.text.count("\n") for edit in edits if edit.line <= line)
+    return line + sum(edit.text.endswith(("\n", "\r")) for edit in edits if edit.line <= line)
 
 
 class _Reader(ast.NodeVisitor):
@@ -543,7 +547,7 @@ class _Reader(ast.NodeVisitor):
             if top == "gym":
                 name = "gymnasium" + alias.name.removeprefix("gym")
                 new = f"{name} as {alias.asname}" if alias.asname else "gymnasium as gym"
-                self._change(alias, "gym is now Gymnasium", new)
+                self._change(alias, _NOW_GYMNASIUM, new)
             if alias.name == "paddle.fluid":
                 self._change(alias, _NOW_STATIC, "paddle")
 
@@ -558,10 +562,13 @@ class _Reader(ast.NodeVisitor):
             return
         gone = self._module(node, module)
         if module.partition(".")[0] == "gym" and not any(_gone_of_gym(f"{module}.{name.name}") for name in node.names):
-            start = self._bytes(node.lineno).index(b"gym", node.col_offset)
+            start = self._bytes(node.lineno).find(b"gym", node.col_offset)
             old = module if _MODULE_OF_A_WRAPPER.fullmatch(module) else "gym"
             new = "gymnasium" if old == "gym" else "gymnasium.wrappers"
-            self._change_part(node.lineno, start, start + len(old), "gym is now Gymnasium", new)
+            if start < 0:  # the module's name is on the next line
+                self.findings.append(Finding(node.lineno, f"{_NOW_GYMNASIUM}: {new} instead of {old}"))
+            else:
+                self._change_part(node.lineno, start, start + len(old), _NOW_GYMNASIUM, new)
         for alias in node.names:
             full = f"{module}.{alias.name}"
             if not gone and not self._module(alias, full):
@@ -668,7 +675,10 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Assign(self, node: ast.Assign) -> None:
         target = node.targets[0]
-        names = [getattr(part, "id", "") for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        parts = target.elts if isinstance(target, ast.List | ast.Tuple) else [target]
+        if any(isinstance(part, ast.Starred) for part in parts):
+            parts = []  # any number of values
+        names = [getattr(part, "id", "") for part in parts]
         if _is_call_of(node.value, "step") and len(names) == _OLD_STEP:
             self.old_steps.append(node.lineno)
         if self._is_old_reset(node.value) and not isinstance(target, ast.Tuple):
@@ -737,9 +747,11 @@ class _Reader(ast.NodeVisitor):
             if not isinstance(node.value, str) or not pattern.fullmatch(node.value):
                 continue
             start = self._bytes(node.lineno).find(node.value.encode(), node.col_offset)
-            if start >= 0:  # a plain literal, without escapes
-                new, end = pattern.sub(new_id, node.value), start + len(node.value.encode())
+            new, end = pattern.sub(new_id, node.value), start + len(node.value.encode())
+            if start >= 0:
                 self._change_part(node.lineno, start, end, message.format(new=new), new)
+            else:  # written in parts, or with escapes
+                self.findings.append(Finding(node.lineno, message.format(new=new)))
         for pattern, message in _GONE_IDS:
             if isinstance(node.value, str) and pattern.fullmatch(node.value):
                 self.findings.append(Finding(node.lineno, f"Gymnasium does not have '{node.value}': {message}"))
@@ -1222,15 +1234,17 @@ def _of_an_algorithm_of_batches(call: ast.expr) -> bool:
     return len(call.args) == five or any(isinstance(one, ast.Starred) for one in call.args)
 
 
-def _imports_at(tree: ast.Module) -> int:
-    """Return the line before which an import may be inserted: the first one that is not from `__future__`."""
+def _imports_at(tree: ast.Module) -> tuple[int, int]:
+    """Return line and column at which an import may be inserted: at the first one that is not from `__future__`."""
     after = 1
     for statement in tree.body:
         is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not is_text and not (isinstance(statement, ast.ImportFrom) and statement.module == "__future__"):
-            return statement.lineno
+            decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+            line = min([statement.lineno, *(one.lineno for one in decorators)])
+            return line, 0 if line >= after else statement.col_offset
         after = (statement.end_lineno or statement.lineno) + 1
-    return after
+    return after, 0
 
 
 def _lines(source: str) -> list[str]:
