@@ -49,7 +49,8 @@ ROOT = Path(__file__).parents[1]
 # in the order of a release of all packages
 PACKAGES = ("parl-core", "parl-remote", "parl-torch", "parl-paddle", "parl-evokit")
 _LEVELS = ("major", "minor", "patch")
-_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)((a|b|rc)\d+)?")
+_NUMBER = "(0|[1-9][0-9]*)"
+_VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}((a|b|rc){_NUMBER})?")
 _TESTED_IN = {"parl-torch": "torch", "parl-paddle": "paddle"}  # environments of hatch.toml; the other packages use base
 
 
@@ -115,6 +116,8 @@ class Release:
         self.version = next_version(current, wanted)
         if _git(self.clone, "tag", "--list", self.tag):
             raise ReleaseError(f"the tag {self.tag} exists: choose another version")
+        if Version(self.version) < Version(current):
+            raise ReleaseError(f"{self.version} is below the version of the checkout, {current}: choose a later one")
         if wrong := changelog.problems(self.package, self.clone):
             raise ReleaseError("\n".join(wrong))
         text = file.read_text(encoding="utf-8")
@@ -354,8 +357,8 @@ def release(package: str, wanted: str, out: Path, pytest_arguments: Sequence[str
     Raises:
         ReleaseError: The checkout has uncommitted changes, or a step failed.
     """
-    if not dry_run and _git(ROOT, "status", "--porcelain", "--untracked-files=no"):
-        raise ReleaseError("commit or stash your changes first, because a release is made from a commit")
+    if not dry_run:
+        require_committed(ROOT)
     with tempfile.TemporaryDirectory(prefix="parl-release-") as scratch:
         clone = clone_of(ROOT, Path(scratch))
         done = Release(package, clone, Path(scratch), out, pytest_arguments)
@@ -365,6 +368,18 @@ def release(package: str, wanted: str, out: Path, pytest_arguments: Sequence[str
             _git(ROOT, "merge", "--quiet", "--ff-only", "FETCH_HEAD")  # this fails if the checkout has other commits
             _git(ROOT, "tag", done.tag, "FETCH_HEAD")
     return done.rows
+
+
+def require_committed(root: Path) -> None:
+    """Check that a checkout has no changes that a release would leave out.
+
+    Raises:
+        ReleaseError: It has changed files, or new ones among the packages.
+    """
+    if _git(root, "status", "--porcelain", "--untracked-files=no"):
+        raise ReleaseError("commit or stash your changes first, because a release is made from a commit")
+    if new := _git(root, "ls-files", "--others", "--exclude-standard", "packages").splitlines():
+        raise ReleaseError(f"commit or remove {', '.join(new)} first, because a release is made from a commit")
 
 
 def rehearse(packages: Sequence[str], out: Path, pytest_arguments: Sequence[str]) -> tuple[list[Row], list[str]]:

@@ -128,8 +128,9 @@ def test_versions_follow_their_level(tool: Any) -> None:
     assert [release.next_version(*pair) for pair in follow] == ["0.2.0", "0.1.4", "1.0.0", "0.2.0", "0.2.0"]
     assert release.next_version("0.2.1rc1", "minor") == "0.3.0"
     assert release.next_version("0.1.0", "0.3.0b2") == "0.3.0b2"
-    with pytest.raises(release.ReleaseError, match="is neither major, minor, patch nor a version such as"):
-        release.next_version("0.1.0", "0.3")
+    for wrong in ("0.3", "v0.3.0", "0.03.0", "0.3.0rc01", "0.3.0-rc1", "0.3.0.dev1", "\u0663.0.0"):
+        with pytest.raises(release.ReleaseError, match="is neither major, minor, patch nor a version such as"):
+            release.next_version("0.1.0", wrong)
 
 
 def test_a_new_api_version_widens_the_bounds_of_siblings_in_metadata_and_code(tool: Any, tmp_path: Path) -> None:
@@ -171,6 +172,8 @@ def test_a_release_of_a_clone_has_a_commit_and_a_tag_and_leaves_the_checkout(too
     assert release.last_tag(clone, "parl-core") == f"parl-core-v{release.version_in(clone, 'parl-core')[1]}"
     with pytest.raises(release.ReleaseError, match="exists: choose another version"):
         done.run(release.version_in(clone, "parl-core")[1])
+    with pytest.raises(release.ReleaseError, match=r"0\.0\.1 is below the version of the checkout"):
+        done.run("0.0.1")
 
 
 def commit(folder: Path, message: str) -> None:
@@ -186,6 +189,22 @@ def checkout(tmp_path: Path) -> Path:
         subprocess.run(["git", "config", key, "tests@localhost"], cwd=folder, check=True)
     commit(folder, "First")
     return folder
+
+
+def test_a_release_leaves_out_no_file_of_the_checkout(tool: Any, checkout: Path) -> None:
+    release = tool("release")
+    module = checkout / "packages" / "parl-core" / "module.py"
+    module.parent.mkdir(parents=True)
+    (checkout / "notes.txt").touch()
+    release.require_committed(checkout)
+    module.touch()
+    with pytest.raises(release.ReleaseError, match=r"commit or remove packages/parl-core/module\.py first"):
+        release.require_committed(checkout)
+    subprocess.run(["git", "add", "packages"], cwd=checkout, check=True)
+    with pytest.raises(release.ReleaseError, match="commit or stash your changes first"):
+        release.require_committed(checkout)
+    commit(checkout, "A module")
+    release.require_committed(checkout)
 
 
 def tags_of(folder: Path) -> list[str]:
