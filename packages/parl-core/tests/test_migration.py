@@ -1078,6 +1078,33 @@ def test_a_program_that_takes_the_rest_of_a_step_in_a_list_may_have_either_api()
     assert "CompatWrapper(gym.make('A'))" in changed(old_api)
 
 
+def test_a_step_may_be_unpacked_after_it_has_a_name() -> None:
+    old = """\
+        import gym
+        env: gym.Env = gym.make('A')
+        env.seed(1)
+        taken = env.step(0)
+        obs, reward, done, info = taken
+        """
+    assert lines_of(program(old)) == [("train.py", line, True) for line in (1, 3, 5)]
+    assert "CompatWrapper(gym.make('A'))" in changed(old)
+    assert "CompatWrapper" not in changed(old.replace("done, info", "done, _, info").replace("env.seed(1)", "pass"))
+    assert "CompatWrapper" not in changed(old.replace("taken\n", "other\n").replace("env.seed(1)", "pass"))
+
+
+def test_wrappers_that_take_other_arguments_in_gymnasium_are_reported() -> None:
+    text = """\
+        import gymnasium as gym
+        from gymnasium.wrappers import ResizeObservation, TransformObservation
+        env = TransformObservation(gym.make('A'), abs)
+        env = TransformObservation(gym.make('A'), abs, None)
+        env = gym.wrappers.TransformObservation(gym.make('A'), abs, observation_space=None)
+        env = ResizeObservation(gym.make('A'), 84)
+        env = ResizeObservation(gym.make('A'), (84, 84))
+        """
+    assert lines_of(program(text)) == [("train.py", 3, False), ("train.py", 6, False)]
+
+
 def test_what_is_written_in_parts_is_reported() -> None:
     found = lines_of(program("from \\\n    gym import spaces\nimport gym\nenv = gym.make('Pendulum' '-v0')\n"))
     assert found == [("train.py", 1, False), ("train.py", 3, True), ("train.py", 4, False)]
@@ -1232,6 +1259,12 @@ def test_wrappers_of_gym_are_found_in_the_module_that_gymnasium_has() -> None:
         ("import gym\nclass Goals(gym.GoalEnv): ...\n", "gymnasium-robotics"),
         ("from gym.core import GoalEnv\n", "gymnasium-robotics"),
         ("import gym\ngym.logger.set_level(40)\n", "min_level"),
+        ("from gym.wrappers.monitoring.video_recorder import VideoRecorder\n", "RecordVideo"),
+        ("from gym.envs.classic_control import rendering\n", "pygame"),
+        ("from gym.envs.toy_text import discrete\n", "gymnasium.Env"),
+        ("from gym.envs.registration import registry\nregistry.all()\n", "dictionary"),
+        ("from gym.utils import seeding\nseeding.hash_seed(1)\n", "SeedSequence"),
+        ("import gym\ngym.vector.make('A', num_envs=2)\n", "make_vec"),
     ],
 )
 def test_names_of_gym_that_gymnasium_lacks_are_reported_with_what_it_has(text: str, word: str) -> None:

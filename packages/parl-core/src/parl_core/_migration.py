@@ -191,16 +191,32 @@ _GONE_IDS = (
 )
 """Ids of gym that Gymnasium does not have in any version, with their messages."""
 
+_LEVEL = "write gymnasium.logger.min_level = gymnasium.logger.ERROR"
+_OWN_ENV = "derive the environment from gymnasium.Env"
+_REGISTRY = "gymnasium.registry is a dictionary of specs by their ids"
+_SEEDS = "use numpy.random.SeedSequence"
+_VIDEO = "use gymnasium.wrappers.RecordVideo"
 _GONE_OF_GYM: Mapping[str, str] = MappingProxyType(
     {
         "GoalEnv": "it is in gymnasium-robotics",
-        "logger.set_level": "write gymnasium.logger.min_level = gymnasium.logger.ERROR",
+        "envs.DiscreteEnv": _OWN_ENV,
+        "envs.all": _REGISTRY,
+        "envs.discrete": _OWN_ENV,
+        "envs.env_specs": _REGISTRY,
+        "envs.rendering": "draw with pygame in the environment's render()",
+        "logger.setLevel": _LEVEL,
+        "logger.set_level": _LEVEL,
+        "utils.create_seed": _SEEDS,
+        "utils.hash_seed": _SEEDS,
+        "vector.make": "use gymnasium.make_vec(id, num_envs=...)",
         "wrappers.AutoResetWrapper": "use gymnasium.wrappers.Autoreset",
         "wrappers.FrameStack": "use gymnasium.wrappers.FrameStackObservation(env, stack_size)",
         "wrappers.GrayScaleObservation": "use gymnasium.wrappers.GrayscaleObservation",
         "wrappers.LazyFrames": "use numpy.asarray(obs): observations are arrays",
         "wrappers.Monitor": "use gymnasium.wrappers.RecordVideo for videos, RecordEpisodeStatistics for returns",
         "wrappers.PixelObservationWrapper": "use gymnasium.wrappers.AddRenderObservation",
+        "wrappers.VideoRecorder": _VIDEO,
+        "wrappers.video_recorder": _VIDEO,
     }
 )
 _MODULE_OF_A_WRAPPER = re.compile(r"gym\.wrappers\.(?!atari_preprocessing)\w+")
@@ -526,6 +542,7 @@ class _Reader(ast.NodeVisitor):
         self._in_program = False  # True within a `build_program`
         self._own_wrappers: dict[str, set[str]] = {}  # the program's own gym.Wrapper classes, and their methods
         self._losses: set[str] = set()  # names of results of `learn`
+        self._steps: set[str] = set()  # names of whole results of `step`
         self._wrappers: set[str] = set()  # the program's own classes that unpack five values of `step`
         self._origins: dict[str, str | None] = {}  # origins of objects: {"self.alg": "parl.algorithms.A2C"}
         # the program's own classes: True if they derive from PARL's; None if unknown
@@ -679,23 +696,32 @@ class _Reader(ast.NodeVisitor):
         if any(isinstance(part, ast.Starred) for part in parts):
             parts = []  # any number of values
         names = [getattr(part, "id", "") for part in parts]
-        if _is_call_of(node.value, "step") and len(names) == _OLD_STEP:
+        is_step = _is_call_of(node.value, "step") or ast.unparse(node.value) in self._steps
+        if is_step and len(names) == _OLD_STEP:
             self.old_steps.append(node.lineno)
-        if self._is_old_reset(node.value) and not isinstance(target, ast.Tuple):
+        if self._is_old_reset(node.value) and not isinstance(target, ast.List | ast.Tuple):
             name = ast.unparse(target)
             is_pair = _takes_apart(self._tree if "." in name else self._scope, name)
             self.old_resets += [] if is_pair else [node.lineno]
-        self.has_new_steps |= _is_call_of(node.value, "step") and len(names) == _NEW_STEP
+        self.has_new_steps |= is_step and len(names) == _NEW_STEP
         if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
             origin = self._origin_of_owner(node.value)
             self.findings += [Finding(node.lineno, message) for message in _of_paddle(node.value, names, origin)]
             if len(names) == len(("value", "action", "logp", "entropy")) and _samples(node.value, origin, "PPO"):
                 self._has_axis.add(names[1])
         self.generic_visit(node)
+        whole = set() if isinstance(target, ast.List | ast.Tuple) else {ast.unparse(target)}
+        self._steps = self._steps | whole if _is_call_of(node.value, "step") else self._steps - whole
         if _is_call_of(node.value, "learn") or self._is_loss(node.value):
             self._losses |= {name for name in _names_in(target) if _LEARNED.search(name)}
         self._note_origin(ast.unparse(target), node.value)
         self._note_environment(ast.unparse(target), node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self.generic_visit(node)
+        if node.value is not None:
+            self._note_origin(ast.unparse(node.target), node.value)
+            self._note_environment(ast.unparse(node.target), node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
         if self._path(node.func) == "parl.compile" and node.args and node.end_lineno == node.lineno:
@@ -711,6 +737,7 @@ class _Reader(ast.NodeVisitor):
         has_gym = any(module.startswith("gym") for module in self._modules.values())
         if has_gym and _is_call_of(node, "render") and any(word.arg == "mode" for word in node.keywords):
             self.findings.append(Finding(node.lineno, "render() takes no mode: pass render_mode to gym.make(...)"))
+        self._wrapper_of_gym(node)
         if _is_call_of(node, "learn"):
             self._rate_of_a2c(node)
         self._layer(node)
@@ -804,6 +831,19 @@ class _Reader(ast.NodeVisitor):
             self.findings.append(Finding(line, f"{message}, with the shape as one tuple"))
         else:
             self._change_part(line, end - len(method.attr), end, message, new)
+
+    def _wrapper_of_gym(self, call: ast.Call) -> None:
+        """Report a wrapper of Gymnasium that takes other arguments than that of gym."""
+        path, second = self._path(call.func) or "", call.args[1:2]
+        if not path.startswith("gym"):
+            return
+        words = {word.arg for word in call.keywords}
+        if path.endswith(".TransformObservation") and len(call.args) < 3 and "observation_space" not in words:
+            message = "TransformObservation of Gymnasium takes the space of the new observations as its third argument"
+            self.findings.append(Finding(call.lineno, message))
+        if path.endswith(".ResizeObservation") and any(isinstance(one, ast.Constant) for one in second):
+            message = "ResizeObservation of Gymnasium takes height and width: (84, 84)"
+            self.findings.append(Finding(call.lineno, message))
 
     def _rate_of_a2c(self, call: ast.Call) -> None:
         """Rename the learning rate of `A2C.learn`; only report it if another file makes the algorithm."""
