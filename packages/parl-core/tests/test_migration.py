@@ -1105,6 +1105,17 @@ def test_wrappers_that_take_other_arguments_in_gymnasium_are_reported() -> None:
     assert lines_of(program(text)) == [("train.py", 3, False), ("train.py", 6, False)]
 
 
+def test_a_notebook_in_a_folder_is_named_if_it_uses_gym_or_parl(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import gym\n")
+    for name, line in (("one.ipynb", "import gym"), ("two.ipynb", "import gymnasium")):
+        (tmp_path / name).write_text(f'{{"cells": [{{"cell_type": "code", "source": ["{line}"]}}]}}')
+    done = CliRunner().invoke(parl, ["migrate", str(tmp_path)])
+    assert done.exit_code == 1
+    assert f"{tmp_path / 'one.ipynb'} is a notebook: make a script of it" in done.stderr
+    assert "two.ipynb" not in done.stderr
+    assert "1 file: 1 would change with --write" in done.stderr
+
+
 def test_what_is_written_in_parts_is_reported() -> None:
     found = lines_of(program("from \\\n    gym import spaces\nimport gym\nenv = gym.make('Pendulum' '-v0')\n"))
     assert found == [("train.py", 1, False), ("train.py", 3, True), ("train.py", 4, False)]

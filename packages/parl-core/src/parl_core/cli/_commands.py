@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import os
+import re
 import sys
 import tempfile
 import tokenize
@@ -36,6 +37,8 @@ from parl_core.training.settings import algorithm_named
 from parl_core.training.trained import Trained
 
 __all__ = ["parl"]
+
+_USES_PARL = re.compile(rb"import (gym|parl)\b|from (gym|parl)\b")  # in a notebook
 
 
 class _Group(click.Group):
@@ -386,10 +389,15 @@ def _all(paths: Iterable[Path]) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield the Python files in a folder, without those of hidden folders and of environments of Python."""
+    """Yield the Python files in a folder, without those of hidden folders and of environments of Python.
+
+    Notebooks with code that may have to change are among them, so that they are named.
+    """
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not _is_of_others(Path(place, name))]
-        yield from (Path(place, name) for name in names if name.endswith(".py"))
+        for path in (Path(place, name) for name in names):
+            if path.suffix == ".py" or (path.suffix == ".ipynb" and _USES_PARL.search(path.read_bytes())):
+                yield path
 
 
 def _is_of_others(folder: Path) -> bool:
