@@ -1092,6 +1092,19 @@ def test_a_step_may_be_unpacked_after_it_has_a_name() -> None:
     assert "CompatWrapper" not in changed(old.replace("taken\n", "other\n").replace("env.seed(1)", "pass"))
 
 
+def test_an_environment_that_is_used_before_its_inside_takes_its_name_gets_a_wrapper() -> None:
+    text = """\
+        import gym
+        env = gym.make('A')
+        obs, reward, done, info = env.step(0)
+        env = env.unwrapped
+        """
+    new = changed(text)
+    assert "env = CompatWrapper(gym.make('A'))\n" in new
+    assert "env = CompatWrapper(env.unwrapped)\n" in new
+    assert changed(new) == new
+
+
 def test_wrappers_that_take_other_arguments_in_gymnasium_are_reported() -> None:
     text = """\
         import gymnasium as gym

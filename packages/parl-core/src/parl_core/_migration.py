@@ -999,7 +999,9 @@ class _Reader(ast.NodeVisitor):
             inside = inside.value
         is_compat = self._is_compat(inside)
         if inside is not value and ast.unparse(inside) == target and (is_compat or target in self._made):
-            self.makes.pop(self._made.get(target, value), None)
+            before = self._made.get(target, value)
+            if before not in self._plain:
+                self.makes.pop(before, None)
             self._make(value)  # an unwrapped environment has no wrapper
         key: ast.expr | None = value
         while key is not None and key not in self.makes and ast.unparse(key) not in self._made:
