@@ -1129,6 +1129,10 @@ def test_a_notebook_in_a_folder_is_named_if_it_uses_gym_or_parl(tmp_path: Path) 
     assert "1 file: 1 would change with --write" in done.stderr
 
 
+def test_what_python_would_warn_of_is_read() -> None:
+    assert changed("import gym\nx = '\\d'\n") == "import gymnasium as gym\nx = '\\d'\n"
+
+
 def test_what_is_written_in_parts_is_reported() -> None:
     found = lines_of(program("from \\\n    gym import spaces\nimport gym\nenv = gym.make('Pendulum' '-v0')\n"))
     assert found == [("train.py", 1, False), ("train.py", 3, True), ("train.py", 4, False)]

@@ -9,6 +9,7 @@ Programs are read, not run, so names that are built at run time (`getattr(parl, 
 
 import ast
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -390,7 +391,8 @@ def read(path: str, source: str) -> Program:
     Raises:
         SyntaxError: It is not Python 3.
     """
-    tree = ast.parse(source, path)
+    with warnings.catch_warnings(action="ignore"):  # those of Python, such as for an invalid escape sequence
+        tree = ast.parse(source, path)
     reader = _Reader(source)
     reader.visit(tree)
     return Program(
