@@ -373,6 +373,28 @@ def test_an_api_that_was_taken_for_the_other_is_named() -> None:
     with pytest.raises(TypeError, match=r"Seeded.reset\(\) takes a seed, .* did not return \(obs, info\).*api = 'gym'"):
         CompatWrapper(Seeded()).reset()
 
+    class SeedAlone(Old):
+        def reset(self, seed: int | None = None) -> Any:
+            return super().reset()
+
+    with pytest.raises(TypeError, match=r"SeedAlone.reset\(\) takes a seed, .* did not return .*api = 'gym'"):
+        CompatWrapper(SeedAlone()).reset()
+
+
+def test_a_reset_without_options_is_called_without_them() -> None:
+    class SeedAlone(Counter):
+        def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
+            return super().reset(seed=seed)
+
+    for env in (CompatWrapper(SeedAlone()), CompatWrapper(ActionMappingWrapper(SeedAlone()))):
+        env.seed(7)
+        assert env.reset().tolist() == [0.0]
+        inner: Any = env.unwrapped
+        assert inner.seeds == [7]
+        assert len(env.step(np.zeros(1))) == OLD_STEP
+        with pytest.raises(TypeError, match=r"SeedAlone.reset\(\) takes no options: let it take options=None"):
+            env.reset(options={"start": 1})
+
 
 def test_environments_of_gym_speak_the_api_of_their_version(monkeypatch: pytest.MonkeyPatch) -> None:
     gym: Any = ModuleType("gym")

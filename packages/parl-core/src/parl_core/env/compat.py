@@ -81,15 +81,15 @@ def api_of(env: Any) -> Api:
     gym: Any = sys.modules.get("gym")  # an environment of gym has imported it
     if gym is not None and isinstance(env, gym.Env) and not isinstance(env, gymnasium.Env):
         return "gymnasium" if _numbers(gym.__version__) >= _numbers(V_GYM_CHANGED) else "gym"
-    return "gymnasium" if _takes_seed(env.reset) else "gym"
+    return "gymnasium" if _takes(env.reset, "seed") else "gym"
 
 
-def _takes_seed(reset: Callable[..., Any]) -> bool:
+def _takes(reset: Callable[..., Any], name: str) -> bool:
     try:
         parameters = inspect.signature(reset).parameters.values()
     except ValueError:  # a compiled class may have no signature
         return False
-    return any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in parameters)
+    return any(each.name == name or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def as_gymnasium(env: Any) -> AnyEnv:
@@ -141,7 +141,10 @@ class ApiWrapper(AnyWrapper):
     api: Api
 
     def __init__(self, env: Any) -> None:
-        super().__init__(as_gymnasium(env))
+        inside = as_gymnasium(env)
+        if not isinstance(inside, gymnasium.Wrapper) and not _takes(inside.unwrapped.reset, "options"):
+            inside = _WithoutOptions(inside)
+        super().__init__(inside)
         self.api = api_of(env)
         self._next_seed: int | None = None
 
@@ -308,6 +311,16 @@ class _GymAdapter(AnyWrapper):
 
     def _name(self) -> str:
         return type(self.unwrapped).__name__
+
+
+class _WithoutOptions(AnyWrapper):
+    """Adapter of an environment with Gymnasium's API whose `reset` takes a seed only."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        if options is not None:
+            raise TypeError(f"{type(self.unwrapped).__name__}.reset() takes no options: let it take options=None")
+        return self.env.reset(seed=seed)
 
 
 class _ForeignEnv(AnyEnv):
