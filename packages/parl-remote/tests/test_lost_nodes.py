@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 import time
 import types
@@ -39,7 +40,7 @@ def parts_of(root: object) -> Iterator[object]:
     while waiting:
         one = waiting.popleft()
         yield one
-        if isinstance(one, type | types.ModuleType | threading.Thread):
+        if isinstance(one, type | types.ModuleType | threading.Thread | logging.Logger):  # pytest keeps records
             continue
         for part in gc.get_referents(one):
             if id(part) not in seen and part is not Keeper:
