@@ -18,6 +18,7 @@ from parl_evokit import (
     ES,
     ESAgent,
     EvolutionError,
+    InvalidReward,
     LayoutMismatch,
     LogWriter,
     SamplingInfo,
@@ -155,6 +156,25 @@ def test_rewards_and_starts_in_bfloat16_are_their_numbers(tmp_path: Path) -> Non
         log.reward(SamplingInfo([5, 6]), numbers[1])
     assert off_policy.read_decisions(tmp_path).contexts.tolist() == [[1.5, -2.0, 3.0, 0.25]]
     assert read_log(tmp_path).rewards == [-2.0]
+
+
+def test_numbers_in_bfloat16_may_stand_anywhere_in_lists() -> None:
+    first, second, third, fourth = paddle.to_tensor([1.5, -2.0, 3.0, 0.25], dtype="bfloat16")
+    start: Any = {"x": [[first, second], (3, fourth)], "y": [first]}
+    assert ES(start).mean.tolist() == [1.5, -2.0, 3.0, 0.25, 1.5]
+    for given in ([1.5, second, third, fourth], [np.float32(1.5), -2, third, 0.25], (1.5, -2.0, 3, fourth)):
+        es = ES(given)
+        assert es.mean.tolist() == [1.5, -2.0, 3.0, 0.25]
+        report = es.tell(es.ask(4), given)
+        assert (report.mean_reward, report.best_reward) == (0.6875, 3.0)
+    for solutions in ([[first, second]], [(1.5, second)]):
+        search = CMAES(np.zeros(2))
+        search.inject(solutions, [second])
+        assert search.best is not None
+        assert search.best.parameters.tolist() == [1.5, -2.0]
+        assert search.best.reward == -2.0
+    with pytest.raises(InvalidReward, match="1 solutions need one finite reward each"):
+        search.inject([[1.5, second]], [[second], [second, third]])
 
 
 class Headed(paddle.nn.Layer):

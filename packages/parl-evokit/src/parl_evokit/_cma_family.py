@@ -41,7 +41,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log, sqrt
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -477,12 +477,12 @@ def checked_solutions(
         first = int(np.flatnonzero(~held.all(axis=1))[0])
         raise LayoutMismatch(f"solutions must be finite float32 numbers; solution {first} is not")
     try:
-        shape = np.shape(rewards)
-    except ValueError as error:  # rows of different lengths
+        given = array_of(rewards)
+    except (TypeError, ValueError, RuntimeError) as error:  # such as rows of different lengths
         raise InvalidReward(f"{len(table)} solutions need one finite reward each: {error}") from error
-    if shape != (len(table),):
-        raise InvalidReward(f"{len(table)} solutions need one finite reward each, not an array of shape {shape}")
-    worth = reward_numbers(cast(Any, rewards), len(table))
+    if given.shape != (len(table),):
+        raise InvalidReward(f"{len(table)} solutions need one finite reward each, not an array of shape {given.shape}")
+    worth = reward_numbers(given, len(table))
     if not np.isfinite(worth).all():
         first = int(np.flatnonzero(~np.isfinite(worth))[0])
         raise InvalidReward(f"{len(table)} solutions need one finite reward each; number {first} has {worth[first]}")

@@ -36,6 +36,7 @@ __all__ = [
 
 
 FlatVector = NDArray[np.float32]
+_OF_NUMPY = (int, float, np.number)  # scalars of ml_dtypes are no `np.number`
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,17 @@ class ParameterLayout:
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> "ParameterLayout":
-        """Return the layout of these arrays, in the mapping's order."""
-        return cls(tuple(arrays), tuple(tuple(np.shape(array)) for array in arrays.values()))
+        """Return the layout of these arrays, in the mapping's order.
+
+        Raises:
+            LayoutMismatch: One has no shape of its own and is not an array of real numbers, such as rows that differ
+                in length.
+        """
+        shapes = []
+        for name, each in arrays.items():
+            array = each if hasattr(each, "shape") else float32_array(f"parameter {name!r}", each)
+            shapes.append(tuple(array.shape))
+        return cls(tuple(arrays), tuple(shapes))
 
     @functools.cached_property
     def size(self) -> int:
@@ -154,18 +164,28 @@ def float32_array(name: str, values: Any) -> NDArray[np.float32]:
 def array_of(values: Any) -> NDArray[Any]:
     """Return values as an array, masked if they are; bfloat16, which numpy lacks, becomes float32.
 
-    Of tensors in bfloat16, alone or in a list, torch makes no array, and paddle one of their bits as integers.
-
     Raises:
         TypeError: As from numpy, as well as `ValueError` and `RuntimeError`.
     """
-    several = isinstance(values, list | tuple) and len(values) > 0
-    first = values[0] if several else values
-    if not isinstance(first, np.ndarray) and str(getattr(first, "dtype", "")).endswith(".bfloat16"):
-        values = [array_of(each) for each in values] if several else values.float()
+    values = _without_bfloat16(values)
     array = np.ma.asarray(values) if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
-    foreign = array.dtype.kind == "V" and np.can_cast(array.dtype, np.float32)  # such as bfloat16 of ml_dtypes
+    foreign = array.dtype.kind == "V" and np.can_cast(array.dtype, np.float32)  # such as float8 of ml_dtypes
     return array.astype(np.float32) if foreign else array
+
+
+def _without_bfloat16(values: Any) -> Any:
+    """Return values with float32 for bfloat16, at any depth of lists and tuples.
+
+    Of tensors in bfloat16 torch makes no array, and paddle one of their bits as integers; numpy makes objects of
+    scalars of ml_dtypes among integers.
+    """
+    if isinstance(values, list | tuple):
+        if all(issubclass(kind, _OF_NUMPY) for kind in {*map(type, values)}):  # spares a look at each number
+            return values
+        return [_without_bfloat16(each) for each in values]
+    if not str(getattr(values, "dtype", "")).endswith("bfloat16"):
+        return values
+    return np.asarray(values.float())[()] if hasattr(values, "float") else values.astype(np.float32)
 
 
 def _is_real(number: object) -> bool:
