@@ -10,9 +10,9 @@ are elementwise. Extra noise, which declines, keeps the search from ending too s
 using the noisy cross-entropy method", Neural Computation 18).
 
 Differences from the papers: variances are about the mean from which the samples were drawn, not about that of the
-elites, as in Hansen's tutorial (2016, arXiv 1604.00772, section 3.1): deviations then grow along a slope, and do not
-shrink by chance where there are few elites. Variances, not deviations, are smoothed; equal rewards are ordered by key;
-noise is mirrored by default; samples of older models are set aside.
+elites, as in Hansen's tutorial (2016, arXiv 1604.00772, section 3.1): deviations then shrink far less by chance where
+there are few elites, and grow along a slope of one parameter from about ten samples on. Variances, not deviations, are
+smoothed; equal rewards are ordered by key; noise is mirrored by default; samples of older models are set aside.
 """
 
 from collections.abc import Mapping
