@@ -213,6 +213,45 @@ def test_an_mlflow_store_that_is_lost_in_mid_run_receives_what_it_missed(
     assert record.info.status == "FINISHED"
 
 
+def test_a_report_that_mlflow_refuses_is_left_out_and_the_record_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow.tracking import MlflowClient
+
+    store = (tmp_path / "store").as_uri()
+    with Run("r", tmp_path / "runs") as run:
+        callback = MLflow(run, "task", tracking_uri=store)
+        for step in (5, 10):
+            callback.on_update(Update(step, 20, 1.0, losses={"loss [mean]": 0.5}))
+        callback.on_update(Update(15, 20, 1.0, losses={"loss": 0.5}))
+        callback.on_end(ENDED)
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("task")
+    assert experiment is not None
+    (record,) = client.search_runs([experiment.experiment_id])
+    assert [one.step for one in client.get_metric_history(record.info.run_id, "loss/loss")] == [15]
+    assert record.info.status == "FINISHED"
+    refused, at_the_end = told(caplog)
+    assert refused.startswith("MLflow: a report is refused, and left out like all others that are: ")
+    assert at_the_end == "MLflow: the record of this run lacks 2 reports, which the other logs have"
+
+
+def test_a_lost_tracker_misses_the_oldest_reports_of_very_many(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logs, "MOST_UNSENT", 3)
+    record.is_lost = True
+    callback = WandB(Run("r", tmp_path))
+    tell(callback, 5)
+    tell(callback, 10)
+    record.is_lost = False
+    callback.on_end(ENDED)
+    assert record.steps == [5, 10, 10]
+    assert told(caplog)[1] == "WandB: the record of this run lacks 1 report, which the other logs have"
+
+
 def test_a_tracker_that_is_not_installed_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -332,6 +332,8 @@ SECONDS_BETWEEN_TRIES = 60.0
 """Seconds until a tracker that has failed is tried again."""
 SLOWNESS = 10.0
 """The same, as a multiple of the attempt's duration, so that a tracker that lets its clients wait slows no run down."""
+MOST_UNSENT = 10_000
+"""Reports that wait for a tracker that has failed; of more, the oldest are dropped."""
 
 
 class _Seen(NamedTuple):
@@ -344,11 +346,15 @@ class _Seen(NamedTuple):
 
 
 class _Tracker(Callback):
-    """Sends figures to a tracker. If it fails, training continues, and the figures are sent when it works again."""
+    """Sends figures to a tracker. If it fails, training continues, and the figures are sent when it works again.
+
+    A report that the tracker refuses as invalid is dropped, because it would be refused again.
+    """
 
     def __init__(self) -> None:
-        self._unsent: deque[_Seen] = deque()
-        self._has_failed = False
+        self._unsent: deque[_Seen] = deque(maxlen=MOST_UNSENT)
+        self._dropped = 0
+        self._has_refused = self._has_failed = False
         self._next_try = -math.inf
 
     def on_update(self, update: Update) -> None:
@@ -358,20 +364,31 @@ class _Tracker(Callback):
         self._log(evaluation)
 
     def on_end(self, ended: Ended) -> None:
-        if self._id is None and not self._unsent:
+        if self._id is None and not self._unsent and not self._dropped:
             return
+        lacking: list[str] = []
+        errors: list[str] = []
         try:
             self._send_all()
+        except Exception as error:
+            errors.append(str(error))
+        if missing := self._dropped + len(self._unsent):
+            lacking.append(f"{missing} report{'s' * (missing != 1)}")
+        try:
             self._finish(ended)
         except Exception as error:
+            lacking.append("its end")
+            errors.append(str(error))
+        if lacking:
             logger.warning(
-                "%s: the record of this run lacks %s, which the other logs have: %s",
+                "%s: the record of this run lacks %s, which the other logs have%s",
                 type(self).__name__,
-                f"{len(self._unsent)} reports" if self._unsent else "its end",
-                str(error),
+                " and ".join(lacking),
+                "".join(f": {error}" for error in dict.fromkeys(errors)),
             )
 
     def _log(self, event: Update | Evaluation) -> None:
+        self._dropped += len(self._unsent) == self._unsent.maxlen
         self._unsent.append(_Seen(event.step, event.seconds, figures(event), time.time_ns() // 1_000_000))
         began = time.monotonic()
         if began < self._next_try:
@@ -395,11 +412,27 @@ class _Tracker(Callback):
 
     def _send_all(self) -> None:
         while self._unsent:
-            self._send(self._unsent[0])
+            try:
+                self._send(self._unsent[0])
+            except Exception as error:
+                if not self._is_refusal(error):
+                    raise
+                self._dropped += 1
+                if not self._has_refused:
+                    logger.warning(
+                        "%s: a report is refused, and left out like all others that are: %s",
+                        type(self).__name__,
+                        str(error),
+                    )
+                self._has_refused = True
             self._unsent.popleft()
 
     _id: str | None = None
     """The record's id, once there is one."""
+
+    def _is_refusal(self, error: Exception) -> bool:  # noqa: ARG002  # the name belongs to the interface
+        """Return whether an error means that the tracker refuses the data, so that sending them again is useless."""
+        return False
 
     def _send(self, seen: _Seen) -> None:
         """Send figures, the first ones into a new record or that of `set_state`."""
@@ -548,6 +581,9 @@ class MLflow(_Tracker):
             self._client.log_artifact(self._id, str(best))
         status = {Stop.FAILED: "FAILED", Stop.INTERRUPTED: "KILLED"}.get(ended.stop, "FINISHED")
         self._client.set_terminated(self._id, status)
+
+    def _is_refusal(self, error: Exception) -> bool:
+        return getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
 
     def _begin(self) -> str:
         found = self._client.get_experiment_by_name(self._experiment)
