@@ -303,6 +303,38 @@ def test_the_module_of_a_run_is_found_from_another_folder(
     forget()
 
 
+@pytest.mark.parametrize("read", [RecipeRun.read, trained.Trained.read])
+def test_the_module_of_a_run_is_that_of_its_folder_among_several_of_its_name(
+    read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere, importable, folder = (tmp_path / name for name in ("home", "elsewhere", "importable", "run"))
+    for path in (home, elsewhere, importable, folder):
+        path.mkdir()
+        (path / "envs_of_home.py").write_text(OF_HOME)
+
+    def forget() -> None:
+        sys.modules.pop("envs_of_home", None)
+        gymnasium.registry.pop("home/Pole-v0", None)
+
+    monkeypatch.setattr(sys, "path", [str(importable), *sys.path])
+    monkeypatch.chdir(home)
+    found = trained.folder_of_module("home/Pole-v0", "envs_of_home")
+    assert found == str(home)
+    asked = RecipeRun("PPO", "home/Pole-v0", "torch", module="envs_of_home", module_folder=found)
+    asked.write(folder)
+    asked.trained().write(folder)
+    for place in (elsewhere, home):
+        forget()
+        monkeypatch.setattr(sys, "path", [str(importable), *(one for one in sys.path if one != str(home))])
+        monkeypatch.chdir(place)
+        read(folder)
+        trained.import_named("envs_of_home")
+        assert sys.modules["envs_of_home"].__file__ == str(home / "envs_of_home.py")
+    assert trained.folder_of_module("home/Pole-v0", "envs_of_home") == str(home)
+    assert trained.folder_of_module("CartPole-v1", "") == trained.folder_of_module("CartPole-v1", "numpy") == ""
+    forget()
+
+
 def test_what_is_no_run_of_the_command_cannot_be_resumed_by_it(tmp_path: Path) -> None:
     result = run("resume", str(tmp_path))
     assert result.exit_code == 1

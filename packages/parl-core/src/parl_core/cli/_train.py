@@ -150,8 +150,7 @@ def asked_by(
         if not values.get(name):
             raise click.UsageError(f"{name.upper()} is missing: parl train ALGORITHM ENV, or --config with both.")
     values["env_options"] = {**read.get("env_options", {}), **env_options}
-    if options.get("module") or "module_folder" not in read:
-        values["module_folder"] = folder_of_module(values["env"], values.get("module", ""))
+    values["module_folder"] = folder_of_module(values["env"], values.get("module", ""))
     _refuse_sizes_twice("--set", given)
     settings = {**read.get("given", {}), **given}
     settings |= {"device": device} if device else {}

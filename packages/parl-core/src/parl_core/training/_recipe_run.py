@@ -60,7 +60,7 @@ from parl_core.training.trained import (
     is_atari,
     make_standard_env,
     model_kind,
-    search_also,
+    search_first,
 )
 
 __all__ = ["ACTING_APART", "RecipeRun", "check_rendering", "has_ended", "play", "preset", "with_actors"]
@@ -101,7 +101,7 @@ class RecipeRun:
         data: The logged transitions to learn from, a `.npz` file or `minari:NAME`; empty: the recorded ones of the two
             small tasks of `parl_core.training.results.logged`.
         env_options: Options of the environment.
-        module_folder: A folder in which the module is looked for, too: the working directory of the first command.
+        module_folder: The folder in which the module was found, and is looked for first; empty if it is installed.
     """
 
     FILE: ClassVar[str] = "run.json"
@@ -437,7 +437,7 @@ class RecipeRun:
             if isinstance(error, CheckpointError):
                 raise
             raise CheckpointError(f"{path} does not describe a run: {error!r}") from error
-        search_also(found.module_folder)
+        search_first(found.module_folder)
         now = json.loads(json.dumps(found.settings()))
         # Settings that are newer than the run had their defaults; descriptions are no settings.
         before = {**_defaults(found.recipe), **values["settings"]}

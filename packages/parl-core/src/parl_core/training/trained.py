@@ -62,7 +62,7 @@ __all__ = [
     "make_flat_env",
     "make_standard_env",
     "model_kind",
-    "search_also",
+    "search_first",
 ]
 
 T = TypeVar("T")
@@ -159,14 +159,35 @@ def import_named(module: str) -> None:
 
 
 def folder_of_module(env_id: str, module: str) -> str:
-    """Return the working directory if it may have a module that registers an environment; else an empty text."""
-    return str(Path.cwd()) if module or ":" in env_id else ""
+    """Return the folder in which the module that registers an environment is found; an empty text for installed ones.
+
+    Args:
+        env_id: The id of the environment, which may name a package.
+        module: A module that is imported first, or an empty text.
+    """
+    for name, is_looked_for_here in ((module, True), (env_id.rpartition(":")[0], False)):
+        root = name.partition(".")[0]
+        if not root.isidentifier() or root == __name__.partition(".")[0]:
+            continue
+        if is_looked_for_here or find_spec(root) is None:
+            _search_working_directory()
+        if (spec := find_spec(root)) is None:
+            continue
+        place = Path(spec.origin or "") if spec.has_location else Path()
+        if spec.submodule_search_locations is not None:
+            place = Path(next(iter(spec.submodule_search_locations), ""))
+        folder = place.absolute().parent
+        if place.name and not {"site-packages", "dist-packages"} & set(folder.parts):
+            return str(folder)
+    return ""
 
 
-def search_also(folder: str) -> None:
-    """Let modules be found in a folder, too, after all others; an empty text and a missing folder have no effect."""
-    if folder and folder not in sys.path and Path(folder).is_dir():
-        sys.path.append(folder)
+def search_first(folder: str) -> None:
+    """Let modules be found in a folder before all others; an empty text and a missing folder have no effect."""
+    if folder and Path(folder).is_dir():
+        sys.path[:] = [folder, *(other for other in sys.path if other != folder)]
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)
 
 
 def _search_working_directory() -> None:
@@ -307,7 +328,7 @@ class Trained:
         network: Further options of `parl.networks.for_spaces`; for several agents, all options of `for_team`; for a
             DecisionTransformer, those of its network.
         module: The module that registers the environment, imported before it is made.
-        module_folder: A folder in which that module is looked for, too: the working directory of training.
+        module_folder: The folder in which that module was found, and is looked for first; empty if it is installed.
         normalized: Whether observations are normalised by statistics that are saved with the weights.
         target_return: The target return of a DecisionTransformer.
         env_options: Options of the environment.
@@ -452,7 +473,7 @@ class Trained:
             raise CheckpointError(f"{folder} has no {cls.DESCRIPTION}; give {give}") from None
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{path} does not describe an agent: {error}") from error
-        search_also(found.module_folder)
+        search_first(found.module_folder)
         return found
 
 
