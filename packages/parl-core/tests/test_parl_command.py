@@ -335,6 +335,25 @@ def test_the_module_of_a_run_is_that_of_its_folder_among_several_of_its_name(
     forget()
 
 
+@pytest.mark.parametrize("read", [RecipeRun.read, trained.Trained.read])
+@pytest.mark.parametrize("inside", [False, True])
+def test_code_that_came_with_a_run_is_not_imported(
+    read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, inside: bool
+) -> None:
+    folder = tmp_path / "run"
+    (folder / "shared").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", before := [*sys.path])
+    named = str(tmp_path / "elsewhere" / ".." / "run" / "shared") if inside else "shared"
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", module="envs_of_run", module_folder=named)
+    (folder / "shared" / "envs_of_run.py").write_text("raise AssertionError('this must not be run')")
+    (folder / "run.json").write_text(json.dumps({**vars(asked), "format": "parl-run", "version": 1, "settings": {}}))
+    trained.Trained("PPO", "CartPole-v1", "torch", module="envs_of_run", module_folder=named).write(folder)
+    with pytest.raises(CheckpointError, match="code that may have come with a run is not imported"):
+        read(folder)
+    assert sys.path == before
+
+
 def test_what_is_no_run_of_the_command_cannot_be_resumed_by_it(tmp_path: Path) -> None:
     result = run("resume", str(tmp_path))
     assert result.exit_code == 1

@@ -437,7 +437,7 @@ class RecipeRun:
             if isinstance(error, CheckpointError):
                 raise
             raise CheckpointError(f"{path} does not describe a run: {error!r}") from error
-        search_first(found.module_folder)
+        search_first(found.module_folder, folder)
         now = json.loads(json.dumps(found.settings()))
         # Settings that are newer than the run had their defaults; descriptions are no settings.
         before = {**_defaults(found.recipe), **values["settings"]}

@@ -182,8 +182,22 @@ def folder_of_module(env_id: str, module: str) -> str:
     return ""
 
 
-def search_first(folder: str) -> None:
-    """Let modules be found in a folder before all others; an empty text and a missing folder have no effect."""
+def search_first(folder: str, run: Path) -> None:
+    """Let modules be found in a folder before all others; an empty text and a missing folder have no effect.
+
+    Args:
+        folder: The folder that the description of a run names.
+        run: The folder of the run.
+
+    Raises:
+        CheckpointError: The folder is relative or in the run's folder, so that its code may have come with the run.
+    """
+    if folder and (not Path(folder).is_absolute() or Path(folder).resolve().is_relative_to(run.resolve())):
+        raise CheckpointError(
+            f"the run in {run} names {folder} as the folder of the module of its environment: code that may have come "
+            "with a run is not imported; if you trust it, move it elsewhere, and write that absolute path into "
+            "module_folder of run.json and agent.json"
+        )
     if folder and Path(folder).is_dir():
         sys.path[:] = [folder, *(other for other in sys.path if other != folder)]
         if (here := str(Path.cwd())) not in sys.path:
@@ -473,7 +487,7 @@ class Trained:
             raise CheckpointError(f"{folder} has no {cls.DESCRIPTION}; give {give}") from None
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{path} does not describe an agent: {error}") from error
-        search_first(found.module_folder)
+        search_first(found.module_folder, folder)
         return found
 
 
