@@ -48,6 +48,7 @@ from parl_core.training import (
     train_on_policy,
 )
 from parl_core.training.checkpoints import LoopParts
+from parl_core.training.course import Course
 
 EVERY = 20
 
@@ -300,6 +301,21 @@ class Weighed(Linear):
     def train(self) -> None: ...
 
     def eval(self) -> None: ...
+
+
+def test_callbacks_have_attributes_of_their_own_and_call_others_in_turn() -> None:
+    class Counting(Callback):
+        calls = 0
+
+    class Around(Callback):
+        def __init__(self, *inner: Callback) -> None:
+            self.called_callbacks = inner
+
+    innermost = Counting()
+    around = Around(Around(innermost, innermost))
+    with Course(10, callbacks=[around, Counting()]) as course:
+        assert [*course._named_callbacks()] == ["Around-0", "Counting-0", "Around-1", "Counting-1"]
+        assert course._named_callbacks()["Counting-1"] is innermost
 
 
 def test_callbacks_that_a_callback_calls_go_on_each_once(tmp_path: Path) -> None:

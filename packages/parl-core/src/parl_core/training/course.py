@@ -242,12 +242,16 @@ class Course:
         }
 
     def _named_callbacks(self) -> dict[str, Callback]:
-        """Return the callbacks and those that they call by name, each once."""
-        called = (inner for callback in self._callbacks for inner in callback.calls)
-        each = {id(callback): callback for callback in (*self._callbacks, *called)}
+        """Return the callbacks and those that they call, and so on, by name, each once."""
+        each: list[Callback] = []
+        found = [*self._callbacks]
+        for callback in found:  # which grows
+            if all(callback is not one for one in each):
+                each.append(callback)
+                found += callback.called_callbacks
         seen: Counter[str] = Counter()
         named = {}
-        for callback in each.values():
+        for callback in each:
             kind = type(callback).__name__
             named[f"{kind}-{seen[kind]}"] = callback
             seen[kind] += 1

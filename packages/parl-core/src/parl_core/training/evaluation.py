@@ -237,7 +237,7 @@ class EvaluateInActor(Callback):
         max_steps: int = 100_000,
         normalization: NormalizeVector | None = None,
     ) -> None:
-        self._agent, self.calls, self._normalization = agent, callbacks, normalization
+        self._agent, self.called_callbacks, self._normalization = agent, callbacks, normalization
         self._every = self._next = check_int("every", every)
         how = {"episodes": check_int("episodes", episodes), "seed": seed, "max_steps": max_steps}
         self._actor = actors.create(_Evaluating, make_agent, env, how)
@@ -283,7 +283,7 @@ class EvaluateInActor(Callback):
         if evaluation.mean > max((one.mean for one in self.evaluations), default=-inf):
             self.best_weights, self.best_normalization = weights, statistics
         self.evaluations.append(evaluation)
-        reasons = [callback.on_evaluation(evaluation) for callback in self.calls]
+        reasons = [callback.on_evaluation(evaluation) for callback in self.called_callbacks]
         return next((reason for reason in reasons if reason), None)
 
 

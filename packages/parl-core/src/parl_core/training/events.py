@@ -155,13 +155,14 @@ class Callback:
     `on_advance`, `on_update`, `on_evaluation` and `on_resume` may return a reason to stop, in words; the loop then ends
     after all callbacks were called. A callback with state across events saves it in checkpoints with `get_state` and
     restores it with `set_state`. A callback that does nothing without evaluations sets `needs_evaluations`: a loop
-    without an evaluator then warns. One that calls other callbacks has them in `calls`: checkpoints have their state,
-    too. If it calls them in its `on_end`, it sets `ends_first`, and ends before them, whatever their order in the loop.
+    without an evaluator then warns. One that calls other callbacks has them in `called_callbacks`: checkpoints have
+    their state, too. If it calls them in its `on_end`, it sets `ends_first`, and ends before them, whatever their order
+    in the loop.
     """
 
     needs_evaluations: bool = False
     ends_first: bool = False
-    calls: Sequence["Callback"] = ()
+    called_callbacks: Sequence["Callback"] = ()
 
     def on_advance(self, step: int, seconds: float) -> str | None:
         """Handle new steps; called whenever the loop has counted some, and at the start of a resumed run.
