@@ -213,6 +213,30 @@ def test_an_mlflow_store_that_is_lost_in_mid_run_receives_what_it_missed(
     assert record.info.status == "FINISHED"
 
 
+def test_the_end_of_a_record_of_a_lost_server_is_not_tried_for_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    retries: list[str | None] = []
+
+    def lost(*_: Any, **__: Any) -> None:
+        retries.append(os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES"))
+        raise MlflowException("API request failed: Connection refused")
+
+    callback = MLflow(Run("r", tmp_path), "task", tracking_uri=(tmp_path / "store").as_uri())
+    tell(callback, 5)
+    monkeypatch.setattr(MlflowClient, "set_tag", lost)
+    callback.on_end(ENDED)
+    assert retries == ["1"]
+    (warning,) = told(caplog)
+    assert warning.startswith("MLflow: the record of this run lacks its end, which the other logs have: API request")
+
+
 def test_a_report_that_mlflow_refuses_is_left_out_and_the_record_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -575,12 +575,13 @@ class MLflow(_Tracker):
     def _finish(self, ended: Ended) -> None:
         if self._id is None:
             return
-        self._client.set_tag(self._id, "ended", ended.reason)
+        status = {Stop.FAILED: "FAILED", Stop.INTERRUPTED: "KILLED"}.get(ended.stop, "FINISHED")
+        with _answering_soon():
+            self._client.set_tag(self._id, "ended", ended.reason)
+            self._client.set_terminated(self._id, status)
         best = self._run.path / "best.ckpt"
         if best.exists() and ended.stop in (Stop.BUDGET, Stop.CALLBACK):
             self._client.log_artifact(self._id, str(best))
-        status = {Stop.FAILED: "FAILED", Stop.INTERRUPTED: "KILLED"}.get(ended.stop, "FINISHED")
-        self._client.set_terminated(self._id, status)
 
     def _is_refusal(self, error: Exception) -> bool:
         return getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
