@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from parl.env import JointEnv, check_env
+from parl_core.env._contract import as_flag, as_observation, as_reward
 from parl_core.env.compat import CompatWrapper
 from parl_core.errors import EnvironmentContractError
 
@@ -357,3 +358,19 @@ def test_a_mask_that_allows_nothing_or_has_another_size_is_a_problem(mask: Any, 
 
     with pytest.raises(EnvironmentContractError, match=f"the action_mask {told}"):
         check_env(Wrong)
+
+
+class OnGpu:
+    """A tensor that numpy cannot read, such as one in the memory of a GPU."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+
+def test_tensors_that_numpy_cannot_read_are_told_with_what_to_return() -> None:
+    with pytest.raises(EnvironmentContractError, match="return a bool"):
+        as_flag(Good(), "terminated", OnGpu())
+    with pytest.raises(EnvironmentContractError, match=r"return float\(reward\)"):
+        as_reward(Good(), OnGpu())
+    with pytest.raises(EnvironmentContractError, match=r"return one of shape \[2\] and dtype float32"):
+        as_observation(Good(), BOX, OnGpu())

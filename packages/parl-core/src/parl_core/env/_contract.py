@@ -112,13 +112,22 @@ def as_reward(env: Any, reward: Any) -> float:
     """
     if isinstance(reward, (int, float)):
         return float(reward)
-    if np.shape(reward) == () and np.asarray(reward).dtype.kind in "biuf":
-        return float(reward)
+    array = _as_array(reward)
+    if array is not None and array.shape == () and array.dtype.kind in "biuf":
+        return float(array)
     found = f"of shape {list(np.shape(reward))}" if isinstance(reward, np.ndarray) else f"of {type(reward).__name__}"
     raise EnvironmentContractError(
         f"step of {name_of(env)} gave the reward {reward!r} {found}: it has to be one number; return float(reward), of "
         "an array with one entry reward.item()"
     )
+
+
+def _as_array(value: Any) -> NDArray[Any] | None:
+    """Return a value as an array; None for rows of different lengths, and for a tensor on a GPU or with gradients."""
+    try:
+        return np.asarray(value)
+    except (RuntimeError, TypeError, ValueError):
+        return None
 
 
 def as_flag(env: Any, name: str, flag: Any) -> bool:
@@ -129,8 +138,8 @@ def as_flag(env: Any, name: str, flag: Any) -> bool:
     """
     if isinstance(flag, (bool, np.bool_)):
         return bool(flag)
-    array = np.asarray(flag)  # also of a tensor, of which `np.size` does not find the size
-    if array.size == 1 and array.dtype.kind in "biuf":
+    array = _as_array(flag)  # also of a tensor, of which `np.size` does not find the size
+    if array is not None and array.size == 1 and array.dtype.kind in "biuf":
         return bool(array)
     raise EnvironmentContractError(
         f"step of {name_of(env)} gave {name}={flag!r} of {type(flag).__name__}: return a bool, such as bool({name})"
@@ -145,11 +154,8 @@ def as_observation(env: Any, space: Any, observation: Any) -> NDArray[Any]:
     """
     if isinstance(observation, np.ndarray) and observation.shape == space.shape and observation.dtype == space.dtype:
         return observation
-    try:
-        found = np.asarray(observation)
-    except ValueError:
-        raise wrong_observation(env, space, observation) from None
-    if found.shape != space.shape:
+    found = _as_array(observation)
+    if found is None or found.shape != space.shape:
         raise wrong_observation(env, space, observation)
     if not _holds(space, found):
         raise wrong_observation(env, space, observation)
