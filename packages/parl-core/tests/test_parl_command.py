@@ -127,7 +127,7 @@ def test_a_module_that_is_missing_is_named_with_its_option() -> None:
     )
 
 
-@pytest.mark.parametrize("module", ["my_envs.py", "./my_envs", "/home/me/my_envs", "my-envs"])
+@pytest.mark.parametrize("module", ["my_envs.py", "./my_envs", "/home/me/my_envs", ".my_envs"])
 def test_a_path_of_a_module_is_refused(module: str) -> None:
     result = run("settings", "ppo", "CartPole-v1", "--env-module", module)
     assert result.exit_code == 1
@@ -301,6 +301,17 @@ def test_the_module_of_a_run_is_found_from_another_folder(
     read(folder)
     trained.import_named("envs_of_home")
     forget()
+
+
+def test_a_module_may_have_a_name_that_only_importlib_can_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my-envs.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    assert trained.folder_of_module("CartPole-v1", "my-envs") == str(tmp_path)
+    trained.import_named("my-envs")
+    assert sys.modules.pop("my-envs").__file__ == str(tmp_path / "my-envs.py")
 
 
 @pytest.mark.parametrize("read", [RecipeRun.read, trained.Trained.read])

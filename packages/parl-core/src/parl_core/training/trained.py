@@ -147,7 +147,7 @@ def import_named(module: str) -> None:
         HyperparameterError: It is a path.
         ImportError: The module is missing or cannot be imported.
     """
-    if not all(map(str.isidentifier, module.split("."))) or module.endswith(".py"):
+    if _is_path(module):
         raise HyperparameterError(f"--env-module {module} is no name of a module: write it as in `import my.envs`")
     _search_working_directory()
     try:
@@ -156,6 +156,10 @@ def import_named(module: str) -> None:
         is_missing = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or module)
         hint = "; start the command in its folder, or add that to PYTHONPATH" if is_missing else ""
         raise ImportError(f"--env-module {module} cannot be imported: {error}{hint}", name=error.name) from error
+
+
+def _is_path(module: str) -> bool:
+    return "/" in module or "\\" in module or module.startswith(".") or module.endswith(".py")
 
 
 def folder_of_module(env_id: str, module: str) -> str:
@@ -167,7 +171,7 @@ def folder_of_module(env_id: str, module: str) -> str:
     """
     for name, is_looked_for_here in ((module, True), (env_id.rpartition(":")[0], False)):
         root = name.partition(".")[0]
-        if not root.isidentifier() or root == __name__.partition(".")[0]:
+        if not root or _is_path(name) or root == __name__.partition(".")[0]:
             continue
         if is_looked_for_here or find_spec(root) is None:
             _search_working_directory()
