@@ -213,6 +213,24 @@ def test_an_mlflow_store_that_is_lost_in_mid_run_receives_what_it_missed(
     assert record.info.status == "FINISHED"
 
 
+def test_a_resumed_mlflow_record_receives_the_settings_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow.tracking import MlflowClient
+
+    store = (tmp_path / "store").as_uri()
+    first = MLflow(Run("r", tmp_path / "runs"), "task", config={"lr": 0.1}, tracking_uri=store)
+    tell(first, 5)
+    resumed = MLflow(Run("r", tmp_path / "runs"), "task", config={"lr": 0.2, "gamma": 0.9}, tracking_uri=store)
+    resumed.set_state(first.get_state())
+    tell(resumed, 10)
+    record = MlflowClient(store).get_run(str(first.get_state()))
+    assert record.data.params == {"lr": "0.1", "gamma": "0.9"}
+    assert [one.step for one in MlflowClient(store).get_metric_history(record.info.run_id, "loss/loss")] == [5, 10]
+
+
 def test_the_end_of_a_record_of_a_lost_server_is_not_tried_for_minutes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

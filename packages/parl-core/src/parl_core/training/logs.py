@@ -554,8 +554,6 @@ class MLflow(_Tracker):
     def set_state(self, state: Any) -> None:
         """Continue in the same record."""
         self._id, self._resumed = state, state is not None
-        if self._resumed:
-            self._config.clear()  # its parameters are there, and cannot change
 
     def _send(self, seen: _Seen) -> None:
         from mlflow.entities import Metric
@@ -565,6 +563,8 @@ class MLflow(_Tracker):
                 self._id = self._begin()
             elif self._resumed:
                 self._client.update_run(self._id, status="RUNNING")
+                for name in self._client.get_run(self._id).data.params:  # they are there, and cannot change
+                    self._config.pop(name, None)
                 self._resumed = False
             for name in list(self._config):
                 self._client.log_param(self._id, name, str(self._config[name])[:6000])
