@@ -255,7 +255,7 @@ def test_the_end_of_a_record_of_a_lost_server_is_not_tried_for_minutes(
     assert warning.startswith("MLflow: the record of this run lacks its end, which the other logs have: API request")
 
 
-def test_a_report_that_mlflow_refuses_is_left_out_and_the_record_is_ended(
+def test_a_report_or_setting_that_mlflow_refuses_is_left_out_and_the_record_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("mlflow")
@@ -264,7 +264,7 @@ def test_a_report_that_mlflow_refuses_is_left_out_and_the_record_is_ended(
 
     store = (tmp_path / "store").as_uri()
     with Run("r", tmp_path / "runs") as run:
-        callback = MLflow(run, "task", tracking_uri=store)
+        callback = MLflow(run, "task", config={"rate [1/s]": 0.1, "lr": 0.1}, tracking_uri=store)
         for step in (5, 10):
             callback.on_update(Update(step, 20, 1.0, losses={"loss [mean]": 0.5}))
         callback.on_update(Update(15, 20, 1.0, losses={"loss": 0.5}))
@@ -275,7 +275,9 @@ def test_a_report_that_mlflow_refuses_is_left_out_and_the_record_is_ended(
     (record,) = client.search_runs([experiment.experiment_id])
     assert [one.step for one in client.get_metric_history(record.info.run_id, "loss/loss")] == [15]
     assert record.info.status == "FINISHED"
-    refused, at_the_end = told(caplog)
+    assert record.data.params == {"lr": "0.1"}
+    setting, refused, at_the_end = told(caplog)
+    assert setting.startswith("MLflow: the setting rate [1/s] is refused, and left out: ")
     assert refused.startswith("MLflow: a report is refused, and left out like all others that are: ")
     assert at_the_end == "MLflow: the record of this run lacks 2 reports, which the other logs have"
 

@@ -567,7 +567,12 @@ class MLflow(_Tracker):
                     self._config.pop(name, None)
                 self._resumed = False
             for name in list(self._config):
-                self._client.log_param(self._id, name, str(self._config[name])[:6000])
+                try:
+                    self._client.log_param(self._id, name, str(self._config[name])[:6000])
+                except Exception as error:
+                    if not self._is_refusal(error):
+                        raise
+                    logger.warning("MLflow: the setting %s is refused, and left out: %s", name, str(error))
                 del self._config[name]
             metrics = [Metric(name, value, seen.time_ms, seen.step) for name, value in seen.figures.items()]
             self._client.log_batch(self._id, metrics)
