@@ -289,7 +289,7 @@ class UnixChannel:
             try:
                 while not into:
                     if deadline is None:
-                        self._busy_poll().poll()
+                        (self._busy or self._busy_poll()).poll()
                         reader.fill(self._socket)
                     else:
                         self._fill_before(deadline, timeout_s)
@@ -304,8 +304,7 @@ class UnixChannel:
                 raise self._broken(error) from error
 
     def _busy_poll(self) -> BusyPoll:
-        if self._busy is None:
-            self._busy = BusyPoll(self._socket.fileno())
+        self._busy = BusyPoll(self._socket.fileno())
         return self._busy
 
     def _may_read(self) -> bool:
@@ -344,7 +343,7 @@ class UnixChannel:
             return
         except BlockingIOError:
             pass  # waiting here would show it in the traceback of Ctrl-C
-        if timeout_s and self._busy_poll().poll():
+        if timeout_s and (self._busy or self._busy_poll()).poll():
             return
         if not wait_once(self._socket, IN, _milliseconds(deadline)) and time.monotonic() >= deadline:
             raise ResultTimeout(f"nothing arrived within {in_seconds(timeout_s)}")
