@@ -149,7 +149,7 @@ def cpu_count() -> int:
 
 
 _BUSY_POLL_S = 0.0001  # several times what it takes to wake a sleeping thread
-_WITHOUT_IDLE_CPU_S = 0.00002  # about what the other end of a small call takes
+_WITHOUT_IDLE_CPU_S = 0.00004  # longer than the other end of a small call takes
 _LOAD = "/proc/loadavg"  # to read it takes about 15 us
 _WITHOUT_AT_FIRST = 4  # waits of a start, which are long
 _MAX_BACKOFF = 8  # 2**8 waits without a poll, so that polls in vain take 0.4 us a wait
