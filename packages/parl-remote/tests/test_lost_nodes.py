@@ -40,9 +40,13 @@ def parts_of(root: object) -> Iterator[object]:
     while waiting:
         one = waiting.popleft()
         yield one
-        if isinstance(one, type | types.ModuleType | threading.Thread | logging.Logger):  # pytest keeps records
+        if isinstance(one, type | types.ModuleType | threading.Thread | logging.Logger | types.FrameType):
             continue
-        for part in gc.get_referents(one):
+        # A function's globals lead to everything in this process, such as the records of a log that pytest keeps.
+        parts: list[Any] = gc.get_referents(one)
+        if isinstance(one, types.FunctionType):
+            parts = [one.__closure__, one.__defaults__]
+        for part in parts:
             if id(part) not in seen and part is not Keeper:
                 seen.add(id(part))
                 waiting.append(part)
