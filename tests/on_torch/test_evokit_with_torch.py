@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from conformance.bfloat16 import check_numbers_in_lists
 from faults.small_disk import limited_files
 from parl_evokit import (
     CMAES,
     ES,
     ESAgent,
     EvolutionError,
-    InvalidReward,
     LayoutMismatch,
     LogWriter,
     SamplingInfo,
@@ -157,22 +157,7 @@ def test_rewards_and_starts_in_bfloat16_are_their_numbers(tmp_path: Path) -> Non
 
 
 def test_numbers_in_bfloat16_may_stand_anywhere_in_lists() -> None:
-    first, second, third, fourth = torch.tensor([1.5, -2.0, 3.0, 0.25], dtype=torch.bfloat16)
-    start: Any = {"x": [[first, second], (3, fourth)], "y": [first]}
-    assert ES(start).mean.tolist() == [1.5, -2.0, 3.0, 0.25, 1.5]
-    for given in ([1.5, second, third, fourth], [np.float32(1.5), -2, third, 0.25], (1.5, -2.0, 3, fourth)):
-        es = ES(given)
-        assert es.mean.tolist() == [1.5, -2.0, 3.0, 0.25]
-        report = es.tell(es.ask(4), given)
-        assert (report.mean_reward, report.best_reward) == (0.6875, 3.0)
-    for solutions in ([[first, second]], [(1.5, second)]):
-        search = CMAES(np.zeros(2))
-        search.inject(solutions, [second])
-        assert search.best is not None
-        assert search.best.parameters.tolist() == [1.5, -2.0]
-        assert search.best.reward == -2.0
-    with pytest.raises(InvalidReward, match="1 solutions need one finite reward each"):
-        search.inject([[1.5, second]], [[second], [second, third]])
+    check_numbers_in_lists(torch.tensor([1.5, -2.0, 3.0, 0.25], dtype=torch.bfloat16))
 
 
 class Headed(torch.nn.Module):
