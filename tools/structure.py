@@ -2,8 +2,9 @@
 
     python tools/structure.py                    a table with one row per package
     python tools/structure.py -v                 with chains, cycles and the modules that one other imports
-    python tools/structure.py --check            print cycles of imports, and imports in functions that neither
-                                                 `LATE` nor `LATE_ANYWHERE` names; exit 1 if there are any
+    python tools/structure.py --check            print cycles of imports, imports in functions that neither `LATE` nor
+                                                 `LATE_ANYWHERE` names, and packages that have more modules or a
+                                                 longer chain than `LIMITS` allows; exit 1 if there are any
     python tools/structure.py --entered remote   functions and files entered by making an actor and by one call
     python tools/structure.py --entered learn    the same for one update of DQN
 
@@ -28,6 +29,9 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("parl", "parl_core", "parl_torch", "parl_paddle", "parl_remote", "parl_evokit")
+
+# The most modules of a package, and the length of its longest chain of imports.
+LIMITS = {"parl_core": (130, 21), "parl_remote": (170, 12), "parl_evokit": (60, 14)}
 
 START = "the start of programs and commands"
 NODE = "the start of a node and its actors"
@@ -410,10 +414,19 @@ def without_reason(structure: Structure) -> list[str]:
     ]
 
 
+def above_limits(structure: Structure) -> Iterator[str]:
+    """Yield a line for each package that has more modules, or a longer chain of imports, than `LIMITS` allows."""
+    for package, (modules, links) in LIMITS.items():
+        if (found := len(structure.of(package))) > modules:
+            yield f"{package} has {found} modules, of {modules} at most: a module with one importer may go into it"
+        if len(chain := structure.longest_chain(package)) > links:
+            yield f"{package} has a chain of {len(chain)} imports, of {links} at most: {' > '.join(chain)}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-v", "--verbose", action="store_true", help="list chains, cycles and functions")
-    parser.add_argument("--check", action="store_true", help="fail on cycles and imports in functions")
+    parser.add_argument("--check", action="store_true", help="fail on cycles, imports in functions and limits")
     parser.add_argument("--entered", choices=ACTIONS, help="run this action and count the functions that it enters")
     options = parser.parse_args()
     if options.entered:
@@ -424,7 +437,7 @@ def main() -> int:
         return 0
     structure = Structure()
     if options.check:
-        faults = on_cycles(structure) + without_reason(structure)
+        faults = [*on_cycles(structure), *without_reason(structure), *above_limits(structure)]
         print("\n".join(faults), end="\n" if faults else "")
         return 1 if faults else 0
     print(table(structure))

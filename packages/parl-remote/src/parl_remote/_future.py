@@ -38,11 +38,11 @@ from parl_remote._system.interrupts import (
     has_own_handlers,
     interruptible,
     is_by_handler,
+    is_in_finalizer,
     may_wait_in_finalizers,
-    refuse_wait_in_finalizer,
     uninterrupted,
 )
-from parl_remote.errors import ActorLost, NotConnected, ResultTimeout
+from parl_remote.errors import WAITS_IN_FINALIZER, ActorLost, NotConnected, RemoteError, ResultTimeout
 
 if TYPE_CHECKING:
     import asyncio
@@ -605,7 +605,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
         if answer is not None and carrier is not None:  # this thread reads the answer itself
             carrier.wait_for(answer, timeout)
             return
-        refuse_wait_in_finalizer()
+        if is_in_finalizer():
+            raise RemoteError(WAITS_IN_FINALIZER)
         condition = self._condition_of()
         with condition:
             condition.wait_for(lambda: self._settled, None if timeout is None else min(timeout, threading.TIMEOUT_MAX))

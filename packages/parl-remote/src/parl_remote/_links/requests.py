@@ -23,9 +23,9 @@ from parl_remote._links.handshake import greet
 from parl_remote._links.identity import host_id, new_id, versions
 from parl_remote._messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Failed, Hello, Message, Role, Welcome
 from parl_remote._messages.wire import decode, encode, request_number
-from parl_remote._system.interrupts import Condition, refuse_wait_in_finalizer
+from parl_remote._system.interrupts import Condition, is_in_finalizer
 from parl_remote._transport import Channel, CutMessage
-from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
+from parl_remote.errors import WAITS_IN_FINALIZER, ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
 
 __all__ = ["PeerEnded", "PendingAnswer", "RequestConnection", "Requests", "arrived_messages"]
 
@@ -45,7 +45,8 @@ class PendingAnswer(Future[_Answer]):
         Raises:
             RemoteError: A finalizer waits here that may have interrupted the thread that reads the answer.
         """
-        refuse_wait_in_finalizer()
+        if is_in_finalizer():
+            raise RemoteError(WAITS_IN_FINALIZER)
         with self._condition:
             return self._condition.wait_for(self.done, timeout_s)
 
@@ -83,7 +84,8 @@ class Requests:
         try:
             request = make(number)
             send(request)
-            refuse_wait_in_finalizer()
+            if is_in_finalizer():
+                raise RemoteError(WAITS_IN_FINALIZER)
             try:
                 message = answer.result(timeout_s)
             except NotYet:

@@ -28,8 +28,8 @@ from parl_remote._future import RemoteFuture, Waiter, leave_to_parent
 from parl_remote._links.call_messages import Kind
 from parl_remote._program.outbox_state import OutboxEvent, OutboxMachine, OutboxState
 from parl_remote._streams import stream_method
-from parl_remote._system.interrupts import refuse_wait_in_finalizer
-from parl_remote.errors import WAITS_FOR_ITSELF, ChannelClosed, RemoteError, TooManyPendingCalls
+from parl_remote._system.interrupts import is_in_finalizer
+from parl_remote.errors import WAITS_FOR_ITSELF, WAITS_IN_FINALIZER, ChannelClosed, RemoteError, TooManyPendingCalls
 
 if TYPE_CHECKING:
     import asyncio
@@ -284,7 +284,8 @@ class Outbox:
                 live = self._live
                 if self._sender == get_ident() or (live is not None and live.is_sending_here()):
                     raise RemoteError(WAITS_FOR_ITSELF)
-                refuse_wait_in_finalizer()
+                if is_in_finalizer():
+                    raise RemoteError(WAITS_IN_FINALIZER)
                 waiter.sleep(timeout_s)
         finally:
             future._unblock(waiter)

@@ -36,8 +36,6 @@ from threading import get_ident
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
-from parl_remote.errors import WAITS_IN_FINALIZER, RemoteError
-
 __all__ = [
     "Condition",
     "Event",
@@ -45,8 +43,8 @@ __all__ = [
     "has_own_handlers",
     "interruptible",
     "is_by_handler",
+    "is_in_finalizer",
     "may_wait_in_finalizers",
-    "refuse_wait_in_finalizer",
     "run_finalizers",
     "take_items",
     "undisturbed",
@@ -219,14 +217,11 @@ def run_finalizers(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Non
             action()
 
 
-def refuse_wait_in_finalizer() -> None:
-    """Raise an error where a wait might never end: in a finalizer that has interrupted code of this package.
+def is_in_finalizer() -> bool:
+    """Return whether this thread is in a finalizer that has interrupted code of this package, so that a wait may hang.
 
     The garbage collector runs a user's `__del__` in any thread at any step: in the thread that reads what the finalizer
     waits for, or while that thread is handing it on. Code that runs an actor's methods does nothing for other waits.
-
-    Raises:
-        RemoteError: This thread is in such a finalizer.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -239,7 +234,8 @@ def refuse_wait_in_finalizer() -> None:
             packages.append(package)
             frame = frame.f_back
         if any(packages) and not any(package.startswith(_OF_ACTORS) for package in packages):
-            raise RemoteError(WAITS_IN_FINALIZER)
+            return True
+    return False
 
 
 def may_wait_in_finalizers(function: Callable[..., object]) -> None:
