@@ -274,7 +274,7 @@ class ClassSpec:
         return found if isinstance(found, ClassAttribute) else None
 
     def parameters(self, method: str) -> list[str]:
-        """Return a function that returns a method's positional parameters, without `self`; for error messages."""
+        """Return the names of a method's positional parameters, without `self`; for error messages."""
         try:
             attribute = inspect.getattr_static(self.cls, method)
             signature = inspect.signature(getattr(attribute, "__func__", attribute))
