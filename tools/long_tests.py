@@ -8,6 +8,7 @@
 | `release` | the dry run of a release of every package: `hatch run release:check` |
 | `newcomer` | the commands of the READMEs in bare environments (tools/newcomer.py) |
 | `pythons` | the base suite under each supported Python that is installed |
+| `properties` | a thousand random examples, new ones in each run, of each test that Hypothesis draws examples for |
 | `futures` | a hundred rounds of ten thousand futures, with every way to wait |
 | `soak` | an hour of random faults under load |
 | `soak_evolution` | an hour of random faults of an online product: kills, clocks, full disks, damage |
@@ -79,6 +80,14 @@ def runs(python: str) -> bool:
         return False
 
 
+def properties(folder: Path) -> None:
+    """Run the tests that Hypothesis draws examples for with random ones; `hatch run test` repeats the same few."""
+    base = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]["base"]
+    members = (f"-e{ROOT / member}" for member in base["workspace"]["members"])
+    python = _environment(folder / "properties", *members, *base["dependencies"])
+    _do(ROOT, python, "tools/suites.py", "base", "-m", "hypothesis", "--hypothesis-profile=random")
+
+
 def futures(folder: Path) -> None:
     """Wait for ten thousand futures a hundred times in each way."""
     sources = (f"-e{ROOT / 'packages' / package}" for package in PACKAGES[:2])
@@ -103,6 +112,7 @@ PARTS: dict[str, Callable[[Path], str | None]] = {
     "release": release,
     "newcomer": newcomer,
     "pythons": pythons,
+    "properties": properties,
     "futures": futures,
     "soak": soak,
     "soak_evolution": soak_evolution,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from packaging.specifiers import SpecifierSet
 
@@ -375,3 +376,21 @@ def test_every_check_runs_and_a_failed_one_shows_what_it_printed(
     assert "quiet" not in printed
     with pytest.raises(SystemExit, match="name one of: all, lint, torch, paddle; not lnt"):
         checks.main(["lnt"])
+
+
+def test_each_run_of_a_test_draws_the_same_examples(pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("--hypothesis-profile") == "random":
+        pytest.skip("random examples were asked for")
+    import faults.repeated_examples  # noqa: F401  # a profile of Hypothesis
+
+    drawn: list[int] = []
+
+    @hypothesis.given(hypothesis.strategies.integers())
+    def test(number: int) -> None:
+        drawn.append(number)
+
+    test()
+    first = drawn.copy()
+    drawn.clear()
+    test()
+    assert drawn == first

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-import faults.slow_examples  # noqa: F401  # a profile of Hypothesis
+import faults.repeated_examples  # noqa: F401  # a profile of Hypothesis
 import parl_remote
 from faults.small_disk import small_disk as small_disk
 from parl_remote import _current

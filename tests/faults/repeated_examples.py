@@ -1,0 +1,15 @@
+"""Importing this sets how Hypothesis draws examples, where Hypothesis is installed.
+
+The examples of a test are the same in each run, so that no run fails by luck; `--hypothesis-profile=random` draws
+others. There is no deadline: how long an example takes depends on the load of the machine, not on what is tested.
+"""
+
+import importlib.util
+
+if importlib.util.find_spec("hypothesis") is not None:  # the suites of the backends have none
+    from hypothesis import HealthCheck, settings
+
+    at_leisure = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("repeated", at_leisure, derandomize=True)
+    settings.register_profile("random", at_leisure, max_examples=1000, print_blob=True)
+    settings.load_profile("repeated")
