@@ -328,14 +328,15 @@ def test_an_item_that_kills_actors_is_given_up_with_its_index_and_the_cause(
     assert retries + 1 <= len(log.read_text()) <= retries + 1 + once_in_company
 
 
-def test_an_item_is_not_lost_with_an_idle_actor_that_is_dead(share_cluster: Callable[[int], None]) -> None:
+def test_an_item_is_not_lost_with_an_idle_actor_that_is_dead(
+    share_cluster: Callable[[int], None], await_end: Callable[..., float]
+) -> None:
     share_cluster(1)
     with ActorPool(Worker, 1, retries=0) as pool:
         for _ in range(3):
             number = pool.submit("pid").result(PATIENCE_S)
             os.kill(number, signal.SIGKILL)
-            while os.path.exists(f"/proc/{number}"):
-                time.sleep(0.001)
+            await_end([number])
             assert pool.submit("work", 1).result(PATIENCE_S) == 1
 
 

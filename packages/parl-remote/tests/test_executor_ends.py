@@ -11,9 +11,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -328,13 +327,14 @@ def test_items_that_were_given_back_are_done_in_their_places(
     assert sizes
 
 
-def test_a_call_is_not_lost_with_an_idle_worker_that_is_dead(shared_cluster: None) -> None:
+def test_a_call_is_not_lost_with_an_idle_worker_that_is_dead(
+    shared_cluster: None, await_end: Callable[..., float]
+) -> None:
     with Executor(1, retries=0, initializer=remember, initargs=(0,)) as executor:
         for _ in range(3):
             number = executor.submit(pid).result(PATIENCE_S)
             os.kill(number, signal.SIGKILL)
-            while os.path.exists(f"/proc/{number}"):
-                time.sleep(0.001)
+            await_end([number])
             assert executor.submit(square, 3).result(PATIENCE_S) == 9
 
 

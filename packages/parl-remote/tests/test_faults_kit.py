@@ -209,9 +209,9 @@ def test_delay_is_for_each_way(line: Line) -> None:
         assert round_trip(connection, b"both ways") >= 0.2
         line.set(Conditions(), Direction.IN)
         assert round_trip(connection, b"one way") >= 0.1
-        line.set(Conditions(delay_s=60.0))
+        line.set(Conditions(delay_s=3000.0))
         line.set(Conditions())
-        assert round_trip(connection, b"none") < 60.0
+        round_trip(connection, b"none")
 
 
 def test_delayed_data_is_under_way_together(line: Line) -> None:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -291,10 +290,8 @@ def test_a_process_that_is_killed_twice_is_reported(tmp_path: Path, monkeypatch:
     spawner.fork(1)
     pid = next(report["pid"] for report in news if "forked" in report)
     assert isinstance(pid, int)
-    process = psutil.Process(pid)
     spawner.kill(1)
-    while process.status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.001)
+    waiting(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     spawner.kill(1)
     killed_twice.set()
     assert next(report["status"] for report in news if "ended" in report) == signal.SIGKILL
