@@ -44,7 +44,7 @@ _PROGRAM = (
 CLOSE_TIMEOUT_S = 5.0
 """Seconds after which a process whose connection was closed is killed."""
 STUCK_TIMEOUT_S = 1.0
-"""The same for a process that has not begun its last call after a first wait, because its step does not end."""
+"""Seconds after which a process is killed that has not begun its last call, because its step does not end."""
 _CHUNK = 1 << 18
 FRESH, SPAWN, FORK = "fresh", "spawn", "fork"
 

@@ -190,9 +190,9 @@ class Learners(NamedTuple):
     """The position of this process among those that learn together."""
 
     rank: int
-    """from 0"""
+    """Number of this process, counted from 0."""
     size: int
-    """how many"""
+    """Number of processes."""
 
     @property
     def first(self) -> bool:

@@ -346,7 +346,7 @@ class CmaFamily(Strategy):
 
     @abstractmethod
     def _begin_with(self, covariance: NDArray[np.float64]) -> None:
-        """Do the same, and take this for the covariance, or for its diagonal where it is `separable`."""
+        """Reset the state as `_begin` does, with this covariance; a `separable` search takes its diagonal."""
 
     @abstractmethod
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:

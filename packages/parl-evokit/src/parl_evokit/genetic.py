@@ -48,7 +48,7 @@ class _Parent(NamedTuple):
     evaluations: int = 1
 
     def again(self, rewards: Sequence[float]) -> "_Parent":
-        """Return the same with these rewards, too; those of the start, which was never evaluated, are all it has."""
+        """Return the parent with the mean of its rewards and these; the start of the search has no reward before."""
         known = self.evaluations if isfinite(self.reward) else 0
         total = fsum([*rewards, self.reward * known if known else 0.0])
         evaluations = known + len(rewards)
@@ -205,7 +205,7 @@ class GA(Strategy):
         return Advance(rows[0].copy(), sampler.std, float(np.linalg.norm(step)), parents=_frozen(rows))
 
     def _begin_chains(self, rows: NDArray[np.float32]) -> None:
-        """Let the parents, which these rows are, be the origins of all further mutations."""
+        """Make the parents, whose parameters are these rows, the origins of all further mutations."""
         self._origins = rows.copy()
         self._parents = [parent._replace(origin=place, chain=()) for place, parent in enumerate(self._parents)]
 

@@ -48,7 +48,7 @@ class Record:
 
 
 class Message(Record):
-    """Base of the records of the control plane, which `messages.encode` takes and `messages.decode` gives."""
+    """Base of the records of the control plane, which `wire.encode` writes and `wire.decode` reads."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""`wrap_deepmind` and its parts, at home in `parl_core.env`: `atari`, `frames`, `monitor`, `wrapping`."""
+"""`wrap_deepmind` and its parts, defined in `parl_core.env.atari` and `parl_core.env.wrappers`."""
 
 from parl_core.env.atari import (
     ClipRewardEnv,

@@ -1,4 +1,4 @@
-"""`ActionMappingWrapper`, at home in `parl_core.env.wrappers`."""
+"""`ActionMappingWrapper`, defined in `parl_core.env.wrappers`."""
 
 from parl_core.env.wrappers import ActionMappingWrapper
 

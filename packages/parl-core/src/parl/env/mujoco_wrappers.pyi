@@ -1,4 +1,4 @@
-"""`wrap_rms` and its parts, at home in `parl_core.env`: `normalize`, `monitor`, `wrapping`."""
+"""`wrap_rms` and its parts, defined in `parl_core.env.normalize` and `parl_core.env.wrappers`."""
 
 from parl_core.env.normalize import TimeLimitMaskEnv, VecNormalizeEnv, get_ob_rms, wrap_rms
 from parl_core.env.wrappers import MonitorEnv, get_wrapper_by_cls

@@ -1,4 +1,4 @@
-"""`MAenv`, at home in `parl_core.env.multi_agent`."""
+"""`MAenv`, defined in `parl_core.env.multi_agent`."""
 
 from parl_core.env.multi_agent import MAenv, ParallelAgents
 

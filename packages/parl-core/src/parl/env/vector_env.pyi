@@ -1,4 +1,4 @@
-"""`VectorEnv`, at home in `parl_core.env.wrappers`."""
+"""`VectorEnv`, defined in `parl_core.env.wrappers`."""
 
 from parl_core.env.wrappers import VectorEnv
 

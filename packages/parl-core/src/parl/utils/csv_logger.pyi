@@ -1,4 +1,4 @@
-"""`CSVLogger`, at home in `parl_core._csv_log`."""
+"""`CSVLogger`, defined in `parl_core._csv_log`."""
 
 from parl_core._csv_log import CSVLogger
 

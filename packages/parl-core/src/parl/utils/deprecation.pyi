@@ -1,4 +1,4 @@
-"""`deprecated`, at home in `parl_core._deprecation`."""
+"""`deprecated`, defined in `parl_core._deprecation`."""
 
 from parl_core._deprecation import deprecated
 

@@ -1,4 +1,4 @@
-"""`global_config`, at home in `parl_core._global_config`."""
+"""`global_config`, defined in `parl_core._global_config`."""
 
 from parl_core._global_config import GlobalConfig, global_config
 

@@ -1,4 +1,4 @@
-"""Facts about this machine, at home in `parl_core._hosts`."""
+"""Properties of this machine, defined in `parl_core._hosts`."""
 
 from parl_core._hosts import (
     get_free_tcp_port,

@@ -1,4 +1,4 @@
-"""`np_softmax` and `np_cross_entropy`, at home in `parl_core._policy_outputs`."""
+"""`np_softmax` and `np_cross_entropy`, defined in `parl_core._policy_outputs`."""
 
 from parl_core._policy_outputs import np_cross_entropy, np_softmax
 

@@ -1,4 +1,4 @@
-"""`ReplayMemory` and its kind, at home in `parl_core.replay`."""
+"""`ReplayMemory` and related classes, defined in `parl_core.replay`."""
 
 from parl_core.replay import FrameReplayMemory, Prioritized, ReplayBatch, ReplayMemory
 

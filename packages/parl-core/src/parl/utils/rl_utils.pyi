@@ -1,4 +1,4 @@
-"""Returns, advantages and action mapping, at home in `parl_core.returns` and `parl_core._policy_outputs`."""
+"""Returns, advantages and action mapping, defined in `parl_core.returns` and `parl_core._policy_outputs`."""
 
 from parl_core._policy_outputs import action_mapping
 from parl_core.returns import (

@@ -1,4 +1,4 @@
-"""`PiecewiseScheduler` and its kind, at home in `parl_core.schedules`."""
+"""`PiecewiseScheduler` and related classes, defined in `parl_core.schedules`."""
 
 from parl_core.schedules import (
     LinearDecayScheduler,

@@ -1,4 +1,4 @@
-"""`TimeStat`, at home in `parl_core.stats`."""
+"""`TimeStat`, defined in `parl_core.stats`."""
 
 from parl_core.stats import TimeStat
 

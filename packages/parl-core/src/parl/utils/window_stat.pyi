@@ -1,4 +1,4 @@
-"""`WindowStat`, at home in `parl_core.stats`."""
+"""`WindowStat`, defined in `parl_core.stats`."""
 
 from parl_core.stats import WindowStat
 

@@ -65,15 +65,15 @@ class Ending(NamedTuple):
     """The end of one environment's episode, in the step that ended it."""
 
     env_index: int
-    """index of the environment in the group"""
+    """Index of the environment in the group."""
     observation: Any
-    """the last observation, from which a truncated episode bootstraps; None if the step itself returns it"""
+    """The last observation, from which a truncated episode bootstraps; None if the step itself returns it."""
     info: dict[str, Any]
-    """the last info"""
+    """The last info."""
     episode_return: float
-    """undiscounted sum of the episode's rewards, unscaled if a wrapper reports it in its info"""
+    """Undiscounted sum of the episode's rewards, unscaled if a wrapper reports it in its info."""
     length: int
-    """steps of the episode"""
+    """Number of steps of the episode."""
 
 
 class GroupSpaces(NamedTuple):
@@ -94,7 +94,7 @@ class GroupStep(NamedTuple):
     truncated: npt.NDArray[np.bool_]
     endings: list[Ending]
     infos: Infos
-    """empty unless the group was made with `with_infos`"""
+    """Empty unless the group was made with `with_infos`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpack, (self.endings, self.infos, *(packed(part) for part in self[:4]))
@@ -155,20 +155,20 @@ class Answer(bytes, enum.Enum):
     """The meanings of the actor's byte."""
 
     STEPPED = b"s"
-    """the arrays are there"""
+    """The step's arrays are in the memory."""
     ENDED = b"e"
-    """the arrays are there, including those of ended episodes"""
+    """The step's arrays are in the memory, including those of ended episodes."""
     RETURNED = b"r"
-    """the serving call has ended, with a result or an exception"""
+    """The serving call has ended, with a result or an exception."""
     PARKED = b"p"
-    """the serving call has ended without a step, after a time without calls or on request"""
+    """The serving call has ended without a step, after a time without calls or on request."""
 
 
 class StepTicket(NamedTuple):
     """The address of the memory and the pipes, for another process of this host."""
 
     token: bytes
-    """the memory's first bytes, which distinguish a process with the same id on another host"""
+    """The memory's first bytes, which distinguish a process with the same id on another host."""
     memory: MemoryAddress
     calls: int
     answers: int

@@ -74,10 +74,10 @@ class _TeamGame:
         raise NotImplementedError
 
     def render(self) -> None:
-        """Draw nothing."""
+        """Do nothing: a matrix game has no picture."""
 
     def close(self) -> None:
-        """Free nothing."""
+        """Do nothing: the game holds no resources."""
 
     def _observations(self) -> dict[str, Any]:
         return {name: self._seen_by(row) for row, name in enumerate(self.possible_agents)}

@@ -126,7 +126,7 @@ class _ActorExperience:
     """Name of the agent's method that acts."""
 
     _act: Callable[[Observations], Any] | None = None
-    """That method in the meantime."""
+    """The method that acts while the model keeps its layers; None while it may change."""
 
     def __init__(self, agent: Any) -> None:
         self._agent, self._acting = agent, Acting(agent, 1)

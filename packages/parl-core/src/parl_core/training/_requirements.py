@@ -548,7 +548,7 @@ class TargetWatch:
             self._algorithm = None
 
     def after_update(self) -> None:
-        """Move the target, if that is the loop's business."""
+        """Move the target, unless the algorithm moves it itself."""
         if self._move is not None:
             self._move()
         if self._algorithm is not None and (self._move is None or self._algorithm.syncs > 0):

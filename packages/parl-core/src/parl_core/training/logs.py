@@ -331,7 +331,7 @@ def tracker(name: str, run: Run, asked: Any) -> Callback:
 SECONDS_BETWEEN_TRIES = 60.0
 """Seconds until a tracker that has failed is tried again."""
 SLOWNESS = 10.0
-"""The same, as a multiple of the attempt's duration, so that a tracker that lets its clients wait slows no run down."""
+"""Least multiple of a failed attempt's duration until the next attempt, so that a slow tracker slows no run down."""
 MOST_UNSENT = 10_000
 """Reports that wait for a tracker that has failed; of more, the oldest are dropped."""
 

@@ -639,7 +639,7 @@ class _Archived:
         self._places: dict[str, set[int]] = {}
 
     def others_of(self, files: Iterable[Path]) -> Iterator[bytes]:
-        """Yield the payloads of the records of files that are not archived yet, archived already then."""
+        """Yield the payloads of the records that are not archived yet, and count them as archived."""
         for file in files:
             header, _ = read_header(LogFile(file, file.stat().st_size))
             places = self._places.setdefault(header.segment if header else str(file), set())

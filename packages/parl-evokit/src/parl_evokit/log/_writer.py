@@ -229,7 +229,7 @@ class LogWriter:
             self._tally()
 
     def _own_refused(self) -> Counter[Refusal]:
-        """Return the tally of this process; after a fork the parent's is the parent's to write."""
+        """Return the tally of this process; a forked child begins a new one, because the parent writes its own."""
         if self._counting != os.getpid():
             self._refused, self._counting = Counter(), os.getpid()
         return self._refused

@@ -185,7 +185,7 @@ def _forward(
 def _forward_many(
     activation: str, softmax: bool, bias: bool, layers: int, arrays: Mapping[str, FlatVector], x: NDArray[Any]
 ) -> NDArray[Any]:
-    """Do the same for weights `[k, inputs, outputs]` and inputs `[k or 1, inputs]` or `[k or 1, batch, inputs]`."""
+    """Return the outputs of `k` networks: weights `[k, in, out]`, inputs `[k or 1, in]` or `[k or 1, batch, in]`."""
     out = x[:, np.newaxis, :] if x.ndim == 2 else x
     for layer in range(layers):
         out = out @ arrays[f"w{layer}"]

@@ -95,7 +95,7 @@ class HoldObject(Message):
     """Hold a value that a process of the worker's host has; answered by Done.
 
     Attributes:
-        place: See `object_memory.Place`.
+        place: See `object_memory.ValueAddress`.
     """
 
     request_id: int

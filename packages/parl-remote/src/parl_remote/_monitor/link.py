@@ -277,7 +277,7 @@ class _OnDemandConnection:
 
 
 class ClusterSource:
-    """The source of a real cluster; implements `source.Source`.
+    """The source of a real cluster; implements `model.Source`.
 
     Args:
         cluster: Its address and key.

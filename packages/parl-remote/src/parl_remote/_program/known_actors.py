@@ -69,7 +69,7 @@ __all__ = [
 
 
 REPORT_S = 1.0
-"""News of an actor's end go from its worker to its owner and to the master, milliseconds apart; seconds."""
+"""Seconds; a worker reports an actor's end to its owner and to the master, milliseconds apart."""
 
 _UNKNOWN = "the connection to it broke without a reported cause"
 # A closed connection and the report of the death use different links: microseconds apart, seconds where all is busy.

@@ -60,7 +60,7 @@ TABLE: Mapping[OutboxState, _Moves] = MappingProxyType(
         _S.GONE: {},
     }
 )
-"""The moves. An event that a state does not list changes nothing: news of one actor cross on different links."""
+"""The moves. An event that a state does not list changes nothing: reports on an actor arrive in any order."""
 
 C = TypeVar("C", bound=Hashable)
 

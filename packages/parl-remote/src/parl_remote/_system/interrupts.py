@@ -195,7 +195,7 @@ def take_items(into: list[Any], source: Iterator[Any], number: int | None) -> Ba
 
 
 def finalizer(action: Callable[[], object]) -> Callable[[], object]:
-    """Return a finalizer that loses its action to no handler. It records the action in C, and then runs it.
+    """Return a finalizer whose action no handler can prevent: it records the action in C, and then runs it.
 
     In a finalizer written in Python, a handler can raise before the first step. The next call of `run_finalizers` runs
     the action then; a client of a cluster calls it with every heartbeat and when it waits for resources or a name.
@@ -239,7 +239,7 @@ def is_in_finalizer() -> bool:
 
 
 def may_wait_in_finalizers(function: Callable[..., object]) -> None:
-    """Say that a function of this package holds nothing that others wait for, wherever a finalizer interrupts it."""
+    """Mark a function of this package that holds nothing that others wait for, wherever a finalizer interrupts it."""
     _whole.add(function.__code__)
 
 
@@ -281,7 +281,7 @@ def has_own_handlers() -> bool:
 
 
 def _look_at(found: tuple[Any, ...]) -> None:
-    """Note the program's handlers, which are others than the last time."""
+    """Record the program's handlers, which have changed since the last time."""
     global _found, _own
     own = [(number, one) for number, one in zip(_SIGNALS, found, strict=True) if callable(one) and one is not _defer]
     _handlers.update(own)
@@ -332,7 +332,7 @@ def _give_back() -> None:
 
 
 def _after_fork() -> None:
-    """Take the thread that has forked for the main thread, as Python does."""
+    """Treat the thread that has forked as the main thread, as Python does."""
     global _main
     if get_ident() != _main:
         _main = get_ident()

@@ -106,7 +106,7 @@ def replay_command(journal: str, folder: Path, listed: bool, number: int | None,
 
 
 def _carried_out(found: Journal, number: int | None, *, debug: bool, as_json: bool) -> Iterator[bool]:
-    """Carry out the calls up to `number`; yield for each whether it ended in another way than it did."""
+    """Carry out the calls up to `number`; yield for each whether its outcome differs from the recorded one."""
     replay = Replay(found)
     done = differing = 0
     for entry in found.entries:
