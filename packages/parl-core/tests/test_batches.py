@@ -44,9 +44,9 @@ def test_weights_below_0_or_not_finite_are_refused(kind: Any) -> None:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_the_row_of_an_infinite_number_is_named_in_every_width(dtype: Any) -> None:
     obs, numbers = np.zeros((3, 2), dtype), np.array([65504.0, -65504.0, 0.0], dtype)
-    assert Transitions(obs, np.zeros(3, int), numbers, obs, np.zeros(3)).first_strange() is None
+    assert Transitions(obs, np.zeros(3, int), numbers, obs, np.zeros(3)).describe_not_finite() is None
     numbers = np.array([0.0, -np.inf, 0.0], dtype)
-    found = Transitions(obs, np.zeros(3, int), numbers, obs, np.zeros(3)).first_strange()
+    found = Transitions(obs, np.zeros(3, int), numbers, obs, np.zeros(3)).describe_not_finite()
     assert found == "reward must be finite, got -inf in row 1"
 
 

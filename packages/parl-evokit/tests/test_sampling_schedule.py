@@ -98,8 +98,8 @@ def test_workers_that_hold_only_late_samples_are_named_when_no_other_begins() ->
     schedule.next_batch(0, 1, 0.0)
     schedule.abandon()
     schedule.begin([1], share=1.0, grace_s=1.0)
-    assert schedule.stuck(0.5) == []
-    assert schedule.stuck(1.5) == [0]
+    assert schedule.overdue(0.5) == []
+    assert schedule.overdue(1.5) == [0]
 
 
 @settings(max_examples=150, deadline=None)

@@ -300,7 +300,7 @@ def test_sockets_do_not_wait_one_after_the_other_for_the_kernel_s_memory(monkeyp
     monkeypatch.setattr(sockets, "time", SimpleNamespace(monotonic=lambda: sum(waits), sleep=waits.append))
     monkeypatch.setattr(sockets, "_waited_at", [-1.0])
     for _ in range(3):
-        assert sockets.takes_nothing_now(OSError(errno.ENOBUFS, "No buffer space available"))
+        assert sockets.would_block(OSError(errno.ENOBUFS, "No buffer space available"))
     assert len(waits) == 1
 
 

@@ -19,12 +19,12 @@ from parl_remote._links.handshake import Link
 from parl_remote._links.loop import Loop
 from parl_remote._messages import Done, Failed, Hello, Message, Role
 from parl_remote._messages.parts import (
+    CompareDirectories,
+    DirectoriesCompared,
     DirectoryIdentity,
-    FilesSeen,
     FolderAnswer,
     Part,
     PrepareFolder,
-    SeeFiles,
     StoreParts,
 )
 from parl_remote._messages.wire import decode
@@ -412,8 +412,10 @@ def test_a_worker_says_whether_it_sees_the_same_directory(client: Callable[[str]
     gone = DirectoryIdentity(str(tmp_path / "gone"), status.st_dev, status.st_ino)
     nonsense = DirectoryIdentity("a\0b", 0, 0)
     program = client("program")
-    answers = [program.ask(SeeFiles(1, places)) for places in ((), (same,), (same, other), (gone,), (nonsense,))]
-    assert answers == [FilesSeen(1, seen) for seen in (True, True, False, False, False)]
+    answers = [
+        program.ask(CompareDirectories(1, places)) for places in ((), (same,), (same, other), (gone,), (nonsense,))
+    ]
+    assert answers == [DirectoriesCompared(1, seen) for seen in (True, True, False, False, False)]
 
 
 def test_a_full_disk_fails_the_request_and_the_part_goes_on(client: Callable[[str], Client], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from parl_remote._files.upload import ActorDirectories, Progress
 from parl_remote._messages import Done, LeaseGranted, Message
-from parl_remote._messages.parts import FilesSeen, FolderAnswer, PrepareFolder, SeeFiles, StoreParts
+from parl_remote._messages.parts import CompareDirectories, DirectoriesCompared, FolderAnswer, PrepareFolder, StoreParts
 from parl_remote._transport import Buffer
 from parl_remote.errors import RemoteError, RemoteProtocolError
 
@@ -42,8 +42,8 @@ class Worker:
         match message:
             case PrepareFolder():
                 return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-            case SeeFiles():
-                return FilesSeen(1, False)
+            case CompareDirectories():
+                return DirectoriesCompared(1, False)
         return Done(1)
 
 

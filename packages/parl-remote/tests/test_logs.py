@@ -22,11 +22,11 @@ from parl_remote._links.handshake import Link
 from parl_remote._links.identity import host_id
 from parl_remote._links.loop import Loop
 from parl_remote._messages import Hello, LeaseAssigned, Message, Role
-from parl_remote._messages.parts import ActorsWrote, FollowActors, LogText, ReadLog
+from parl_remote._messages.parts import ActorOutputs, FollowActors, LogText, ReadLog
 from parl_remote._messages.wire import decode
 from parl_remote._resources import Resources
 from parl_remote._system.processes import read_marks, write_marks
-from parl_remote._worker.logs import LogBook, LogEntry, WorkerLogs, bytes_in, last_lines, next_lines, whole_characters
+from parl_remote._worker.logs import ActorLogs, LogEntry, WorkerLogs, bytes_in, last_lines, next_lines, whole_characters
 from parl_remote.errors import RemoteProtocolError
 
 
@@ -39,14 +39,14 @@ def lease(lease_id: str, client_id: str = "client-1", name: str = "") -> LeaseAs
 
 
 @pytest.fixture
-def book() -> Iterator[LogBook]:
+def book() -> Iterator[ActorLogs]:
     loop = Loop()
-    yield LogBook(loop)
+    yield ActorLogs(loop)
     loop.close()
 
 
 @pytest.fixture
-def entry(tmp_path: Path, book: LogBook) -> LogEntry:
+def entry(tmp_path: Path, book: ActorLogs) -> LogEntry:
     path = tmp_path / "actor-1.log"
     path.touch()
     book.began(lease("lease-1"), hello(), 4711, path, 0)
@@ -68,10 +68,10 @@ def everything(entry: LogEntry) -> bytes:
     return b"".join(parts)
 
 
-# -- the book ---------------------------------------------------------------------------------------------------------
+# -- the logs ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_in_a_file_before_is_not_the_actors(tmp_path: Path, book: LogBook) -> None:
+def test_what_was_in_a_file_before_is_not_the_actors(tmp_path: Path, book: ActorLogs) -> None:
     path = tmp_path / "actor-1.log"
     path.write_bytes(b"of another run\n")
     book.began(lease("lease-1"), hello(), 1, path, bytes_in(path))
@@ -104,7 +104,7 @@ def test_a_log_that_grows_too_long_is_cut_while_its_actor_runs(tmp_path: Path, m
     monkeypatch.setattr("parl_remote._worker.logs._KEPT_WHEN_CUT", 100)
     now = 0.0
     loop = Loop(lambda: now)
-    book = LogBook(loop)
+    book = ActorLogs(loop)
     path = tmp_path / "actor-1.log"
     path.write_bytes(bytes(5000))
     book.began(lease("lease-1"), hello(), 1, path, 0)
@@ -145,7 +145,7 @@ def test_marks_are_found_in_the_middle_of_many(tmp_path: Path) -> None:
 
 
 def test_only_so_many_logs_of_actors_that_ended_are_kept(
-    tmp_path: Path, book: LogBook, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, book: ActorLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("parl_remote._worker.logs._KEPT_ENDED", 3)
     for number in range(5):
@@ -160,7 +160,7 @@ def test_only_so_many_logs_of_actors_that_ended_are_kept(
 def test_files_in_a_directory_of_the_users_are_never_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parl_remote._worker.logs._KEPT_ENDED", 0)
     loop = Loop()
-    book = LogBook(loop, keep=True)
+    book = ActorLogs(loop, keep=True)
     path = tmp_path / "actor-1.log"
     path.write_bytes(b"x\n")
     book.began(lease("lease-1"), hello(), 10, path, 0)
@@ -169,7 +169,7 @@ def test_files_in_a_directory_of_the_users_are_never_deleted(tmp_path: Path, mon
     loop.close()
 
 
-def test_what_an_actor_makes_counts_as_its_makers_clients(tmp_path: Path, book: LogBook) -> None:
+def test_what_an_actor_makes_counts_as_its_makers_clients(tmp_path: Path, book: ActorLogs) -> None:
     book.began(lease("lease-1", "client-1"), hello("client-1", 1), 500, tmp_path / "1", 0)
     book.began(lease("lease-2", "client-of-actor"), hello("client-of-actor", 500), 501, tmp_path / "2", 0)
     book.began(lease("lease-3", "client-else"), hello("client-else", 77), 502, tmp_path / "3", 0)
@@ -231,7 +231,7 @@ def test_a_reader_too_far_behind_gets_the_latest_lines_and_the_number_of_missing
     assert 900 <= 10_000 - first <= 1100
 
 
-def test_the_last_line_of_an_actor_that_ended_needs_no_end(entry: LogEntry, book: LogBook) -> None:
+def test_the_last_line_of_an_actor_that_ended_needs_no_end(entry: LogEntry, book: ActorLogs) -> None:
     write(entry, b"whole\npart")
     assert next_lines(entry, 0, 1000, 2**20).data == b"whole\n"
     book.ended("lease-1")
@@ -265,11 +265,13 @@ class Asker:
 
 
 @pytest.fixture
-def part(book: LogBook) -> WorkerLogs:
+def part(book: ActorLogs) -> WorkerLogs:
     return WorkerLogs(book._loop, book)
 
 
-def test_a_question_that_waits_is_answered_with_the_next_line(part: WorkerLogs, book: LogBook, entry: LogEntry) -> None:
+def test_a_question_that_waits_is_answered_with_the_next_line(
+    part: WorkerLogs, book: ActorLogs, entry: LogEntry
+) -> None:
     asker = Asker()
     part.received(asker.link, ReadLog(5, "lease-1", start=0, wait_s=30.0), [])
     assert asker.told == []
@@ -303,7 +305,7 @@ def test_numbers_out_of_this_world_are_answered_like_others(part: WorkerLogs, en
     for position in (huge, -huge):
         asker = Asker()
         part.received(asker.link, FollowActors(1, positions={"lease-1": position, "\x00": 1}), [])
-        assert isinstance(asker.last(), ActorsWrote)
+        assert isinstance(asker.last(), ActorOutputs)
 
 
 def test_only_so_many_may_wait_at_once(part: WorkerLogs, entry: LogEntry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,13 +325,13 @@ def test_a_follower_receives_only_its_own_actors(part: WorkerLogs, entry: LogEnt
     for asker in (another, owner):
         part.received(asker.link, FollowActors(1), [])
     heard = [asker.last() for asker in (another, owner)]
-    assert [[output.lease_id for output in one.outputs] for one in heard if isinstance(one, ActorsWrote)] == [
+    assert [[output.lease_id for output in one.outputs] for one in heard if isinstance(one, ActorOutputs)] == [
         [],
         ["lease-1"],
     ]
 
 
-def test_a_follower_receives_the_end_of_an_actor_once(part: WorkerLogs, book: LogBook, entry: LogEntry) -> None:
+def test_a_follower_receives_the_end_of_an_actor_once(part: WorkerLogs, book: ActorLogs, entry: LogEntry) -> None:
     asker = Asker()
     write(entry, b"last\n")
     book.ended("lease-1")
@@ -337,7 +339,7 @@ def test_a_follower_receives_the_end_of_an_actor_once(part: WorkerLogs, book: Lo
     for number in range(3):
         part.received(asker.link, FollowActors(number), [])
         answer = asker.last()
-        assert isinstance(answer, ActorsWrote)
+        assert isinstance(answer, ActorOutputs)
         outputs += answer.outputs
     assert [(output.ended, [piece.text for piece in output.pieces]) for output in outputs] == [(True, ["last\n"])]
 

@@ -48,6 +48,7 @@ from parl_remote._messages.overview import (
     ActorPhase,
     ActorStatus,
     DrainNode,
+    ExplainWaiting,
     KillActor,
     ListActors,
     ListDeaths,
@@ -55,7 +56,6 @@ from parl_remote._messages.overview import (
     NodeList,
     NodeNumbers,
     NodePhase,
-    WhyWaiting,
 )
 from parl_remote._messages.parts import FindActor
 from parl_remote._messages.wire import decode, encode
@@ -621,7 +621,7 @@ FROM_ANYBODY: dict[Role, st.SearchStrategy[Message]] = {
         st.builds(ListDeaths, NUMBERS, NUMBERS, NAMES, LEASES, st.booleans()),
         st.builds(KillActor, NUMBERS, LEASES | NAMES, NAMES),
         st.builds(DrainNode, NUMBERS, NAMES, SECONDS, NAMES),
-        st.builds(WhyWaiting, NUMBERS, NUMBERS),
+        st.builds(ExplainWaiting, NUMBERS, NUMBERS),
         st.builds(FindActor, NUMBERS, NAMES, LEASES),
     ),
     Role.WORKER: st.one_of(

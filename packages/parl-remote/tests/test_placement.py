@@ -24,7 +24,7 @@ from parl_remote._messages import (
     RunningLease,
 )
 from parl_remote._messages.links import Heartbeat
-from parl_remote._messages.overview import WhyWaiting
+from parl_remote._messages.overview import ExplainWaiting
 from parl_remote._program.master_client import MasterClient, _waits
 from parl_remote._resources import Placement, Resources
 from parl_remote.testing import LoopbackCluster
@@ -95,8 +95,8 @@ class Cluster:
 
     def why(self, number: int = -1) -> str:
         """Return the reason that the latest waiting request is given."""
-        asked = WhyWaiting(1, next(self.numbers) - 1 if number < 0 else number)
-        return self.state.view.why_waiting("c", asked, 0.0).reason
+        asked = ExplainWaiting(1, next(self.numbers) - 1 if number < 0 else number)
+        return self.state.view.explain_waiting("c", asked, 0.0).reason
 
 
 def test_spread_takes_the_node_with_the_most_left_and_pack_the_one_with_the_least_that_is_enough() -> None:

@@ -63,8 +63,8 @@ def test_a_stored_value_is_noted_and_can_be_read(
     store(part, peer, image)
     assert peer.last() == Done(1)
     monkeypatch.setattr(object_memory._PerThread, "directory", None)  # so that it is so again for other tests
-    object_memory.look_in(str(tmp_path))
-    place = object_memory.brought(ID)
+    object_memory.set_directory(str(tmp_path))
+    place = object_memory.find_sent(ID)
     assert place is not None
     assert [bytes(frame) for frame in read(place)[0]] == [b"pickle", b"x" * 1000]
     part.received(peer, FetchObject(2, ID), [memoryview(b"{}")])

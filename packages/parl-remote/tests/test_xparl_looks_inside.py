@@ -33,7 +33,7 @@ from parl_remote._messages.overview import ClusterEvent, EventKind, Events, List
 from parl_remote._messages.parts import LogText, ReadLog
 from parl_remote._program.rendezvous import ClusterAddress
 from parl_remote.cli._logs import _later_events
-from parl_remote.cli._session import _meant
+from parl_remote.cli._session import _matching
 from parl_remote.cli._show import _actor_table, age, clip, size, table
 from parl_remote.errors import RemoteError
 
@@ -261,7 +261,7 @@ def test_actors_that_may_be_meant_are_told_apart_by_their_names() -> None:
         for number, name in enumerate(["chief", ""])
     ]
     with pytest.raises(click.ClickException, match=r"aaaa0 \(Trainer chief\), aaaa1 \(Trainer\); give more"):
-        _meant(actors, "Trainer")
+        _matching(actors, "Trainer")
 
 
 def test_the_owner_of_a_detached_actor_is_left_out_when_it_has_ended() -> None:

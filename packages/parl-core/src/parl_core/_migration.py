@@ -197,7 +197,7 @@ _OWN_ENV = "derive the environment from gymnasium.Env"
 _REGISTRY = "gymnasium.registry is a dictionary of specs by their ids"
 _SEEDS = "use numpy.random.SeedSequence"
 _VIDEO = "use gymnasium.wrappers.RecordVideo"
-_GONE_OF_GYM: Mapping[str, str] = MappingProxyType(
+_REMOVED_FROM_GYM: Mapping[str, str] = MappingProxyType(
     {
         "GoalEnv": "it is in gymnasium-robotics",
         "envs.DiscreteEnv": _OWN_ENV,
@@ -580,7 +580,9 @@ class _Reader(ast.NodeVisitor):
             self._change(node, _NOW_STATIC, "import paddle")
             return
         gone = self._module(node, module)
-        if module.partition(".")[0] == "gym" and not any(_gone_of_gym(f"{module}.{name.name}") for name in node.names):
+        if module.partition(".")[0] == "gym" and not any(
+            _removed_from_gym(f"{module}.{name.name}") for name in node.names
+        ):
             start = self._bytes(node.lineno).find(b"gym", node.col_offset)
             old = module if _MODULE_OF_A_WRAPPER.fullmatch(module) else "gym"
             new = "gymnasium" if old == "gym" else "gymnasium.wrappers"
@@ -796,7 +798,7 @@ class _Reader(ast.NodeVisitor):
 
     def _name(self, node: ast.expr | ast.alias, path: str) -> None:
         """Record the use of a removed name."""
-        instead = replacement_of(path) if path.startswith("parl.") else _gone_of_gym(path)
+        instead = replacement_of(path) if path.startswith("parl.") else _removed_from_gym(path)
         if instead is not None:
             self.findings.append(Finding(node.lineno, f"{path} is gone: {instead}"))
 
@@ -1241,11 +1243,11 @@ def _names_in(target: ast.expr) -> set[str]:
     return {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
 
 
-def _gone_of_gym(path: str) -> str | None:
+def _removed_from_gym(path: str) -> str | None:
     package, _, inside = path.partition(".")
     subpackage, _, name = inside.rpartition(".")
     names = (f"{subpackage.partition('.')[0]}.{name}", name)  # gym.wrappers.monitor.Monitor, gym.core.GoalEnv
-    found = (_GONE_OF_GYM[each] for each in names if each in _GONE_OF_GYM)
+    found = (_REMOVED_FROM_GYM[each] for each in names if each in _REMOVED_FROM_GYM)
     return next(found, None) if package in ("gym", "gymnasium") else None
 
 

@@ -397,7 +397,7 @@ class Agent:
         Raises:
             SpoiledBatchError: It names the row.
         """
-        strange = batch.first_strange()
+        strange = batch.describe_not_finite()
         if strange is not None:
             raise SpoiledBatchError(
                 f"{strange}: one such number spoils all weights; clip or drop it in the environment. "
@@ -766,7 +766,7 @@ class Agent:
 
 def _with_row(error: DivergedError, batch: Batch | None) -> DivergedError:
     """Return an error with the place of the number that spoiled the loss, where a batch has one."""
-    strange = None if batch is None else batch.first_strange()
+    strange = None if batch is None else batch.describe_not_finite()
     if strange is None:
         return error
     return SpoiledBatchError(

@@ -64,10 +64,10 @@ class Model:
     """
 
     _model_id: str
-    _blended: _Blended | None = None
+    _blended: _BlendCache | None = None
     """Cache of the last target of `sync_weights_to` and its arrays."""
 
-    _viewed: _Viewed | None = None
+    _viewed: _ViewCache | None = None
     """Cache of the memory of the weights for `get_weights` and `set_weights`."""
 
     CONTAINERS: ClassVar[str] = ""
@@ -207,7 +207,7 @@ class Model:
             check_weights(owner, {name: tuple(tensor.shape) for name, tensor in target.items()}, source)
         targets, sources = list(target.values()), [source[name] for name in target]
         are_same = None if waits else self._watch(target_model)
-        self._blended = None if are_same is None else _Blended(target_model, targets, sources, are_same)
+        self._blended = None if are_same is None else _BlendCache(target_model, targets, sources, are_same)
         self._blend(targets, sources, decay)
 
     def implements(self, method: str) -> bool:
@@ -348,7 +348,7 @@ class Model:
         """Cache the memory of all weights, if it is on the CPU and changes of the layers can be detected."""
         views = self._views_of(tensors)
         are_same = None if views is None else self._watch(self)
-        self._viewed = None if views is None or are_same is None else _Viewed(views, are_same)
+        self._viewed = None if views is None or are_same is None else _ViewCache(views, are_same)
 
     def _lazy_layers(self) -> dict[str, LazyLayer]:
         return {name: layer for name, layer in self._all_layers().items() if isinstance(layer, LazyLayer)}
@@ -413,7 +413,7 @@ class Model:
         return {name: np.asarray(array) for name, array in zip(names, weights, strict=True)}
 
 
-class _OfTheseTensors:
+class _TensorCache:
     """Cached data of models, which is valid while `are_same` returns True; copied models have other tensors."""
 
     def __init__(self, are_same: Callable[[], bool]) -> None:
@@ -426,7 +426,7 @@ class _OfTheseTensors:
         return type(None), ()
 
 
-class _Blended(_OfTheseTensors):
+class _BlendCache(_TensorCache):
     """The matching tensors of two models."""
 
     def __init__(self, target: Model, targets: list[Any], sources: list[Any], are_same: Callable[[], bool]) -> None:
@@ -434,7 +434,7 @@ class _Blended(_OfTheseTensors):
         self.target, self.targets, self.sources = target, targets, sources
 
 
-class _Viewed(_OfTheseTensors):
+class _ViewCache(_TensorCache):
     """The memory of the weights of a model as arrays, by name."""
 
     def __init__(self, views: Weights, are_same: Callable[[], bool]) -> None:

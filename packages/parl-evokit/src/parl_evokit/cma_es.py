@@ -199,7 +199,7 @@ class CMAES(CmaFamily):
         self._injected = None
         return step
 
-    def _kept_of_round(self, intake: SortedSamples, left: Sampler) -> Matrix:
+    def _data_of_round(self, intake: SortedSamples, left: Sampler) -> Matrix:
         """Return the steps of the round's samples relative to their model, whose axes are dropped with it."""
         z = left.normals(intake.groups[0].keys) if intake.groups else np.empty((0, self.layout.size))
         steps: Matrix = (z if left.transform is None else left.shaped(z)) * left.std

@@ -148,7 +148,7 @@ class GA(Strategy):
         model = SamplingInfo([0, 0], sampler.model_iter_id, sampler.fingerprint, identity)
         return [model, *children]
 
-    def _kept_of_round(self, intake: SortedSamples, left: Sampler) -> NDArray[np.float32]:
+    def _data_of_round(self, intake: SortedSamples, left: Sampler) -> NDArray[np.float32]:
         """Return the parameters of the best children, computed before their parents are dropped."""
         if not intake.groups:
             return np.empty((0, self.layout.size), np.float32)

@@ -335,7 +335,7 @@ class Strategy(ABC):
         reason = guard.reason()
         self.guard = guard
         without_last, intake = intake, intake if of_rollback is None else of_rollback()
-        children = self._kept_of_round(intake, before)
+        children = self._data_of_round(intake, before)
         self._revert()
         reverted = self._sampler
         self._make_older(intake)
@@ -453,7 +453,7 @@ class Strategy(ABC):
         self._sampler = replace(self._sampler, trusted=self.guard.trusted)
         self._best = self._loaded_best(within(BEST, state))
         if isinstance(self.keys, CounterKeys) and NEXT_KEY in state:
-            self.keys.go_on_from(int(state[NEXT_KEY]))
+            self.keys.continue_from(int(state[NEXT_KEY]))
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over the algorithm's part of the state."""
@@ -461,12 +461,12 @@ class Strategy(ABC):
             raise SolverError(f"the solver's state has no model_iter_id, only {sorted(state)}")
         self._sampler = replace(self._sampler, model_iter_id=int(state["model_iter_id"]))
 
-    def _kept_of_round(self, intake: SortedSamples, left: Sampler) -> Any:  # noqa: ARG002
+    def _data_of_round(self, intake: SortedSamples, left: Sampler) -> Any:  # noqa: ARG002
         """Return the data of a round's samples that must be computed before their model is replaced."""
         return None
 
     def _advance_reverted(self, intake: SortedSamples, sampler: Sampler, kept: Any) -> Advance:  # noqa: ARG002
-        """Return one step from the trusted model, by the samples of the model that was left; see `_kept_of_round`."""
+        """Return one step from the trusted model, by the samples of the model that was left; see `_data_of_round`."""
         return self._advance(intake, sampler)
 
     @abstractmethod

@@ -39,7 +39,7 @@ def writer_of(hashable: Hashable) -> _Writer:
     if issubclass(kind, Enum):
         return attrgetter("_value_")
     if issubclass(kind, str | int | float | NoneType):
-        return _as_it_is
+        return _identity
     if issubclass(kind, tuple):
         return lambda value: [to_json(item) for item in value]
     if issubclass(kind, Mapping):
@@ -47,7 +47,7 @@ def writer_of(hashable: Hashable) -> _Writer:
     return _dataclass_writer(kind)
 
 
-def _as_it_is(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 

@@ -213,7 +213,7 @@ class ObjectRef(serialize.Reference, Generic[T]):
             with contextlib.suppress(MemoryGone):
                 self._memory = adopt(place)
                 return
-        brought = object_memory.brought(self.id)
+        brought = object_memory.find_sent(self.id)
         if brought is not None:
             with contextlib.suppress(MemoryGone):
                 self._memory = adopt(brought)

@@ -3,8 +3,8 @@
     memory, loop, program ──> Transitions, Rollout, Fragment, Windows ──> the same of tensors ──> algorithm.learn(batch)
 
 A batch checks the shapes and kinds of its columns once, when it is made. Batches made by this library are not checked
-again (`Batch.made`). Values are checked only if a loss is not finite: `Batch.first_strange` finds the row. Your own
-columns (goals, hidden states, several rewards) are in `extra` and reach the algorithm: `batch.goal`.
+again (`Batch.made`). Values are checked only if a loss is not finite: `Batch.describe_not_finite` finds the row. Your
+own columns (goals, hidden states, several rewards) are in `extra` and reach the algorithm: `batch.goal`.
 
 `Columns` turns the positional forms of PARL 1.x and 2.x, `learn(obs, action, reward, ...)`, into batches, for
 `Agent.learn` and `Algorithm.learn` alike.
@@ -238,7 +238,7 @@ class Batch:
         extra: Mapping[str, Any] = found.pop("extra", {})
         return {**found, **extra}
 
-    def first_strange(self) -> str | None:
+    def describe_not_finite(self) -> str | None:
         """Return a description of the first number that makes a loss not finite; None if there is none."""
         for name, column in self.named().items():
             for leaf, array in leaves(name, column, _host).items():

@@ -40,7 +40,7 @@ class PopArt:
         self._sums = np.zeros(3)  # decayed sums: of weights, of targets, of their squares
 
     @property
-    def knows_units(self) -> bool:
+    def has_targets(self) -> bool:
         """Return whether there was an update."""
         return bool(self._sums[0])
 
@@ -266,11 +266,11 @@ class MAPPO(PPO):
         active = batch.active != 0
         return_, value = batch.return_, batch.value
         if self.use_popart:
-            knows_units = self.popart.knows_units
-            if not knows_units:
+            has_targets = self.popart.has_targets
+            if not has_targets:
                 self._check_head()
             scale, shift = self.popart.update(return_[active] if active.any() else return_)
-            if knows_units:  # without earlier updates, the initial values are as good in the new units
+            if has_targets:  # without earlier updates, the initial values are as good in the new units
                 self._rescale(scale, shift)
                 value = self.popart.normalised(value)
             return_ = self.popart.normalised(return_)

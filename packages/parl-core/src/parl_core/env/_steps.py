@@ -296,7 +296,7 @@ class StepMemory:
         os.write(self._writes, dtype.encode())
         return True
 
-    def ask_to_leave(self) -> None:
+    def request_return(self) -> None:
         """Make the actor end its serving call."""
         os.write(self._writes, _LEAVE)
 

@@ -175,7 +175,7 @@ class _SharedLink(_CallLink):
     def begin_close(self) -> None:
         """Make the actor leave its serving call, then send the call that closes the environments."""
         with contextlib.suppress(OSError):  # the actor is gone
-            self._memory.ask_to_leave()
+            self._memory.request_return()
         super().begin("close")
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class _SharedLink(_CallLink):
         """
         if self._called or self._serving is not None:
             with contextlib.suppress(Exception):  # any exception: a lost actor raises its error in the next call
-                self._memory.ask_to_leave()
+                self._memory.request_return()
                 self._group.call("stop_serving")
             self._memory.forget()
             self._called, self._serving = False, None

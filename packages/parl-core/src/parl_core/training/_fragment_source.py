@@ -110,7 +110,7 @@ class EnvironmentWorkers(ClosingContext):
         self._failures: Counter[int] = Counter()
         self._losses_from_outside: Counter[int] = Counter()
         self._pool = WorkerPool(
-            lambda worker: spawn(worker, self._lives_with(worker)),
+            lambda worker: spawn(worker, self._predecessors_with(worker)),
             len(groups_of),
             self,
             timeout_s=timeout_s,
@@ -119,7 +119,7 @@ class EnvironmentWorkers(ClosingContext):
         )
         self._pool.start()
 
-    def incarnation(self, group: int) -> tuple[int, int]:
+    def worker_of(self, group: int) -> tuple[int, int]:
         """Return the worker that has this group, and the number of its predecessors."""
         worker = self._worker_of[group]
         return worker, self._pool.restarts[worker]
@@ -129,7 +129,7 @@ class EnvironmentWorkers(ClosingContext):
         """The number of workers that have held each group before the present one."""
         return [life + self._pool.restarts[self._worker_of[group]] for group, life in self._earlier.items()]
 
-    def go_on(self, lives: Sequence[int]) -> None:
+    def continue_counts(self, lives: Sequence[int]) -> None:
         """Continue the counts of workers per group from the end of a run with the same number of groups."""
         for group, life in enumerate(lives):
             self._earlier[group] = life - self._pool.restarts[self._worker_of[group]]
@@ -205,7 +205,7 @@ class EnvironmentWorkers(ClosingContext):
         """Close the environments and end the workers; a second call does nothing."""
         self._pool.stop()
 
-    def _lives_with(self, worker: int) -> dict[int, int]:
+    def _predecessors_with(self, worker: int) -> dict[int, int]:
         return {group: self._earlier[group] + self._pool.restarts[worker] for group in self._groups_of[worker]}
 
     def _count_failure(self, call: Call, error: Exception) -> None:
@@ -429,14 +429,14 @@ class ActorFragmentSource:
     def _take_in(self, timeout_s: float | None) -> None:
         for call, answer, failed in self._workers.arrivals(timeout_s):
             if failed:
-                self._known.pop(self._workers.incarnation(call.group), None)
+                self._known.pop(self._workers.worker_of(call.group), None)
                 self._collect(call.tag)
             else:
                 self._workers.succeeded(call.group)
                 self._order.arrived(answer)
 
     def _collect(self, task: Task) -> None:
-        actor = self._workers.incarnation(task.group)
+        actor = self._workers.worker_of(task.group)
         news = None if self._known.get(actor) == self._version else self._stored
         self._known[actor] = self._version
         self._workers.submit(Call(task.group, "collect", (task, self._version, news), task))
@@ -458,7 +458,7 @@ class ActorEnvironments:
         self._workers: EnvironmentWorkers
         self._source: FragmentSource
 
-    def live_in(self, workers: EnvironmentWorkers, source: FragmentSource) -> None:
+    def use_actors(self, workers: EnvironmentWorkers, source: FragmentSource) -> None:
         """Set the actors that have the environments, and the source that requests fragments of them."""
         self._workers, self._source = workers, source
 
@@ -536,8 +536,8 @@ class DeterministicCollector:
             raise CheckpointError(
                 f"fragments of the saved run are of another form: {differences}; resume it with the same"
             )
-        self._workers.go_on(state["lives"])
-        _go_on_counting(self._workers, state)
+        self._workers.continue_counts(state["lives"])
+        _restore_counts(self._workers, state)
         self._source.set_state(state["source"])
 
     def begin_again(self, seeds: Sequence[int]) -> None:
@@ -567,8 +567,8 @@ class AsynchronousCollector:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from the result of `get_state`, with new episodes."""
         life = 1 + max(state["lives"])
-        self._workers.go_on([life] * len(self._workers.lives))
-        _go_on_counting(self._workers, state)
+        self._workers.continue_counts([life] * len(self._workers.lives))
+        _restore_counts(self._workers, state)
         self._order.dropped = state["dropped"]
         self._order.begin_at(self._version.value)
 
@@ -577,5 +577,5 @@ def _counts(workers: EnvironmentWorkers) -> dict[str, Any]:
     return {"lives": workers.lives, "lost": workers.lost_count, "failed": workers.failed_count}
 
 
-def _go_on_counting(workers: EnvironmentWorkers, state: Mapping[str, Any]) -> None:
+def _restore_counts(workers: EnvironmentWorkers, state: Mapping[str, Any]) -> None:
     workers.lost_count, workers.failed_count = state["lost"], state["failed"]

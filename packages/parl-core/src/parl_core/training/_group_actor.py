@@ -132,7 +132,7 @@ class _ActorExperience:
         self._agent, self._acting = agent, Acting(agent, 1)
 
     @contextmanager
-    def _with_these_layers(self) -> Iterator[None]:
+    def _layers_kept(self) -> Iterator[None]:
         """Provide a context for faster steps, in which the agent does not learn and its model keeps its layers."""
 
         def first(obs: Observations) -> Any:
@@ -174,7 +174,7 @@ class VTraceExperience(_ActorExperience):
     def drawing_from(self, seed: int) -> Iterator[None]:
         before, self._rng = self._rng, np.random.default_rng(seed)
         try:
-            with self._with_these_layers():
+            with self._layers_kept():
                 yield
         finally:
             self._rng = before
@@ -246,7 +246,7 @@ class RolloutExperience(_ActorExperience):
 
     @contextmanager
     def drawing_from(self, seed: int) -> Iterator[None]:
-        with getattr(self._agent, "drawing_from", lambda _: nullcontext())(seed), self._with_these_layers():
+        with getattr(self._agent, "drawing_from", lambda _: nullcontext())(seed), self._layers_kept():
             yield
 
     def choose(self, obs: Observations, state: Mapping[str, NDArray[Any]]) -> Choice:

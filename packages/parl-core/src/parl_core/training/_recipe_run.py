@@ -289,7 +289,7 @@ class RecipeRun:
             CheckpointError: The run cannot be resumed, or a checkpoint cannot be written.
         """
         if run.resumed:
-            self._check_what_is_left(run.path)
+            self._check_resumable(run.path)
         recipe = self.recipe
         trained, agent, data = self.made()
         offline = data is not None
@@ -469,7 +469,7 @@ class RecipeRun:
                 f"resume it without --steps to take all {budget}"
             )
 
-    def _check_what_is_left(self, folder: Path) -> None:
+    def _check_resumable(self, folder: Path) -> None:
         store = CheckpointStore(folder / "checkpoints")
         taken = store.steps()
         if not taken:  # told before actors start, which takes seconds

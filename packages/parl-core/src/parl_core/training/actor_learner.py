@@ -324,14 +324,14 @@ def train_actor_learner(
         if settings.resumes_exactly:
             course.watch(environments, seed)
         elif checkpoints is not None:
-            checkpoints.watch_nothing(LOOSE)
+            checkpoints.watch_no_environments(LOOSE)
         workers = _workers(
             actors, make_agent, env, dict(env_kwargs or {}), settings, seed, recorded=environments.recorded
         )
         with workers:
             order = order_of(settings)
             source = _source(agent, experience, order, workers, actors.put, settings, seed)
-            environments.live_in(workers, source)
+            environments.use_actors(workers, source)
             version, reported = LoopCounter(0), LoopCounter(0)
             losses, episodes, metrics = (
                 LossMeans(experience.read),

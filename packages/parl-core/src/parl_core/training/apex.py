@@ -198,7 +198,7 @@ class _Explorer:
         self._agent, self._n_step, self._epsilon = agent, n_step, epsilon
         self._first = 0
 
-    def turn_to(self, first: int) -> None:
+    def set_first_environment(self, first: int) -> None:
         """Act from now on in the environments from this number on."""
         self._first = first
 
@@ -290,7 +290,7 @@ class ApexActor(CollectingActor):
         self._agent = agent
 
     def _collect(self, task: Task) -> tuple[FragmentSteps, float]:
-        self._explorer.turn_to(task.group * self._size)
+        self._explorer.set_first_environment(task.group * self._size)
         return super()._collect(task)
 
     def _check_masks_after(self, group: int, step: GroupStep) -> None:
@@ -378,7 +378,7 @@ def train_apex(
         if acting.resumes_exactly:
             course.watch(environments, seed)
         elif checkpoints is not None:
-            checkpoints.watch_nothing(LOOSE)
+            checkpoints.watch_no_environments(LOOSE)
         with _workers(
             actors, make_agent, env, dict(env_kwargs or {}), settings, seed, environments.recorded
         ) as workers:
@@ -392,7 +392,7 @@ def train_apex(
             check_memory(agent, memory, learning, acting.envs_per_group, asked=("n_step", "prioritized"))
             order = order_of(acting)
             source = ActorFragmentSource(workers, order, agent.get_weights, actors.put)
-            environments.live_in(workers, source)
+            environments.use_actors(workers, source)
             version, reported, episodes = LoopCounter(0), LoopCounter(0), EndedEpisodes()
             newest: list[Any] = [None]
             figures = MetricMeans(agent.alg.FIGURES, lambda unread: agent.read(unread, newest[0]))

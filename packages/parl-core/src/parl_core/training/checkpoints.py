@@ -137,7 +137,7 @@ class Checkpoints:
         """
         self._environments = SavedEnvironments(envs, self._rule, seed)
 
-    def watch_nothing(self, why: str) -> None:
+    def watch_no_environments(self, why: str) -> None:
         """Record that a resumed loop starts new episodes, and the reason.
 
         Raises:

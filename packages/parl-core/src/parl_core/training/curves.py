@@ -168,14 +168,14 @@ class RunGroup:
         return Band(steps, middle, np.array([one.low for one in bounds]), np.array([one.high for one in bounds]))
 
     @property
-    def lasts(self) -> list[float]:
+    def last_returns(self) -> list[float]:
         """The last returns of runs with returns."""
         return [run.last for run in self.runs if len(run.returns)]
 
     @property
     def interval(self) -> Interval | None:
         """95 % interval of the interquartile mean of the runs' last returns; None without returns."""
-        return bootstrap_interval(self.lasts) if self.lasts else None
+        return bootstrap_interval(self.last_returns) if self.last_returns else None
 
 
 @dataclass(frozen=True)
@@ -262,10 +262,10 @@ class Comparison:
                 lines.append(f"{group.name}: no run has an evaluation or a finished episode")
             elif len(group.runs) > 1 and interval is not None:
                 low, high = interval
-                middle = float(interquartile_mean(group.lasts))
+                middle = float(interquartile_mean(group.last_returns))
                 exploring = any(run.returns_of == "training" for run in group.runs)
                 lines.append(
-                    f"{group.name}: interquartile mean of {len(group.lasts)} runs {middle:.2f}, 95 % interval "
+                    f"{group.name}: interquartile mean of {len(group.last_returns)} runs {middle:.2f}, 95 % interval "
                     f"[{low:.2f}, {high:.2f}]{'; not evaluated: of training episodes' * exploring}"
                 )
                 seeds = [run.asked["seed"] for run in group.runs if run.asked.get("seed") is not None]

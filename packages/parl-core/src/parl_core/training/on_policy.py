@@ -205,12 +205,12 @@ class RolloutCollector:
                 check_rewards(rewards, "of the team in the rollout")
                 of_team[t] = rewards
                 active[t] = obs["alive"][t] != 0
-                after = _as_it_led_to(self._obs, ended, infos)
+                after = _parts_after(self._obs, ended, infos)
                 reward[t], terminated[t], truncated[t] = _of_agents(active[t], after, over, cut)
             cut_short = ended[~over[ended]] if active is None else np.flatnonzero(truncated[t].any(axis=1))
             for i in cut_short.tolist():
                 last = last_observations(infos)[i] if over[i] or cut[i] else _row(self._obs, i)
-                last_seen[t, i] = acting.seen(last if active is None else _as_if_it_went_on(last, active[t, i]), i)
+                last_seen[t, i] = acting.seen(last if active is None else _as_continued(last, active[t, i]), i)
             if ended.size:
                 acting.begin(ended)
         check_rewards(reward, "of the rollout")
@@ -371,7 +371,7 @@ def _check_one_each(values: Any, log_probs: Any, shape: tuple[int, ...]) -> None
             )
 
 
-def _as_it_led_to(obs: Mapping[str, Any], ended: NDArray[np.int64], infos: Mapping[str, Any]) -> Mapping[str, Any]:
+def _parts_after(obs: Mapping[str, Any], ended: NDArray[np.int64], infos: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the joint observations to which a step led: the last ones where episodes ended, not those after resets."""
     parts = {name: np.array(obs[name]) for name in ("alive", "rewards", "terminated")}
     for i in ended.tolist():
@@ -385,7 +385,7 @@ def _row(obs: Observations, i: int) -> Observations:
     return map_nested(lambda now: np.array(now[i]), obs)
 
 
-def _as_if_it_went_on(last: Mapping[str, Any], active: Bools) -> Mapping[str, Any]:
+def _as_continued(last: Mapping[str, Any], active: Bools) -> Mapping[str, Any]:
     """Return the last joint observation of agents that were truncated, with those `alive` that would have acted next.
 
     These are the agents that acted, `active` `[agents]`, and have not terminated: the values of agents that see each

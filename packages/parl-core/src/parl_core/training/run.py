@@ -91,7 +91,7 @@ class Interruption:
         if mine and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._watching = True
             self._alarm_before = signal.signal(signal.SIGALRM, self._raise)
-            signal.signal(signal.SIGINT, self._pressed)
+            signal.signal(signal.SIGINT, self._on_interrupt)
 
     def noticed(self) -> None:
         """Record that the interruption was noticed, so that it is not raised again."""
@@ -108,7 +108,7 @@ class Interruption:
             if self.happened:  # no traceback of the interpreter's last callbacks where it ends already
                 atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
-    def _pressed(self, number: int, frame: FrameType | None) -> None:
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
         if not self.happened and self.waits_for_round:
             self.happened = True
             signal.setitimer(signal.ITIMER_REAL, SECONDS_OF_A_ROUND)

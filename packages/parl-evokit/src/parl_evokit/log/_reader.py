@@ -69,8 +69,8 @@ __all__ = [
     "read_log",
     "read_raw",
     "read_raw_file",
+    "recent",
     "write_raw",
-    "young",
 ]
 
 HEAD = struct.Struct("<fi")
@@ -134,7 +134,7 @@ def _all_of(a: NDArray[Any], b: NDArray[Any]) -> bool:
     return bool((a == a[0]).all() and (b == a[0]).all())
 
 
-def young(waiting: Samples, model_iter_id: int, max_age: int) -> Samples:
+def recent(waiting: Samples, model_iter_id: int, max_age: int) -> Samples:
     """Return the samples whose models are at most `max_age` updates old."""
     return waiting.where(model_iter_id - waiting.models <= max_age)
 
@@ -206,7 +206,7 @@ class LogContents:
     def expire(self, model_iter_id: int, max_age: int) -> None:
         """Drop waiting samples of models that are more than `max_age` updates old."""
         before = len(self.waiting)
-        self.waiting = young(self.waiting, model_iter_id, max_age)
+        self.waiting = recent(self.waiting, model_iter_id, max_age)
         self.expired += before - len(self.waiting)
 
     @property

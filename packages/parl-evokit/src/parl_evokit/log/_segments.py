@@ -599,7 +599,7 @@ def compact(
     result, archived = RetentionReport(), _Archived()
     with contextlib.ExitStack() as locks:
         left = [staged for log in logs for staged in sorted(log.glob(f"{STAGED}*"))]
-        folders = [staged for staged in left if locks.enter_context(_mine(staged))]
+        folders = [staged for staged in left if locks.enter_context(_exclusive(staged))]
         together: dict[tuple[Path, int], list[Path]] = {}
         for file, header in used_files(logs, ledger, fingerprint, older_than_days):
             if header is None:
@@ -611,7 +611,7 @@ def compact(
                 staged = log / f"{STAGED}{secrets.token_hex(16)}"
                 with _making(staged):
                     staged.mkdir()
-                    if locks.enter_context(_mine(staged)):
+                    if locks.enter_context(_exclusive(staged)):
                         folders.append(staged)
                         for path in files:
                             with contextlib.suppress(FileNotFoundError):  # another process was faster
@@ -661,7 +661,7 @@ def _making(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _mine(staged: Path) -> Iterator[bool]:
+def _exclusive(staged: Path) -> Iterator[bool]:
     """Yield True if no other process is archiving these files, and exclude others until the end."""
     try:
         descriptor = os.open(staged, os.O_RDONLY)

@@ -270,7 +270,7 @@ class CounterKeys:
         """The count of the next key; a resumed search continues with it."""
         return int(repr(self._counts).removeprefix("count(").removesuffix(")"))  # looks without taking it
 
-    def go_on_from(self, count: int) -> None:
+    def continue_from(self, count: int) -> None:
         """Continue with the key of this count."""
         self._counts = itertools.count(max(count, 2))
 

@@ -172,8 +172,8 @@ class Pool(ClosingContext):
                 now = time.monotonic()
                 if self._schedule.complete(now):
                     break
-                if stuck := self._schedule.stuck(now):
-                    for slot in stuck:  # they hold a late sample, and no other is free
+                if overdue := self._schedule.overdue(now):
+                    for slot in overdue:  # they hold a late sample, and no other is free
                         self._forget(slot)
                         self._workers.replace(slot)
                     continue

@@ -144,7 +144,7 @@ class Schedule:
         """Record that a worker has ended its batch early, with the round."""
         self._running.pop(worker, None)
 
-    def stuck(self, now: float) -> list[int]:
+    def overdue(self, now: float) -> list[int]:
         """Return workers with overdue batches of earlier rounds, if samples wait and all others are busy."""
         if not self._waiting:
             return []

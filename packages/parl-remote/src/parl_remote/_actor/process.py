@@ -858,8 +858,8 @@ def run_actor(listening: Listening, parent: int) -> None:
         processes.reset_signals()
         os.environ["XPARL"] = "True"
         _current.become_actor()
-        if not object_memory.has_place():  # the zygote has set it for all its actors
-            object_memory.look_in(os.path.dirname(listening.getsockname()))
+        if not object_memory.has_directory():  # the zygote has set it for all its actors
+            object_memory.set_directory(os.path.dirname(listening.getsockname()))
         sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's own is meaningless to the user's code
         host = ActorHost()
         try:

@@ -13,8 +13,8 @@ ten times what the copy does. Memory that is not reused is freed after a second.
 A value that is not in shared memory of this process's host is looked up in the context of the actor or connection that
 unpickles its reference:
 
-    brought(id)    a worker that was sent a copy notes its place in the node's private directory, as a link that points
-                   nowhere: its text is the place. Actors look there
+    find_sent(id)  a worker that was sent a copy notes its address in the node's private directory, as a link that
+                   points nowhere: its text is the address. Actors look there
     sender()       the sender of the message that this thread is reading, if on another host: it can be asked
 """
 
@@ -47,16 +47,16 @@ __all__ = [
     "Source",
     "ValueAddress",
     "adopt",
-    "brought",
+    "find_sent",
     "forget_note",
-    "has_place",
+    "has_directory",
     "is_id",
-    "look_in",
     "note",
     "read",
     "read_image",
     "reading_from",
     "sender",
+    "set_directory",
 ]
 
 
@@ -393,17 +393,17 @@ class _PerThread(threading.local):
 _here = _PerThread()
 
 
-def look_in(socket_directory: str) -> None:
+def set_directory(socket_directory: str) -> None:
     """Set the directory in which to look for values sent to the node; called once in an actor's process."""
     _PerThread.directory = Path(socket_directory)
 
 
-def has_place() -> bool:
-    """Return whether `look_in` was called, here or before the fork that made this process."""
+def has_directory() -> bool:
+    """Return whether `set_directory` was called, here or before the fork that made this process."""
     return _PerThread.directory is not None
 
 
-def brought(object_id: str) -> ValueAddress | None:
+def find_sent(object_id: str) -> ValueAddress | None:
     """Return the location of a value that was sent to this node's worker, or None."""
     if _here.directory is None:
         return None

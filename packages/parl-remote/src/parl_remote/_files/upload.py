@@ -36,12 +36,12 @@ from parl_remote._files.selection import select_files
 from parl_remote._links.identity import host_id
 from parl_remote._messages import LeaseGranted, Message
 from parl_remote._messages.parts import (
+    CompareDirectories,
+    DirectoriesCompared,
     DirectoryIdentity,
-    FilesSeen,
     FolderAnswer,
     Part,
     PrepareFolder,
-    SeeFiles,
     StoreParts,
 )
 from parl_remote._transport import Buffer
@@ -254,8 +254,8 @@ class ProgramFiles:
         key = granted.node_id, places
         seen = self._seen.get(key)
         if seen is None:
-            answer = worker.ask(granted, lambda number: SeeFiles(number, places), None)
-            seen = isinstance(answer, FilesSeen) and answer.all
+            answer = worker.ask(granted, lambda number: CompareDirectories(number, places), None)
+            seen = isinstance(answer, DirectoriesCompared) and answer.all
             if len(self._seen) >= _SEEN_KEPT:
                 self._seen.clear()
             self._seen[key] = seen

@@ -320,7 +320,7 @@ class Items:
     def __len__(self) -> int:
         """Return the approximate number of waiting chunks."""
         waiting = len(self._queue) - self._at
-        return len(self._again) + -(-waiting // (self._chunksize or self._wished()))
+        return len(self._again) + -(-waiting // (self._chunksize or self._next_size()))
 
     # -- the thread that iterates ------------------------------------------------------------------------------------
 
@@ -415,7 +415,7 @@ class Items:
             return inf
         if self.ahead is not None:
             return self.ahead - (self._taken - self.given)
-        size = self._chunksize or self._wished()
+        size = self._chunksize or self._next_size()
         capacity = _AHEAD * size * max(2, self._workers_seen) - (self._taken - self.given)
         return capacity if capacity >= size else 0
 
@@ -557,7 +557,7 @@ class Items:
             return bool(self._again)
         if self._exhausted or self.ahead:
             return True
-        return waiting >= (self._chunksize or (1 if self._is_due else self._wished()))
+        return waiting >= (self._chunksize or (1 if self._is_due else self._next_size()))
 
     def may_queue(self) -> bool:
         """Return True if the next chunk is known to be quick, so that its worker need not wait for it."""
@@ -573,7 +573,7 @@ class Items:
             self._sent[chunk.start] = chunk
             return chunk
         waiting = len(self._queue) - self._at
-        size = self._chunksize or self._wished()
+        size = self._chunksize or self._next_size()
         if self._chunksize is None and (self._exhausted or self._left is not None):
             left = waiting + (0 if self._exhausted else self._left or 0)
             parts: float = 2 * self._workers_seen
@@ -598,7 +598,7 @@ class Items:
         self._sent[chunk.start] = chunk
         return chunk
 
-    def _wished(self) -> int:
+    def _next_size(self) -> int:
         if not self._cost:
             return 1
         size = min(_CHUNK_S / self._cost, self._grown * _GROWTH)

@@ -342,14 +342,14 @@ def _run_on(rest: Iterator[Any], function: Callable[..., Any], how: int, values:
         for item in rest:
             value = function(item)
             if value is not None and type(value) not in plain and value is not item and not _is_own(value, _ALONE):
-                value = _as_it_is(value)
+                value = _pickled_now(value)
                 apart.append(len(values))
             values.append(value)  # as a method, which the interpreter does without a call
     elif how == CallForm.ITEMS:
         for item in rest:
             value = function(*item)
             if value is not None and type(value) not in plain and not _is_own(value, _ALONE):
-                value = _as_it_is(value)
+                value = _pickled_now(value)
                 apart.append(len(values))
             values.append(value)
     else:
@@ -382,7 +382,7 @@ def _is_own(value: Any, count: int) -> bool:
     return numpy is not None and kind is numpy.ndarray and value.base is None and value.dtype.kind != "O"
 
 
-def _as_it_is(value: Any) -> Any:
+def _pickled_now(value: Any) -> Any:
     """Return the value pickled in its current state, or itself if it cannot be pickled."""
     references: list[object] = []
     try:

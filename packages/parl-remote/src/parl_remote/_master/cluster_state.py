@@ -30,6 +30,7 @@ from parl_remote._messages.overview import (
     Deaths,
     DrainNode,
     Events,
+    ExplainWaiting,
     KillActor,
     LeaseWaiting,
     ListActors,
@@ -40,7 +41,6 @@ from parl_remote._messages.overview import (
     NodeList,
     NodePhase,
     NodesAcknowledged,
-    WhyWaiting,
 )
 from parl_remote._messages.parts import FindActor
 from parl_remote._resources import Resources
@@ -115,7 +115,7 @@ class ClusterState:
         """
         self._now = now
         node, out = self._nodes.joined(joined, now, pid, versions)
-        self._draining.came_back(node)
+        self._draining.rejoined(node)
         return self._settled(out)
 
     def node_alive(self, node_id: str, beat: Heartbeat, now: float) -> None:
@@ -390,7 +390,7 @@ class ClusterView:
         counts = {kind.value: count for kind, count in log.counts.items()}
         return Events(asked.request_id, page, log.latest, log.since, counts)
 
-    def why_waiting(self, client_id: str, asked: WhyWaiting, now: float) -> LeaseWaiting:
+    def explain_waiting(self, client_id: str, asked: ExplainWaiting, now: float) -> LeaseWaiting:
         """Return why a request is not granted yet.
 
         Raises:

@@ -35,13 +35,13 @@ from parl_remote._messages import (
 from parl_remote._messages.overview import (
     AcknowledgeNodes,
     DrainNode,
+    ExplainWaiting,
     KillActor,
     ListActors,
     ListDeaths,
     ListEvents,
     ListNodes,
     NodeNumbers,
-    WhyWaiting,
 )
 from parl_remote._messages.parts import FindActor
 from parl_remote._messages.wire import decode
@@ -62,7 +62,7 @@ _OVERVIEW = (
     "ListEvents",
     "ListNodes",
     "NodeNumbers",
-    "WhyWaiting",
+    "ExplainWaiting",
 )
 
 
@@ -100,7 +100,7 @@ class Master:
         self._timer: Timer | None = None
         self._timer_at = float("inf")
         self._pulse = SuspensionDetector(limits.heartbeat_interval_s, loop.now())
-        self._woke_at = float("-inf")
+        self._resumed_at = float("-inf")
         self._stopping = False
         self.parts = Parts()
         self.parts.add(_OVERVIEW, lambda: MasterOverview(state, loop.now, self._carry_out, reception.node_id))
@@ -144,7 +144,7 @@ class Master:
         node_id = self._node_of.pop(link, None)
         if node_id is not None and self._nodes.get(node_id) is link:
             del self._nodes[node_id]
-            if self._slept_lately():  # the node has taken this process for dead, and is about to join again
+            if self._was_suspended_recently():  # the node has taken this process for dead, and is about to join again
                 _log.warning("node %s (%s) has broken off: %s", node_id, link.hello.name, reason)
                 self._state.node_away(node_id)
             else:
@@ -261,21 +261,21 @@ class Master:
             link.drop()  # without a Bye, which would end the worker: if it still runs, it is to reconnect
 
     def _beat(self) -> None:
-        self._notice_sleep()
+        self._check_suspension()
         if not self._stopping:
             self._loop.call_later(self._limits.heartbeat_interval_s, self._beat)
 
-    def _notice_sleep(self) -> None:
+    def _check_suspension(self) -> None:
         """Restart all liveness periods if this process or its machine was suspended."""
         now = self._loop.now()
         if missed_s := self._pulse.missed_s(now):
             _log.warning("this process was stopped for about %.0f s", missed_s)
             self._state.resumed(now)
-            self._woke_at = now
+            self._resumed_at = now
 
-    def _slept_lately(self) -> bool:
-        self._notice_sleep()
-        return self._loop.now() - self._woke_at <= self._limits.liveness_limit_s
+    def _was_suspended_recently(self) -> bool:
+        self._check_suspension()
+        return self._loop.now() - self._resumed_at <= self._limits.liveness_limit_s
 
     def _schedule(self) -> None:
         """Schedule `_tick` for the next deadline; early calls are harmless, so only earlier times matter."""
@@ -289,7 +289,7 @@ class Master:
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, float("inf")
-        self._notice_sleep()
+        self._check_suspension()
         self._carry_out(self._state.tick(self._loop.now()))
 
 
@@ -337,8 +337,8 @@ class MasterOverview:
                 link.tell(self._state.view.events(message))
             case AcknowledgeNodes():
                 link.tell(self._state.nodes_acknowledged(message, link.hello.name, now))
-            case WhyWaiting():
-                link.tell(self._state.view.why_waiting(peer, message, now))
+            case ExplainWaiting():
+                link.tell(self._state.view.explain_waiting(peer, message, now))
             case FindActor():
                 self._carry_out(self._state.find_requested(peer, message, now))
             case KillActor():

@@ -406,7 +406,7 @@ class Draining:
                 out += _ask_to_end(lease, request)
         return [*out, *self.due(now)]
 
-    def came_back(self, node: Node) -> None:
+    def rejoined(self, node: Node) -> None:
         """Close a node again that rejoined and was being drained."""
         if (drain := self._absent.pop(node.node_id, None)) is not None:
             self._drains[node.node_id] = drain

@@ -5,7 +5,7 @@
                          ListDeaths   -> Deaths         the latest actors that were lost, each with its record
                          KillActor    -> ActorKilled    once it has ended
                          DrainNode    -> DrainStarted   no new actors there; it leaves when its last one has ended
-                         WhyWaiting   -> LeaseWaiting   the reason why a request is not granted yet
+                         ExplainWaiting   -> LeaseWaiting   the reason why a request is not granted yet
                          ListEvents   -> Events         the events from a position on, or the latest
                          AcknowledgeNodes -> NodesAcknowledged   lost nodes leave the list of nodes
     master -> client     NodeDraining                   to the owners of actors there, unsolicited
@@ -43,6 +43,7 @@ __all__ = [
     "EndActor",
     "EventKind",
     "Events",
+    "ExplainWaiting",
     "ForgetUnstarted",
     "KillActor",
     "LeaseWaiting",
@@ -56,7 +57,6 @@ __all__ = [
     "NodeNumbers",
     "NodePhase",
     "NodesAcknowledged",
-    "WhyWaiting",
 ]
 
 
@@ -460,7 +460,7 @@ class ForgetUnstarted(Message):
 
 
 @record
-class WhyWaiting(Message):
+class ExplainWaiting(Message):
     """Request LeaseWaiting for this client's LeaseRequest `waiting`; answered by Failed if that is not waiting."""
 
     request_id: int

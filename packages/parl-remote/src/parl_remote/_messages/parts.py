@@ -15,16 +15,17 @@ from parl_remote.errors import DeathCause
 __all__ = [
     "ActorFound",
     "ActorOutput",
+    "ActorOutputs",
     "ActorReached",
     "ActorWatched",
-    "ActorsWrote",
     "CallSpan",
     "CheckHost",
+    "CompareDirectories",
     "DescribeActor",
+    "DirectoriesCompared",
     "DirectoryIdentity",
     "DumpStack",
     "FetchObject",
-    "FilesSeen",
     "FindActor",
     "FolderAnswer",
     "FollowActors",
@@ -44,7 +45,6 @@ __all__ = [
     "RecordedCalls",
     "ReleaseObject",
     "SealedOpened",
-    "SeeFiles",
     "StackDump",
     "StoreObject",
     "StoreParts",
@@ -135,16 +135,16 @@ class DirectoryIdentity:
 
 
 @record
-class SeeFiles(Message):
-    """Request FilesSeen: whether these directories are the same for the worker."""
+class CompareDirectories(Message):
+    """Request DirectoriesCompared: whether these directories are the same for the worker."""
 
     request_id: int
     places: tuple[DirectoryIdentity, ...]
 
 
 @record
-class FilesSeen(Message):
-    """The answer to SeeFiles: whether all of the directories are the same."""
+class DirectoriesCompared(Message):
+    """The answer to CompareDirectories: whether all of the directories are the same."""
 
     request_id: int
     all: bool
@@ -311,7 +311,7 @@ class LogText(Message):
 
 @record
 class FollowActors(Message):
-    """Request ActorsWrote: the output of the client's actors on this worker since the previous answer.
+    """Request ActorOutputs: the output of the client's actors on this worker since the previous answer.
 
     Attributes:
         request_id: The client's number for it.
@@ -352,7 +352,7 @@ class ActorOutput:
 
 
 @record
-class ActorsWrote(Message):
+class ActorOutputs(Message):
     """New output by actor; empty if there is none. More may be available already."""
 
     request_id: int

@@ -204,7 +204,7 @@ def create_app(
         view = store.view()
         return {
             "version": __version__,
-            "cluster": view.snapshot.cluster.address if view is not None and g.visitor.may_look else "",
+            "cluster": view.snapshot.cluster.address if view is not None and g.visitor.may_view else "",
             "signed_in": g.visitor.known,
         }
 
@@ -219,7 +219,7 @@ def _probes(store: Store) -> Blueprint:
         """Return 200 while the master answers, else 503; for load balancers and supervisors."""
         found = store.health()
         answer: dict[str, object] = {"ok": found.ok}
-        if g.visitor.may_look:
+        if g.visitor.may_view:
             answer |= {"age_s": found.age_s, "reason": found.reason}
         return jsonify(answer), 200 if found.ok else 503
 

@@ -156,7 +156,7 @@ class Visitor:
         return self.by_token or self.session is not None
 
     @property
-    def may_look(self) -> bool:
+    def may_view(self) -> bool:
         """Return whether this visitor may see the monitor's data."""
         return self.known or self.is_owner
 
@@ -196,7 +196,7 @@ class Guard:
             abort(421, f"this monitor is at http://localhost or 127.0.0.1, not at {request.host}")
         if request.endpoint in _OPEN:
             return None
-        if not g.visitor.may_look:
+        if not g.visitor.may_view:
             if request.path.startswith(("/api/", "/metrics")) or request.method not in _SAFE:
                 abort(401, "the monitor's token is needed, as `Authorization: Bearer <token>`")
             return redirect(url_for("pages.login", next=request.full_path.rstrip("?")))

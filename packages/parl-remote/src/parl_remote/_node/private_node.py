@@ -56,7 +56,7 @@ class _SingleDriverService:
         self._driver: Link | None = None
 
     @property
-    def came(self) -> bool:
+    def has_connected(self) -> bool:
         """Return whether the driver has connected."""
         return self._driver is not None
 
@@ -199,5 +199,5 @@ class PrivateNode:
 
     def _give_up(self) -> None:
         """Stop if the driver has not connected by now, since it was killed before it could."""
-        if not self._program.came:
+        if not self._program.has_connected:
             self._loop.stop()

@@ -1,6 +1,6 @@
 """`connect(logs=True)`: shows the output of a program's actors as lines of the program's own output.
 
-    worker --ActorsWrote--> thread "parl-logs" --"(Counter pid=4711) text"--> sys.stdout, sys.stderr
+    worker --ActorOutputs--> thread "parl-logs" --"(Counter pid=4711) text"--> sys.stdout, sys.stderr
            <-FollowActors-- the next request follows once the lines are written, so a slow terminal delays no actor
 
 It has links of its own to the workers, and one thread; without `logs=True` this module is not loaded.
@@ -20,7 +20,7 @@ from typing import TextIO
 from parl_remote._links.loop import Loop
 from parl_remote._links.requests import arrived_messages
 from parl_remote._messages import LeaseGranted
-from parl_remote._messages.parts import ActorOutput, ActorsWrote, FollowActors
+from parl_remote._messages.parts import ActorOutput, ActorOutputs, FollowActors
 from parl_remote._messages.wire import encode
 from parl_remote._system.texts import visible
 from parl_remote._transport import Channel
@@ -132,14 +132,14 @@ class LogForwarder:
             if message is None:
                 self._disconnect(node_id, worker)
                 return
-            if isinstance(message, ActorsWrote):
+            if isinstance(message, ActorOutputs):
                 self._note(node_id, message.outputs)
                 for is_error, text in worker.shown.paragraphs(message.outputs):
                     show(sys.stderr if is_error else sys.stdout, text)
                 if message.request_id == worker.question:
                     self._ask_again(node_id, worker, message)
 
-    def _ask_again(self, node_id: str, worker: _Worker, heard: ActorsWrote) -> None:
+    def _ask_again(self, node_id: str, worker: _Worker, heard: ActorOutputs) -> None:
         if not self._closing:
             self._ask(node_id, worker, _WAIT_S)
         elif heard.outputs and self._left:

@@ -43,7 +43,7 @@ from parl_remote._messages import (
     RefusalCode,
     Role,
 )
-from parl_remote._messages.overview import LeaseWaiting, NodeDraining, WhyWaiting
+from parl_remote._messages.overview import ExplainWaiting, LeaseWaiting, NodeDraining
 from parl_remote._messages.wire import encode
 from parl_remote._options import ActorOptions
 from parl_remote._resources import Placement, Resources
@@ -249,7 +249,7 @@ class MasterClient:
     def _why(self, waiting: int) -> LeaseWaiting | None:
         """Return why a request is not granted yet, as far as the master reports it."""
         with contextlib.suppress(RemoteError):  # it was granted just now, or the master is away
-            answer = self.ask(lambda number: WhyWaiting(number, waiting), self._limits.linger_s)
+            answer = self.ask(lambda number: ExplainWaiting(number, waiting), self._limits.linger_s)
             if isinstance(answer, LeaseWaiting):
                 return answer
         return None

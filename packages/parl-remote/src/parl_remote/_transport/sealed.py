@@ -33,7 +33,7 @@ from parl_remote._transport import Buffer, Closed, Event, Opened
 from parl_remote._transport.addresses import Address
 from parl_remote._transport.unix.channel import UnixChannel
 from parl_remote._transport.unix.listener import Acceptor, UnixPeers
-from parl_remote._transport.unix.sockets import NO_SIZE, NOW, FrameReader, after, stream, takes_nothing_now
+from parl_remote._transport.unix.sockets import NO_SIZE, NOW, FrameReader, after, stream, would_block
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteProtocolError, ResultTimeout
 
 __all__ = ["Handover", "Opener", "SealedChannel", "SealedListener", "Sealer", "can_seal"]
@@ -447,7 +447,7 @@ class SealedChannel(UnixChannel):
             try:
                 sent = self._socket.send(rest[0], NOW) if len(rest) == 1 else self._socket.sendmsg(rest, (), NOW)
             except OSError as error:
-                if not takes_nothing_now(error):
+                if not would_block(error):
                     raise
                 sent = 0
             rest = after(rest, sent)

@@ -39,7 +39,7 @@ from parl_remote._links.handshake import Link
 from parl_remote._links.identity import host_name
 from parl_remote._links.loop import Loop
 from parl_remote._messages import Done, Failed, Message
-from parl_remote._messages.parts import FilesSeen, FolderAnswer, PrepareFolder, SeeFiles, StoreParts
+from parl_remote._messages.parts import CompareDirectories, DirectoriesCompared, FolderAnswer, PrepareFolder, StoreParts
 from parl_remote._system.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
 from parl_remote.errors import RemoteError, RemoteProtocolError
 
@@ -281,7 +281,7 @@ def _same_file_error(path: str) -> RemoteError:
 
 _log = logging.getLogger("parl.remote")
 
-TAKES = ("SeeFiles", "PrepareFolder", "StoreParts")
+TAKES = ("CompareDirectories", "PrepareFolder", "StoreParts")
 KEPT_BYTES = 4 * 2**30  # a program's data and code, and those of the few before it
 _MOST_LACKING = 2000  # hashes in one answer: 130 KB
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -326,8 +326,12 @@ class WorkerFiles:
 
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:
         """Process a message of a program about its files: compare directories, store contents, prepare a folder."""
-        if isinstance(message, SeeFiles):
-            link.tell(FilesSeen(message.request_id, all(_is_same(p.path, p.device, p.inode) for p in message.places)))
+        if isinstance(message, CompareDirectories):
+            link.tell(
+                DirectoriesCompared(
+                    message.request_id, all(_is_same(p.path, p.device, p.inode) for p in message.places)
+                )
+            )
             return
         program = self._programs.get(link)
         if program is None:

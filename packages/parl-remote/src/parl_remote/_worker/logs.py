@@ -1,6 +1,6 @@
 """Logs of a node's actors: the file of each actor, pieces of it, and a worker's answers to readers.
 
-    worker --began, ended--> LogBook --find(lease)--> LogEntry --> file, and the file before it
+    worker --began, ended--> ActorLogs --find(lease)--> LogEntry --> file, and the file before it
     ReadLog, FollowActors --> WorkerLogs --whole lines--> `xparl logs`, the monitor, programs
 
 One file per actor, both of its streams in the order in which they came. A file that has grown too long is cut: its end
@@ -21,11 +21,11 @@ from parl_remote._links.handshake import Link
 from parl_remote._links.identity import host_id
 from parl_remote._links.loop import Loop
 from parl_remote._messages import Hello, LeaseAssigned, Message
-from parl_remote._messages.parts import ActorOutput, ActorsWrote, FollowActors, LogPiece, LogText, ReadLog
+from parl_remote._messages.parts import ActorOutput, ActorOutputs, FollowActors, LogPiece, LogText, ReadLog
 from parl_remote._system.processes import marks_of, read_marks, write_marks
 from parl_remote.errors import RemoteError, RemoteProtocolError
 
-__all__ = ["LogBook", "LogEntry", "WorkerLogs", "bytes_in", "last_lines", "next_lines", "whole_characters"]
+__all__ = ["ActorLogs", "LogEntry", "WorkerLogs", "bytes_in", "last_lines", "next_lines", "whole_characters"]
 
 
 # bytes per file: enough for a debugging session, and a thousand runaway actors do not fill a disk
@@ -139,7 +139,7 @@ class LogEntry:
                 path.unlink()
 
 
-class LogBook:
+class ActorLogs:
     """The logs of one node.
 
     Args:
@@ -376,7 +376,7 @@ class WorkerLogs:
         book: The logs.
     """
 
-    def __init__(self, loop: Loop, book: LogBook) -> None:
+    def __init__(self, loop: Loop, book: ActorLogs) -> None:
         self._loop = loop
         self._book = book
         self._readers: list[_Reader] = []
@@ -440,7 +440,7 @@ class WorkerLogs:
         if follower is None:
             follower = self._followers[link] = _Follower(link, dict(asked.positions))
         if follower.asked is not None:  # only one answer at a time can be waited for
-            follower.link.tell(ActorsWrote(follower.asked.request_id))
+            follower.link.tell(ActorOutputs(follower.asked.request_id))
         follower.asked = asked
         follower.until = self._loop.now() + asked.wait_s
         if asked.wait_s:
@@ -456,7 +456,7 @@ class WorkerLogs:
         outputs = self._outputs(follower, most_bytes)
         if outputs or self._loop.now() >= follower.until:
             follower.asked = None
-            follower.link.tell(ActorsWrote(asked.request_id, outputs))
+            follower.link.tell(ActorOutputs(asked.request_id, outputs))
 
     def _outputs(self, follower: _Follower, most_bytes: int) -> tuple[ActorOutput, ...]:
         """Return the output of a follower's actors, starting with a different actor in each round."""
@@ -468,7 +468,7 @@ class WorkerLogs:
         ]
         if not entries:
             return ()
-        if len(follower.finished) > _MANY_FINISHED:  # most of them are gone from the book as well
+        if len(follower.finished) > _MANY_FINISHED:  # most of them are forgotten as well
             follower.finished = {lease_id for lease_id in follower.finished if self._book.find(lease_id)}
         follower.turn = (follower.turn + 1) % len(entries)
         outputs: list[ActorOutput] = []

@@ -49,7 +49,7 @@ from parl_remote._transport.unix import UnixChannel
 from parl_remote._worker.actors import ActorProcess, ActorProcesses, CallRecorder, WorkerLease, WorkerLeases
 from parl_remote._worker.borrowers import Borrowers
 from parl_remote._worker.files import WorkerFiles
-from parl_remote._worker.logs import LogBook, WorkerLogs, bytes_in
+from parl_remote._worker.logs import ActorLogs, WorkerLogs, bytes_in
 from parl_remote._worker.objects import WorkerObjects
 from parl_remote._worker.relay import Relay
 from parl_remote._worker.watch import ActorObservations, ActorWatch, WorkerNumbers, WorkerStacks
@@ -165,11 +165,11 @@ class Worker:
         self._ends = ActorEnds(host_name(), self._watch.out_of_memory)
         self._numbers = WorkerNumbers(loop, self._leases, self._watch, to_master)
         self._relay = Relay(loop)
-        self.logs = LogBook(loop, keep=keep_logs)
+        self.logs = ActorLogs(loop, keep=keep_logs)
         leases = self._leases
         self._borrowers = Borrowers(leases.way_to, leases.cause_of, leases.is_owner, loop)
         self.parts = Parts()
-        self.parts.add(("SeeFiles", "PrepareFolder", "StoreParts"), self._file_part)
+        self.parts.add(("CompareDirectories", "PrepareFolder", "StoreParts"), self._file_part)
         self.parts.add(("ReadLog", "FollowActors"), lambda: WorkerLogs(loop, self.logs))
         self._recorder: CallRecorder | None = None
         self.parts.add(("RecordCalls", "ReadCalls"), self._record_calls)

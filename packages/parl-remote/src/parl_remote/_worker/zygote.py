@@ -211,7 +211,7 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
 
 def _set_value_directory(directory: str) -> None:
     """Determine, once for all actors, the directory of values of `put`."""
-    object_memory.look_in(directory)
+    object_memory.set_directory(directory)
 
 
 def _expect_elsewhere() -> None:

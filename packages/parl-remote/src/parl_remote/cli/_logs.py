@@ -299,7 +299,7 @@ def acknowledge_command(
         raise click.UsageError("name the lost nodes to acknowledge, or give --all")
     with open_session("xparl acknowledge", port, address, key_file) as session:
         lost = [node for node in nodes_of(session.master, lost=True) if node.phase is NodePhase.LOST]
-        meant = {node.node_id: node for node in (lost if every else (_meant(lost, text) for text in nodes))}
+        meant = {node.node_id: node for node in (lost if every else (_lost_node(lost, text) for text in nodes))}
         ids = tuple(meant)
         done: tuple[str, ...] = ()
         if ids:  # no ids would mean all, those that are lost from now on included
@@ -313,7 +313,7 @@ def acknowledge_command(
             click.echo("No node is lost.")
 
 
-def _meant(lost: list[NodeDetail], text: str) -> NodeDetail:
+def _lost_node(lost: list[NodeDetail], text: str) -> NodeDetail:
     found = find_nodes(lost, text)
     if len(found) == 1:
         return found[0]

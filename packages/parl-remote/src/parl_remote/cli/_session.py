@@ -280,7 +280,7 @@ def find_actor(master: RequestConnection, text: str) -> ActorStatus:
     Raises:
         click.ClickException: There is none, or more than one.
     """
-    found = _meant(list(actors_of(master)), text)
+    found = _matching(list(actors_of(master)), text)
     if found is None:
         raise click.ClickException(f"there is no actor {text!r}{_rule(text)}; xparl list shows those that there are")
     return found
@@ -292,12 +292,12 @@ def find_actor_or_death(master: RequestConnection, text: str) -> ActorStatus | D
     Raises:
         click.ClickException: There is none, or more than one.
     """
-    running = _meant(list(actors_of(master)), text)
+    running = _matching(list(actors_of(master)), text)
     if running is not None:
         return running
     deaths = deaths_of(master, 1000, released=True).deaths
     by_name = next((death for death in deaths if death.name == text), None)
-    ended = by_name or _meant(list(deaths), text)
+    ended = by_name or _matching(list(deaths), text)
     if ended is None:
         raise click.ClickException(
             f"there is no actor {text!r}, and none has ended recently{_rule(text)}; "
@@ -310,7 +310,7 @@ def _rule(text: str) -> str:
     return f" (of an id at least {_FEWEST} digits are needed)" if len(text) < _FEWEST else ""
 
 
-def _meant(actors: list[_Actor], text: str) -> _Actor | None:
+def _matching(actors: list[_Actor], text: str) -> _Actor | None:
     if not text:  # unnamed actors have the empty name
         return None
     for actor in actors:

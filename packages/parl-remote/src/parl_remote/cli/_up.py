@@ -114,8 +114,8 @@ class ClusterFile:
         _check_names("the file", found, {"cluster", "master", "workers"})
         cluster = _table("[cluster]", found.get("cluster", {}))
         _check_names("[cluster]", cluster, _CLUSTER)
-        port = _whole("[cluster] port", cluster.get("port", 8037), 1)
-        xparl = _words("[cluster] xparl", cluster.get("xparl", "xparl"))
+        port = _integer("[cluster] port", cluster.get("port", 8037), 1)
+        xparl = _command_words("[cluster] xparl", cluster.get("xparl", "xparl"))
         if "master" not in found:
             raise ValueError("a table [master] with the host of the master is needed")
         master = _table("[master]", found["master"])
@@ -135,7 +135,7 @@ class ClusterFile:
             key_file=path.parent / Path(_text("[cluster] key_file", key_file)).expanduser()
             if key_file is not None
             else path.with_suffix(".key"),
-            ssh=_words("[cluster] ssh", cluster.get("ssh", "ssh")),
+            ssh=_command_words("[cluster] ssh", cluster.get("ssh", "ssh")),
             master=_host("[master]", start_command, master, options, xparl),
             workers=tuple(
                 _host("[[workers]]", connect_command, worker, _worker_options(worker), xparl) for worker in workers
@@ -167,7 +167,7 @@ def _host(
         address=_text(f"{where} address", table.get("address", name)),
         options=(*options, *shared),
         variables={name: str(value) for name, value in variables.items()},
-        xparl=_words(f"{where} xparl", table["xparl"]) if "xparl" in table else xparl,
+        xparl=_command_words(f"{where} xparl", table["xparl"]) if "xparl" in table else xparl,
     )
 
 
@@ -198,7 +198,7 @@ def _worker_options(table: Mapping[str, Any]) -> list[str]:
     if "listen" in table or "address" in table:
         options += ["--host", _text("[[workers]] listen", table.get("listen", table.get("address")))]
     if "port" in table:
-        options += ["--port", str(_whole("[[workers]] port", table["port"], 0))]
+        options += ["--port", str(_integer("[[workers]] port", table["port"], 0))]
     return options
 
 
@@ -225,13 +225,13 @@ def _number_or_text(where: str, value: object) -> str:
     return str(value)
 
 
-def _whole(where: str, value: object, least: int) -> int:
+def _integer(where: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 65535:
         raise ValueError(f"{where} is a whole number from {least} to 65535, not {value!r}")
     return value
 
 
-def _words(where: str, value: object) -> tuple[str, ...]:
+def _command_words(where: str, value: object) -> tuple[str, ...]:
     words = shlex.split(value) if isinstance(value, str) else value
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise ValueError(f"{where} is a command: a text, or a list of texts, not {value!r}")
@@ -285,7 +285,7 @@ def _run(job: _Job) -> _Outcome:
     return _Outcome(to, "", said)
 
 
-def _everywhere(jobs: Sequence[_Job]) -> Iterable[_Outcome]:
+def _run_all(jobs: Sequence[_Job]) -> Iterable[_Outcome]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from pool.map(_run, jobs)
 
@@ -350,7 +350,7 @@ def up_command(hosts: Path, only: tuple[str, ...], timeout: float) -> None:
         click.echo(f"{file.master.destination}: the master {ran} at {file.address}")
     jobs = [job for job in _worker_jobs(file, key, timeout) if not only or job.destination in only]
     failed = 0
-    for outcome in _everywhere(jobs):
+    for outcome in _run_all(jobs):
         failed += bool(outcome.error)
         _say(outcome, 1)
     click.echo(f'Use it: PARL_KEY_FILE={shlex.quote(str(file.key_file))} python ...   # parl.connect("{file.address}")')
@@ -385,7 +385,7 @@ def down_command(hosts: Path, timeout: float) -> None:
     # The master by its port: the address that others have for it may not be one of its host's.
     every = {(file.master.destination, file.master.shell("stop", "--port", str(file.port))): None}
     every |= {(worker.destination, worker.shell("stop", "--address", file.address)): None for worker in file.workers}
-    outcomes = list(_everywhere([_Job(file, destination, line, "", timeout) for destination, line in every]))
+    outcomes = list(_run_all([_Job(file, destination, line, "", timeout) for destination, line in every]))
     for outcome in outcomes:
         _say(outcome)
     if any(outcome.error for outcome in outcomes):

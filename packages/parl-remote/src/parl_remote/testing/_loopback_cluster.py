@@ -347,7 +347,7 @@ class Member:
             )
         self._process = Process(self._running.pid)
         assert self._running.stdout is not None  # it was asked for
-        self.said = _first_words(self._running.stdout)
+        self.said = _first_output(self._running.stdout)
         if not self.said:
             self._running.kill()
             self._reap()
@@ -435,7 +435,7 @@ class Member:
             self._running = None
 
 
-def _first_words(pipe: IO[bytes]) -> str:
+def _first_output(pipe: IO[bytes]) -> str:
     """Return a command's output up to its last line; empty if it ends or takes too long."""
     deadline = time.monotonic() + _START_S
     said = b""

@@ -33,9 +33,9 @@ from parl_remote._transport.unix.sockets import (
     send_with_descriptor,
     size_in_stream,
     stream,
-    takes_nothing_now,
     unread_bytes,
     widen,
+    would_block,
 )
 from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
 
@@ -104,7 +104,7 @@ class UnixChannel:
                 else:
                     sent = self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW)
             except OSError as error:
-                if not takes_nothing_now(error):
+                if not would_block(error):
                     raise self._broken(error) from error
                 sent = 0
             self._send_rest(parts, sent, timeout_s)
@@ -148,7 +148,7 @@ class UnixChannel:
                         return True
                     parts = after(parts, sent)
             except OSError as error:
-                if not takes_nothing_now(error):
+                if not would_block(error):
                     raise self._broken(error) from error
             return self._write_or_keep(parts)
 
@@ -201,7 +201,7 @@ class UnixChannel:
             while parts:
                 parts = after(parts, self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW))
         except OSError as error:
-            if not takes_nothing_now(error):
+            if not would_block(error):
                 raise self._broken(error) from error
         return parts
 
@@ -224,7 +224,7 @@ class UnixChannel:
                 try:
                     sent = self._socket.sendmsg(rest[:PARTS_AT_ONCE], (), NOW)
                 except OSError as error:
-                    if not takes_nothing_now(error):
+                    if not would_block(error):
                         raise
                     continue
                 started = True

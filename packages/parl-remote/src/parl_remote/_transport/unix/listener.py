@@ -31,8 +31,8 @@ from parl_remote._transport.unix.sockets import (
     is_own_user,
     listen_at,
     stream,
-    takes_nothing_now,
     widen,
+    would_block,
 )
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 
@@ -162,7 +162,7 @@ class _Peer:
             try:
                 sent = self.connection.sendmsg(parts, (), NOW)
             except OSError as error:
-                if not takes_nothing_now(error):
+                if not would_block(error):
                     raise
                 return False
             for _ in parts:

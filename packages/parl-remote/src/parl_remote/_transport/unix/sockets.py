@@ -64,9 +64,9 @@ __all__ = [
     "size_in_stream",
     "stream",
     "sweep_directories",
-    "takes_nothing_now",
     "unread_bytes",
     "widen",
+    "would_block",
 ]
 
 
@@ -372,7 +372,7 @@ def stream(*messages: Sequence[Buffer]) -> list[Buffer]:
     return [b"".join(parts)] if sum(map(len, parts)) < JOIN_BELOW else parts
 
 
-def takes_nothing_now(error: OSError) -> bool:
+def would_block(error: OSError) -> bool:
     """Return whether a socket that did not take data will take it later: it is full, or the kernel has no memory.
 
     A socket can be polled as writable while there is no memory, so that this waits a moment for it, unless it has just
