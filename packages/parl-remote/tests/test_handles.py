@@ -360,12 +360,10 @@ def test_a_handle_that_arrives_after_its_actor_died_says_of_what(clusters: str) 
     assert lost.value.cause.signal == signal.SIGKILL
 
 
-def test_a_busy_actor_can_be_borrowed_any_number_of_times(clusters: str) -> None:
+def test_a_busy_actor_can_be_borrowed_any_number_of_times(clusters: str, tmp_path: Path) -> None:
     class Busy:
         def wait(self, path: str) -> str:
-            while not Path(path).exists():
-                time.sleep(0.002)
-            return "done"
+            return Path(path).read_text()
 
         def get(self) -> int:
             return os.getpid()
@@ -373,22 +371,17 @@ def test_a_busy_actor_can_be_borrowed_any_number_of_times(clusters: str) -> None
     busy_class = parl_remote.remote_class(Busy)
     busy, keeper = busy_class(), Cell()
     pid = busy.get()
-    path = f"/tmp/busy-{os.getpid()}-{id(busy)}"
+    os.mkfifo(tmp_path / "gate")
     keeper.put(busy)
-    try:
-        waiting = submit(busy.wait, path)
-        asker = Cell()
-        for _ in range(100):  # each makes it borrow and let go
-            asker.put(keeper.get())
-            asker.forget()
-        assert not waiting.done()
-        asker.put(busy)
-    finally:
-        Path(path).touch()
-    try:
-        assert waiting.result(30) == "done"
-    finally:
-        Path(path).unlink()
+    waiting = submit(busy.wait, str(tmp_path / "gate"))
+    asker = Cell()
+    for _ in range(100):  # each makes it borrow and let go
+        asker.put(keeper.get())
+        asker.forget()
+    assert not waiting.done()
+    asker.put(busy)
+    (tmp_path / "gate").write_text("done")
+    assert waiting.result(30) == "done"
     del busy, waiting
     keeper.forget()
     assert asker.get_through() == pid
@@ -469,26 +462,21 @@ def test_futures_of_futures_form_a_pipeline(everywhere: str) -> None:
     assert future.result() == 13
 
 
-def test_calls_after_one_that_waits_stay_behind_it(clusters: str) -> None:
+def test_calls_after_one_that_waits_stay_behind_it(clusters: str, tmp_path: Path) -> None:
     class Gate:
         def wait(self, path: str) -> int:
-            while not Path(path).exists():
-                time.sleep(0.002)
-            return 1
+            return int(Path(path).read_text())
 
     gate, cell = parl_remote.remote_class(Gate)(), Cell()
-    path = f"/tmp/gate-{os.getpid()}-{id(gate)}"
-    try:
-        put = submit(cell.put, submit(gate.wait, path))
-        get = submit(cell.get)
-        assert not put.done()
-        assert not get.done()
-        Path(path).touch()
-        assert get.result(60) == 1
-        assert put.result(60) is None
-        assert cell.get() == 1
-    finally:
-        Path(path).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "gate")
+    put = submit(cell.put, submit(gate.wait, str(tmp_path / "gate")))
+    get = submit(cell.get)
+    assert not put.done()
+    assert not get.done()
+    (tmp_path / "gate").write_text("1")
+    assert get.result(60) == 1
+    assert put.result(60) is None
+    assert cell.get() == 1
 
 
 def test_a_future_as_a_result_comes_back_as_its_value(everywhere: str) -> None:

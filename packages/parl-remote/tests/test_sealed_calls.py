@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,10 +40,9 @@ class Echo:
     def through_the_other(self, value: Any) -> Any:
         return self.other.same(value)
 
-    def sleep(self, path: str) -> str:
-        while not os.path.exists(path):
-            time.sleep(0.01)
-        return "awake"
+    def read(self, path: str) -> str:
+        with open(path) as pipe:
+            return pipe.read()
 
     def process(self) -> int:
         return os.getpid()
@@ -123,12 +121,13 @@ def test_actors_call_each_other() -> None:
 def test_a_busy_actor_gets_another_caller(tmp_path: Path) -> None:
     """The connection of a caller waits in the actor's socket and holds up no other one."""
     busy = Echo()
-    sleeping = parl_remote.submit(busy.sleep, str(tmp_path / "wake"))
+    os.mkfifo(tmp_path / "gate")
+    reading = parl_remote.submit(busy.read, str(tmp_path / "gate"))
     others = [Echo(busy) for _ in range(2)]
     calls = [parl_remote.submit(other.through_the_other, "later") for other in others]
     assert not any(call.done() for call in calls)
-    (tmp_path / "wake").touch()
-    assert sleeping.result(60) == "awake"
+    (tmp_path / "gate").write_text("open")
+    assert reading.result(60) == "open"
     assert [call.result(60) for call in calls] == ["later"] * 2
 
 
