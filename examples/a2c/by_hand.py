@@ -69,23 +69,23 @@ class Actor:
 def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
     actors: list[Any] = [Actor(settings.backend, settings.env_num, 1000 * number) for number in range(settings.actors)]
     steps = 1_000 if settings.smoke else settings.steps
-    with training.Course(
+    with training.Session(
         steps,
         training.standard_callbacks(run, agent, title="A2C on CartPole-v1", goal=475.0),
         evaluator=lambda: training.evaluate(agent, "CartPole-v1", episodes=20, seed=2),
         evaluate_every=steps // (2 if settings.smoke else 20),
-    ) as course:
-        while course.goes_on:
+    ) as session:
+        while session.is_running:
             weights = parl.put(agent.get_weights())  # stored once on every host
             calls = [actor.sample(weights) for actor in actors]  # all actors play at the same time
             *columns, returns = zip(*[call.result() for call in calls], strict=True)
             obs, action, value, target = (np.concatenate(column) for column in columns)
-            rate = 1e-3 * (1.0 - course.step / steps)
+            rate = 1e-3 * (1.0 - session.step / steps)
             total_loss, *_ = agent.learn(obs, action, target - value, target, learning_rate=rate, entropy_coeff=0.0)
-            course.advance(len(obs))
+            session.advance(len(obs))
             episodes = [training.Episode(one, int(one)) for some in returns for one in some]
-            course.report({"total_loss": total_loss}, episodes)
-            course.evaluate_when_due()
+            session.report({"total_loss": total_loss}, episodes)
+            session.evaluate_when_due()
 
 
 def main(settings: Settings) -> None:

@@ -98,13 +98,13 @@ def evolve(
 ) -> None:
     mean, square = np.zeros_like(policy.weights), np.zeros_like(policy.weights)  # Adam's moments
     steps, generation = 4_000 if settings.smoke else settings.steps, 0
-    with training.Course(
+    with training.Session(
         steps,
         training.standard_callbacks(run, policy, title=f"ES on {env.env_id}", goal=env.goal),
         evaluator=lambda: training.evaluate(policy, env.make_to_evaluate, episodes=20, seed=2),
         evaluate_every=steps // 50,
-    ) as course:
-        while course.goes_on:
+    ) as session:
+        while session.is_running:
             seeds = np.random.SeedSequence([settings.seed, generation]).generate_state(settings.pairs).tolist()
             weights = parl.put(policy.weights)  # stored once on every host
             played = list(players.map(lambda player, seed, weights=weights: player.play(weights, seed), seeds))
@@ -117,9 +117,9 @@ def evolve(
             mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
             step = mean / (1 - 0.9**generation) / (np.sqrt(square / (1 - 0.999**generation)) + 1e-8)
             policy.weights = policy.weights + settings.rate * step
-            course.advance(sum(episode.length for episode in episodes))
-            course.report({"gradient": float(np.linalg.norm(gradient))}, episodes)
-            course.evaluate_when_due()
+            session.advance(sum(episode.length for episode in episodes))
+            session.report({"gradient": float(np.linalg.norm(gradient))}, episodes)
+            session.evaluate_when_due()
 
 
 def main(settings: Settings) -> None:

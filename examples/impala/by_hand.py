@@ -83,13 +83,13 @@ def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
     weights = parl.put(agent.get_weights())  # stored once on every host
     calls = {actor.sample(weights): actor for actor in actors}
     steps = 1_000 if settings.smoke else settings.steps
-    with training.Course(
+    with training.Session(
         steps,
         training.standard_callbacks(run, agent, title="IMPALA on CartPole-v1", goal=475.0),
         evaluator=lambda: training.evaluate(agent, "CartPole-v1", episodes=20, seed=2),
         evaluate_every=steps // (2 if settings.smoke else 20),
-    ) as course:
-        while course.goes_on:
+    ) as session:
+        while session.is_running:
             done, _ = wait(calls, return_when=FIRST_COMPLETED)
             for call in done:
                 columns, led_to, returns = call.result()
@@ -97,10 +97,10 @@ def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
                 weights = parl.put(agent.get_weights())
                 actor = calls.pop(call)
                 calls[actor.sample(weights)] = actor  # it continues while the learner uses other fragments
-                course.advance(SAMPLE_STEPS * settings.env_num)
+                session.advance(SAMPLE_STEPS * settings.env_num)
                 episodes = [training.Episode(episode_return, int(episode_return)) for episode_return in returns]
-                course.report({**losses._asdict(), "kl": kl}, episodes)
-            course.evaluate_when_due()
+                session.report({**losses._asdict(), "kl": kl}, episodes)
+            session.evaluate_when_due()
 
 
 def main(settings: Settings) -> None:

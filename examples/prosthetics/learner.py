@@ -24,9 +24,9 @@ from parl_core.seeding import spawn_seeds
 from parl_core.training._fragment_source import Call, EnvironmentWorkers
 from parl_core.training.acting import check_observations, check_rewards
 from parl_core.training.actor_learner import LearnerMetrics
-from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, Episode, MetricMeans
+from parl_core.training.session import Session
 
 __all__ = ["LearnerSettings", "train_with_simulators"]
 
@@ -137,35 +137,35 @@ def train_with_simulators(
     episodes: list[Played] = []
     reported = 0
     with (
-        Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock) as course,
+        Session(settings.total_steps, callbacks, evaluator, evaluate_every, clock) as session,
         EnvironmentWorkers(
             spawn, [[i] for i in range(settings.simulators)], settings.timeout_s, settings.max_failures
         ) as workers,
     ):
         dispatcher = _Dispatcher(agent, workers, actors, settings, seed)
         experience = _Experience(settings, seed)
-        while course.goes_on:
+        while session.is_running:
             with metrics.phase("send"):
                 if experience.due < settings.max_ahead:
-                    dispatcher.send(course.step / settings.total_steps)
+                    dispatcher.send(session.step / settings.total_steps)
             with metrics.phase("wait"):
                 arrived = dispatcher.arrived(wait=experience.due < 1.0)
             with metrics.phase("receive"):
                 for played in arrived:
                     experience.add(played, agent.alg.gamma)
-                    course.advance(len(played))
+                    session.advance(len(played))
             episodes += arrived
             metrics.learned(dispatcher.version, arrived)  # type: ignore[arg-type]  # it looks at version and seconds alone
             with metrics.phase("learn"):
                 for _ in range(min(UPDATES_AT_ONCE, int(experience.due))):
                     figures.add(experience.learn(agent))
                     dispatcher.version += 1
-            if course.step - reported >= settings.report_every or not course.goes_on:
-                reported = course.step
-                course.report(figures.take_means(), *_summary(episodes, metrics, workers, settings, course.step))
+            if session.step - reported >= settings.report_every or not session.is_running:
+                reported = session.step
+                session.report(figures.take_means(), *_summary(episodes, metrics, workers, settings, session.step))
                 episodes = []
-            course.evaluate_when_due()
-    return course.ended
+            session.evaluate_when_due()
+    return session.ended
 
 
 class _Dispatcher:

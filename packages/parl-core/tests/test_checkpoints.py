@@ -48,7 +48,7 @@ from parl_core.training import (
     train_on_policy,
 )
 from parl_core.training.checkpoints import LoopParts
-from parl_core.training.course import Course
+from parl_core.training.session import Session
 
 EVERY = 20
 
@@ -313,9 +313,9 @@ def test_callbacks_have_attributes_of_their_own_and_call_others_in_turn() -> Non
 
     innermost = Counting()
     around = Around(Around(innermost, innermost))
-    with Course(10, callbacks=[around, Counting()]) as course:
-        assert [*course._named_callbacks()] == ["Around-0", "Counting-0", "Around-1", "Counting-1"]
-        assert course._named_callbacks()["Counting-1"] is innermost
+    with Session(10, callbacks=[around, Counting()]) as session:
+        assert [*session._named_callbacks()] == ["Around-0", "Counting-0", "Around-1", "Counting-1"]
+        assert session._named_callbacks()["Counting-1"] is innermost
 
 
 def test_callbacks_that_a_callback_calls_go_on_each_once(tmp_path: Path) -> None:

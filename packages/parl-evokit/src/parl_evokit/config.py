@@ -131,7 +131,7 @@ class RestartKind(Enum):
 
 
 class ScheduleKind(Enum):
-    """The course of the factor of a setting over the updates."""
+    """The way in which the factor of a setting changes over the updates."""
 
     CONSTANT = "CONSTANT"
     LINEAR = "LINEAR"

@@ -237,7 +237,7 @@ class EnvGroup:
         return GroupStep(stacked, rewards, terminated, truncated, endings, infos)
 
     def record(self) -> None:
-        """Record the course of each environment's episode from now on, for `get_state`."""
+        """Record the episode of each environment from now on, for `get_state`."""
         self._envs = [env if isinstance(env, RecordedEnv) else RecordedEnv(env) for env in self._envs]
 
     def get_state(self) -> list[dict[str, Any]]:

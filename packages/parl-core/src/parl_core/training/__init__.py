@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from parl_core.training.callbacks import TimeBudget as TimeBudget
     from parl_core.training.callbacks import standard_callbacks as standard_callbacks
     from parl_core.training.checkpoints import Checkpoints as Checkpoints
-    from parl_core.training.course import Course as Course
     from parl_core.training.curves import LearningCurve as LearningCurve
     from parl_core.training.episodes import run_episode as run_episode
     from parl_core.training.episodes import train_by_episodes as train_by_episodes
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from parl_core.training.self_play import Match as Match
     from parl_core.training.self_play import OpponentPool as OpponentPool
     from parl_core.training.self_play import Results as Results
+    from parl_core.training.session import Session as Session
     from parl_core.training.trained import StandardEnv as StandardEnv
 
 _HOMES = {
@@ -76,7 +76,6 @@ _HOMES = {
     "Callback": "parl_core.training.events",
     "Checkpoints": "parl_core.training.checkpoints",
     "ConfirmedReturn": "parl_core.training.callbacks",
-    "Course": "parl_core.training.course",
     "CsvTables": "parl_core.training.logs",
     "Ended": "parl_core.training.events",
     "Episode": "parl_core.training.events",
@@ -100,6 +99,7 @@ _HOMES = {
     "RecordVideo": "parl_core.training.evaluation",
     "Results": "parl_core.training.self_play",
     "Run": "parl_core.training.run",
+    "Session": "parl_core.training.session",
     "StandardEnv": "parl_core.training.trained",
     "StepBudget": "parl_core.training.callbacks",
     "Stop": "parl_core.training.events",
@@ -136,7 +136,6 @@ __all__ = [
     "Callback",
     "Checkpoints",
     "ConfirmedReturn",
-    "Course",
     "CsvTables",
     "Ended",
     "Episode",
@@ -160,6 +159,7 @@ __all__ = [
     "RecordVideo",
     "Results",
     "Run",
+    "Session",
     "StandardEnv",
     "StepBudget",
     "Stop",

@@ -2,7 +2,7 @@
 
     actors ── fragments, each with the version of its weights ──> order ──> batch ──> experience.learn
        ^────────── weights, once a host and version ───────────── publish <──┘
-    callbacks <── Update, Evaluation, Ended ── Course <──────────────────────┘
+    callbacks <── Update, Evaluation, Ended ── Session <─────────────────────┘
 
                       inference   max_lag   batch
     IMPALA            actors      some      some fragments
@@ -62,10 +62,10 @@ from parl_core.training._group_actor import CollectingActor, Experience, GroupAc
 from parl_core.training._requirements import TargetWatch, require_agents, require_kinds, require_rates
 from parl_core.training.acting import tell_dimensions
 from parl_core.training.checkpoints import Checkpoints, LoopParts
-from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, EndedEpisodes, LoopCounter, LossMeans
 from parl_core.training.fragment import ActorSeconds, BatchMemory, FragmentSteps
+from parl_core.training.session import Session
 
 __all__ = [
     "LOOSE",
@@ -319,10 +319,10 @@ def train_actor_learner(
     experience = experience_of(agent, n_steps=settings.n_steps, **discounts, passes=passes, rng=rng)
     require_rates(agent, settings.rates)
     total = settings.total_steps
-    with Course(total, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
+    with Session(total, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as session:
         environments = ActorEnvironments(settings.n_groups, settings.envs_per_group)
         if settings.resumes_exactly:
-            course.watch(environments, seed)
+            session.watch(environments, seed)
         elif checkpoints is not None:
             checkpoints.watch_no_environments(LOOSE)
         workers = _workers(
@@ -340,11 +340,11 @@ def train_actor_learner(
             )
             remembered = {"version": version, "reported": reported, "losses": losses, "episodes": episodes}
             others = {**remembered, "metrics": metrics, "rng": rng}
-            course.keep(parts_of_loop(agent, source, order, workers, settings, version, others))
+            session.keep(parts_of_loop(agent, source, order, workers, settings, version, others))
             memory, target = BatchMemory(), TargetWatch(agent)
             source.publish(version.value)
-            while course.goes_on:
-                now = {name: rate(course.step) for name, rate in rates.items()}
+            while session.is_running:
+                now = {name: rate(session.step) for name, rate in rates.items()}
                 with metrics.phase("wait"):
                     fragments = source.take()
                 with metrics.phase("receive"):
@@ -353,21 +353,21 @@ def train_actor_learner(
                     losses.add(experience.learn(batch, now))
                     target.after_update()
                 metrics.learned(version.value, fragments)
-                course.advance(len(batch))
+                session.advance(len(batch))
                 episodes.add(batch.episodes)
                 version.value += 1
                 with metrics.phase("send"):
                     source.publish(version.value)
-                if course.step - reported.value >= settings.report_every or course.step >= settings.total_steps:
-                    reported.value = course.step
+                if session.step - reported.value >= settings.report_every or session.step >= settings.total_steps:
+                    reported.value = session.step
                     so_far = metrics.take(dropped=order.dropped, lost=workers.lost_count, failed=workers.failed_count)
-                    course.report(losses.take_means(), episodes.take(), now, so_far)
-                if course.evaluation_is_due:
+                    session.report(losses.take_means(), episodes.take(), now, so_far)
+                if session.evaluation_is_due:
                     losses.settle()
-                course.evaluate_when_due()
-                course.checkpoint_when_due()
-            course.checkpoint_at_the_end()
-    return course.ended
+                session.evaluate_when_due()
+                session.checkpoint_when_due()
+            session.checkpoint_at_the_end()
+    return session.ended
 
 
 def order_of(settings: ActorLearnerSettings) -> FragmentOrder:

@@ -51,11 +51,11 @@ from parl_core.training.actor_learner import (
     shares_of,
 )
 from parl_core.training.checkpoints import Checkpoints
-from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, EndedEpisodes, LoopCounter, MetricMeans
 from parl_core.training.fragment import FragmentSteps, Task, require_finite
 from parl_core.training.off_policy import OffPolicySettings, check_memory, learn_from, make_memory, to_records
+from parl_core.training.session import Session
 
 __all__ = ["ApexActor", "ApexSettings", "epsilons", "first_errors", "train_apex"]
 
@@ -373,10 +373,10 @@ def train_apex(
     acting, learning, rng = settings.acting, settings.learning, make_generator(seed)
     rates = {name: as_schedule(rate) for name, rate in settings.rates.items()}
     total = settings.total_steps
-    with Course(total, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
+    with Session(total, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as session:
         environments = ActorEnvironments(acting.n_groups, acting.envs_per_group)
         if acting.resumes_exactly:
-            course.watch(environments, seed)
+            session.watch(environments, seed)
         elif checkpoints is not None:
             checkpoints.watch_no_environments(LOOSE)
         with _workers(
@@ -399,36 +399,36 @@ def train_apex(
             metrics, target = LearnerMetrics(acting.max_lag, clock), TargetWatch(agent)
             others = {"version": version, "reported": reported, "episodes": episodes, "metrics": metrics, "rng": rng}
             others |= {"figures": figures}
-            course.keep(parts_of_loop(agent, source, order, workers, acting, version, others, memory))
+            session.keep(parts_of_loop(agent, source, order, workers, acting, version, others, memory))
             source.publish(version.value)
-            while course.goes_on:
+            while session.is_running:
                 with metrics.phase("wait"):
                     fragments = source.take()
                 with metrics.phase("receive"):
                     new = sum(_remember(memory, fragment) for fragment in fragments)
                     episodes.add([episode for fragment in fragments for episode in fragment.episodes])
                 metrics.learned(version.value, fragments)
-                course.advance(new)
+                session.advance(new)
                 version.value += 1
                 with metrics.phase("send"):
                     source.publish(version.value)  # before learning, during which the actors continue
-                now = {name: rate(course.step) for name, rate in rates.items()}
+                now = {name: rate(session.step) for name, rate in rates.items()}
                 with metrics.phase("learn"):
-                    for _ in range(learning.updates_after(course.step, new)):
+                    for _ in range(learning.updates_after(session.step, new)):
                         drawn = settings.batch_size, settings.prioritized.beta
                         result, newest[0] = learn_from(agent, memory, None, *drawn, now, whole=True)
                         figures.add(result)
                         target.after_update()
-                if course.step - reported.value >= settings.report_every or course.step >= settings.total_steps:
-                    reported.value = course.step
+                if session.step - reported.value >= settings.report_every or session.step >= settings.total_steps:
+                    reported.value = session.step
                     so_far = metrics.take(dropped=order.dropped, lost=workers.lost_count, failed=workers.failed_count)
-                    course.report(figures.take_means(), episodes.take(), now, so_far)
-                if course.evaluation_is_due:
+                    session.report(figures.take_means(), episodes.take(), now, so_far)
+                if session.evaluation_is_due:
                     figures.settle()
-                course.evaluate_when_due()
-                course.checkpoint_when_due()
-            course.checkpoint_at_the_end()
-    return course.ended
+                session.evaluate_when_due()
+                session.checkpoint_when_due()
+            session.checkpoint_at_the_end()
+    return session.ended
 
 
 def _made_apart(learner: Any, make_agent: Callable[[], Any]) -> Any:

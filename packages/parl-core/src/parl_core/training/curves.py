@@ -124,7 +124,7 @@ def _asked(folder: Path) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Band:
-    """The course of a group: `steps`, the interquartile mean there, and the bounds of its 95 % interval."""
+    """The curve of a group: `steps`, the interquartile mean there, and the bounds of its 95 % interval."""
 
     steps: Floats
     middle: Floats
@@ -145,7 +145,7 @@ class RunGroup:
     runs: tuple[RunCurve, ...]
 
     def band(self, points: int = 200) -> Band:
-        """Return the course of the group, over the steps that all of its runs have.
+        """Return the curve of the group, over the steps that all of its runs have.
 
         Args:
             points: Largest number of points.

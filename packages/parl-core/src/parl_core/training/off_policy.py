@@ -75,9 +75,9 @@ from parl_core.training.acting import (
     tell_dimensions,
 )
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
-from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, Episode, LoopCounter, MetricMeans, RunningEpisodes
+from parl_core.training.session import Session
 
 __all__ = [
     "OffPolicySettings",
@@ -496,8 +496,8 @@ def train_off_policy(
     beta = None
     if settings.prioritized is not None:
         beta = linear(settings.prioritized.beta, 1.0, settings.total_steps)
-    with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
-        course.watch(envs, seed)
+    with Session(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as session:
+        session.watch(envs, seed)
         normalized = _normalizer_of(envs)
         if memory is None:
             memory = make_memory(agent, envs, settings, rng)
@@ -510,27 +510,27 @@ def train_off_policy(
         reported = LoopCounter(0)
         others = {"rng": rng, "figures": figures, "reported": reported}
         target, watch = TargetWatch(agent), UpdateWatch(memory, settings)
-        course.keep(LoopParts(cast("SavedAgent", agent), collector, memory, others))
-        while course.goes_on:
-            explore = {name: value(course.step) for name, value in exploration.items()}
-            at_random = course.step < settings.learning_starts
+        session.keep(LoopParts(cast("SavedAgent", agent), collector, memory, others))
+        while session.is_running:
+            explore = {name: value(session.step) for name, value in exploration.items()}
+            at_random = session.step < settings.learning_starts
             new = collector.collect(at_random=at_random, exploration=explore)
-            course.advance(new)
-            now = {name: rate(course.step) for name, rate in rates.items()}
-            due = settings.updates_after(course.step, new)
-            for _ in range(due if due and watch.is_ready(course.step) else 0):
-                drawn = settings.batch_size, None if beta is None else beta(course.step)
+            session.advance(new)
+            now = {name: rate(session.step) for name, rate in rates.items()}
+            due = settings.updates_after(session.step, new)
+            for _ in range(due if due and watch.is_ready(session.step) else 0):
+                drawn = settings.batch_size, None if beta is None else beta(session.step)
                 result, newest[0] = learn_from(agent, memory, normalized, *drawn, now, whole=whole)
                 figures.add(result)
                 target.after_update()
-            if course.step - reported.value >= settings.report_every or course.step >= settings.total_steps:
-                reported.value = course.step
-                course.report(figures.take_means(), collector.take_episodes(), {**explore, **now})
-            if course.evaluation_is_due:
+            if session.step - reported.value >= settings.report_every or session.step >= settings.total_steps:
+                reported.value = session.step
+                session.report(figures.take_means(), collector.take_episodes(), {**explore, **now})
+            if session.evaluation_is_due:
                 figures.settle()
-            course.evaluate_when_due()
-            course.checkpoint_when_due()
-    return course.ended
+            session.evaluate_when_due()
+            session.checkpoint_when_due()
+    return session.ended
 
 
 def make_memory(

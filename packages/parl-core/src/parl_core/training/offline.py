@@ -1,6 +1,6 @@
 """Offline reinforcement learning: record data, learn from it, and play with a target return.
 
-    dataset ── draw ──> agent.learn ──> figures ──> Course ──> callbacks (Update, Evaluation, Ended)
+    dataset ── draw ──> agent.learn ──> figures ──> Session ──> callbacks (Update, Evaluation, Ended)
 
 A step of the loop, also in reports to callbacks, is a gradient step; an environment is only used for evaluation. A
 Decision Transformer gets a target return, and after each step the return that is left (Chen et al. 2021,
@@ -28,9 +28,9 @@ from parl_core.seeding import make_generator, spawn_seeds
 from parl_core.training._requirements import TargetWatch, require_kinds, require_log, require_offline
 from parl_core.training.acting import check_rewards, into_space
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
-from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator, warn_of_cut
 from parl_core.training.events import Callback, Ended, Episode, Evaluation, MetricMeans
+from parl_core.training.session import Session
 
 __all__ = [
     "Behaviour",
@@ -124,12 +124,12 @@ def train_offline(
     newest: list[Any] = [None]
     read = None if columns is None else lambda unread: cast("Any", agent).read(unread, newest[0])
     figures = MetricMeans(getattr(agent.alg, "FIGURES", ("loss",)), read)
-    with Course(
+    with Session(
         settings.updates, callbacks, evaluator, evaluate_every, clock, unit="updates", checkpoints=checkpoints
-    ) as course:
-        course.keep(LoopParts(cast("SavedAgent", agent), others={"rng": rng, "figures": figures}))
+    ) as session:
+        session.keep(LoopParts(cast("SavedAgent", agent), others={"rng": rng, "figures": figures}))
         target = TargetWatch(agent)
-        while course.goes_on:
+        while session.is_running:
             drawn = draw(dataset, settings.batch_size, rng)
             if columns is None:
                 extra = drawn.pop("extra", {})
@@ -138,14 +138,14 @@ def train_offline(
                 newest[0] = columns.kind.made(**drawn)
                 figures.add(cast("Any", agent).learn_unread(newest[0]))
             target.after_update()
-            course.advance(1)
-            if course.step % settings.report_every == 0 or course.step == settings.updates:
-                course.report(figures.take_means())
-            if course.evaluation_is_due:
+            session.advance(1)
+            if session.step % settings.report_every == 0 or session.step == settings.updates:
+                session.report(figures.take_means())
+            if session.evaluation_is_due:
                 figures.settle()
-            course.evaluate_when_due()
-            course.checkpoint_when_due()
-    return course.ended
+            session.evaluate_when_due()
+            session.checkpoint_when_due()
+    return session.ended
 
 
 def evaluate_with_target_return(

@@ -2,7 +2,7 @@
 
     envs <──── actions ──── RolloutCollector ───> RolloutSteps ──> gae ──> agent.learn_rollout
          ─── observations ──>                                              │
-    callbacks <── Update, Evaluation, Ended ── Course <────────────────────┘
+    callbacks <── Update, Evaluation, Ended ── Session <───────────────────┘
 
 A vector may return tensors of a framework, as simulators on a GPU do. Observations and actions then stay tensors from
 the environments to the update, and only numbers that exist once per step are copied to the host, once per rollout.
@@ -59,10 +59,10 @@ from parl_core.training.acting import (
     tensors_into_space,
 )
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
-from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, Episode, RunningEpisodes
 from parl_core.training.novelty import NoveltyReward
+from parl_core.training.session import Session
 
 __all__ = ["OnPolicySettings", "RolloutCollector", "RolloutSteps", "train_on_policy"]
 
@@ -551,14 +551,14 @@ def train_on_policy(
     require_on_policy(agent)
     settings = _with_targets(agent, settings)
     rng = make_generator(seed)
-    with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
-        course.watch(envs, seed)
+    with Session(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as session:
+        session.watch(envs, seed)
         collector = RolloutCollector(agent, envs, settings.n_steps, seed, sequence_length=settings.sequence_length)
         others = {"rng": rng} if novelty is None else {"rng": rng, "novelty": novelty}
-        course.keep(LoopParts(cast("SavedAgent", agent), collector, others=others))
+        session.keep(LoopParts(cast("SavedAgent", agent), collector, others=others))
         target = TargetWatch(agent)
-        while course.goes_on:
-            schedules = settings.scheduled(course.step)
+        while session.is_running:
+            schedules = settings.scheduled(session.step)
             rollout = collector.collect()
             losses = agent.learn_rollout(
                 _learnable(rollout, settings, novelty, collector.observations),
@@ -571,11 +571,11 @@ def train_on_policy(
             target.after_update()
             if novelty is not None:
                 losses = {**losses, **novelty.learn(rng)}
-            course.advance(settings.n_steps * envs.num_envs)
-            course.report(losses, rollout.episodes, schedules)
-            course.evaluate_when_due()
-            course.checkpoint_when_due()
-    return course.ended
+            session.advance(settings.n_steps * envs.num_envs)
+            session.report(losses, rollout.episodes, schedules)
+            session.evaluate_when_due()
+            session.checkpoint_when_due()
+    return session.ended
 
 
 def _with_targets(agent: Any, settings: OnPolicySettings) -> OnPolicySettings:

@@ -1,18 +1,18 @@
-"""The course of a training loop around its updates: counting, callbacks, evaluations, checkpoints, and the end.
+"""A session of training, which is all that surrounds a loop's updates: counts, callbacks, evaluations, checkpoints.
 
-with Course(total_steps, callbacks, evaluator, evaluate_every) as course:
-    while course.goes_on:
+with Session(total_steps, callbacks, evaluator, evaluate_every) as session:
+    while session.is_running:
         ...                                    # the loop's own: act, learn
-        course.advance(steps)                  # ── step, time ──> callbacks
-        course.report(losses, episodes)        # ── Update ──────> callbacks
-        course.evaluate_when_due()             # ── Evaluation ──> callbacks
-        course.checkpoint_when_due()
-return course.ended                            # ── Ended ───────> callbacks, however the block was left
+        session.advance(steps)                 # ── step, time ──> callbacks
+        session.report(losses, episodes)       # ── Update ──────> callbacks
+        session.evaluate_when_due()            # ── Evaluation ──> callbacks
+        session.checkpoint_when_due()
+return session.ended                           # ── Ended ───────> callbacks, however the block was left
 
 In this way your own loop gets everything that surrounds the ready-made loops.
 
-A loop whose runs can be resumed calls `course.watch(envs, seed)` before it resets its environments, and
-`course.keep(LoopParts(...))` once all its parts exist; in a resumed run this restores their state.
+A loop whose runs can be resumed calls `session.watch(envs, seed)` before it resets its environments, and
+`session.keep(LoopParts(...))` once all its parts exist; in a resumed run this restores their state.
 """
 
 import difflib
@@ -32,10 +32,10 @@ from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, Episode, Evaluation, Stop, Update, tell_end
 
-__all__ = ["Course"]
+__all__ = ["Session"]
 
 
-class Course:
+class Session:
     """A run of a loop.
 
     Args:
@@ -120,13 +120,13 @@ class Course:
         self._advanced()  # a budget may be used up already
 
     @property
-    def goes_on(self) -> bool:
+    def is_running(self) -> bool:
         """Return whether budget remains and no callback has returned a reason to stop."""
         return self.step < self._total and not self._reasons
 
     @property
     def seconds(self) -> float:
-        """Seconds since the course began."""
+        """Seconds since the session began."""
         return self._clock() - self._began
 
     def advance(self, steps: int) -> None:
@@ -199,7 +199,7 @@ class Course:
         self._checkpoints.save(self.step, self._state)
 
     def checkpoint_at_the_end(self) -> None:
-        """Write a last checkpoint; only a loop whose parts end before the course has to call it.
+        """Write a last checkpoint; only a loop whose parts end before the session has to call it.
 
         If checkpoints begin new episodes, none is written between multiples of `every`, because a resumed run would
         then differ from an uninterrupted one.
@@ -301,7 +301,7 @@ class Course:
 
 
 def _checked(callbacks: Any) -> Sequence[Callback]:
-    """Return callbacks, each of which has every method that a course calls.
+    """Return callbacks, each of which has every method that a session calls.
 
     Raises:
         HyperparameterError: They are no sequence, or one is something else.
