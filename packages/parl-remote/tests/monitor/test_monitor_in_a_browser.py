@@ -418,7 +418,7 @@ def test_every_control_has_a_name_and_nothing_is_a_trap_for_the_keyboard(screen:
     assert len(reached) == 12
 
 
-def test_a_thousand_nodes_and_ten_thousand_actors_stay_quick(
+def test_a_thousand_nodes_and_ten_thousand_actors_are_shown_page_by_page(
     chromium: Any, make_cluster: Any, make_monitor: Any, serve: Callable[[Any], str]
 ) -> None:
     monitor = make_monitor(make_cluster(nodes=1000, actors=10_000, gpus=1))
@@ -428,9 +428,10 @@ def test_a_thousand_nodes_and_ten_thousand_actors_stay_quick(
     screen.until(lambda: len(screen.all(".map a")) == 1000, "a thousand nodes are shown")
     screen.open("/actors?sort=calls&order=desc")
     screen.until(lambda: len(screen.all("tbody tr")) == 50, "a page of actors is shown")
-    took_ms = screen.browser.execute_script(
-        "return performance.getEntriesByType('resource').filter((e) => e.name.includes('/api/v1/actors'))[0].duration"
+    size = screen.browser.execute_script(
+        "return performance.getEntriesByType('resource')"
+        ".filter((e) => e.name.includes('/api/v1/actors'))[0].decodedBodySize"
     )
-    assert took_ms < 20_000
+    assert 0 < size < 200_000, "more is fetched than a page shows"
     assert "10,000 actors" in screen.text(".count")
     chromium.get("about:blank")
