@@ -140,10 +140,10 @@ def from_remote(name: str) -> Any:
     Raises:
         ImportError: parl-remote is not installed; the message is the `pip install` line.
     """
-    return getattr(_home("parl_remote", f"parl.{name}"), name)
+    return getattr(_import_module("parl_remote", f"parl.{name}"), name)
 
 
-def _home(module: str, wanted: str = "parl.remote") -> ModuleType:
+def _import_module(module: str, wanted: str = "parl.remote") -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -225,16 +225,16 @@ class _OldPaths(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         path = module.__name__
-        homes = [_home(home) for home in _PATHS.get(path, ())]
+        modules = [_import_module(one) for one in _PATHS.get(path, ())]
         if found := _OF_A_BACKEND.fullmatch(path):
             _alias_backend(module, *found.groups())
             return
         removed = _removed_names(path)
-        if len(homes) == 1 and path not in OLD_PACKAGES and not removed:
-            sys.modules[path] = homes[0]
+        if len(modules) == 1 and path not in OLD_PACKAGES and not removed:
+            sys.modules[path] = modules[0]
             return
-        for home in homes:
-            vars(module).update({name: getattr(home, name) for name in home.__all__})
+        for one in modules:
+            vars(module).update({name: getattr(one, name) for name in one.__all__})
         if path in OLD_PACKAGES:
             vars(module)["__getattr__"] = partial(of_old_package, path)
         if removed:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from parl_evokit.tokens import Refusal as Refusal
     from parl_evokit.tokens import Tokens as Tokens
 
-_HOMES = {
+_MODULES = {
     "ARS": "openai_es",
     "CEM": "cem",
     "AsyncESAgent": "async_agent",
@@ -173,10 +173,10 @@ require_core(f"parl-evokit {__version__}", PARL_CORE)
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    path = _MODULES.get(name)
+    if path is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{home}")
+    module = importlib.import_module(f"{__name__}.{path}")
     value = module if name == "parallel" else getattr(module, name)
     globals()[name] = value
     return value

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from parl_remote.errors import TooManyPendingCalls as TooManyPendingCalls
     from parl_remote.errors import VersionMismatch as VersionMismatch
 
-_HOMES = {
+_MODULES = {
     "connect": "_connect",
     "disconnect": "_connect",
     "get_global_client": "_connect",
@@ -183,10 +183,10 @@ require_core(f"parl-remote {__version__}", PARL_CORE)
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    path = _MODULES.get(name)
+    if path is None:
         raise AttributeError(f"module 'parl_remote' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"parl_remote.{home}"), name)
+    value = getattr(importlib.import_module(f"parl_remote.{path}"), name)
     globals()[name] = value
     return value
 

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from parl_core.training.session import Session as Session
     from parl_core.training.trained import StandardEnv as StandardEnv
 
-_HOMES = {
+_MODULES = {
     "ActorLearnerSettings": "parl_core.training.actor_learner",
     "AgainstOpponents": "parl_core.training.self_play",
     "ApexSettings": "parl_core.training.apex",
@@ -190,9 +190,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -189,7 +189,7 @@ class _Explorer:
     """An agent as an actor of Ape-X uses it; see `ActingExperience`.
 
     Args:
-        agent: `parl.Agent` around DQN or one of its kin.
+        agent: `parl.Agent` around DQN or one of its variants.
         n_step: The n of the n-step returns.
         epsilon: The epsilons of all environments of the run, `[N]`.
     """

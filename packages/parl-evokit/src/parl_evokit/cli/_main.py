@@ -85,7 +85,7 @@ def main() -> None:
 @exits
 def init_solver(model_dir: Path, config_path: Path, model: str | None, wait_s: float, as_json: bool) -> None:
     """Make a solver for the weights in a directory, and save it there."""
-    with update_lock(model_dir, wait_s, _say):
+    with update_lock(model_dir, wait_s, _warn):
         agent = open_agent(model_dir, config_path, model)
         agent.init_solver()
         agent.save_solver(model_dir)
@@ -156,15 +156,15 @@ def offline_update(
         updated_model_dir,
         max_damage=max_damage,
         wait_s=wait_s,
-        waiting=_say,
+        waiting=_warn,
     )
     for segment in contents.segments:
         if segment.damage:
-            _say(f"{segment.path}: {segment.damaged_bytes} damaged bytes skipped, {_kept(segment)}")
+            _warn(f"{segment.path}: {segment.damaged_bytes} damaged bytes skipped, {_kept(segment)}")
     for segment in contents.quarantined:
-        _say(f"{segment.path}: {segment.problem or 'its good records count'}; {_place(segment)}")
+        _warn(f"{segment.path}: {segment.problem or 'its good records count'}; {_place(segment)}")
     for segment in contents.unreadable:
-        _say(f"{segment.path}: {segment.problem}; the next update tries again")
+        _warn(f"{segment.path}: {segment.problem}; the next update tries again")
     _print_update(as_json, report, contents)
     if report.rolled_back:
         raise click.exceptions.Exit(REVERTED)
@@ -275,7 +275,7 @@ def loop(
         raise EvolutionError(f"{picture} cannot be the file of the picture: {reason}")
     episode = NamedEpisode(env)
     episode.open()  # missing parts raise errors before anything is written
-    with update_lock(warehouse, wait_s, _say):
+    with update_lock(warehouse, wait_s, _warn):
         agent = _newest(warehouse, config_path, model)
         means: list[tuple[int, float]] = []
         reverted: list[int] = []
@@ -568,10 +568,10 @@ def secret_rotate(path: Path, keep: int, as_json: bool) -> None:
 
 def _print_update(as_json: bool, report: UpdateReport, contents: LogContents) -> None:
     if report.rolled_back:
-        _say(f"reverted to the trusted model: {report.rolled_back}")
+        _warn(f"reverted to the trusted model: {report.rolled_back}")
     unread = sum(segment.unread for segment in contents.segments)
     if unread:
-        _say(f"{unread} bytes at the ends of segments are not whole records: not yet written, or cut off")
+        _warn(f"{unread} bytes at the ends of segments are not whole records: not yet written, or cut off")
     log: dict[str, Any] = {
         "pending": contents.pending,
         "expired": contents.expired,
@@ -599,7 +599,7 @@ def _place(segment: SegmentReport) -> str:
     return f"moved to {segment.moved}" if segment.moved else "stays, because it is still written or cannot be moved"
 
 
-def _say(text: str) -> None:
+def _warn(text: str) -> None:
     click.echo(text, err=True)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from parl_evokit.parallel._pool import open_pool as open_pool
     from parl_evokit.parallel._pool import sample as sample
 
-_HOMES = {
+_MODULES = {
     "ObservationStatistics": "_observations",
     "Pool": "_pool",
     "ProcessPool": "_pool",
@@ -40,10 +40,10 @@ def __getattr__(name: str) -> Any:
     if name == "ActorPool":
         warnings.warn("ActorPool is deprecated: use Pool", DeprecationWarning, stacklevel=2)
         name = "Pool"
-    home = _HOMES.get(name)
-    if home is None:
+    path = _MODULES.get(name)
+    if path is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{path}"), name)
     globals()[name] = value
     return value
 

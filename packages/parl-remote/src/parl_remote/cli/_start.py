@@ -255,7 +255,9 @@ def start_command(
             start.callback(_remove_if_empty, directory)  # if nothing is started
             for where, record in run_files.clusters() if once else ():
                 if record.port == port and record.process.alive():
-                    _say_it_runs(f"your cluster at port {port} (process {record.process.pid})", where, found, key_file)
+                    _print_running(
+                        f"your cluster at port {port} (process {record.process.pid})", where, found, key_file
+                    )
                     return
             check_port(host, port, run_files)
             monitor = plan_monitor(found, monitor_host, monitor_port, port, monitor_token_file)
@@ -279,21 +281,21 @@ def start_command(
             debug=debug,
         )
 
-        def say(address: str) -> None:
+        def show(address: str) -> None:
             start.close()
-            _say_started(address, settings, resources, monitor.start(settings))
+            _print_started(address, settings, resources, monitor.start(settings))
 
-        _launch(settings, foreground, found, say)
+        _launch(settings, foreground, found, show)
 
 
-def _launch(settings: NodeSettings, foreground: bool, found: Environment, say: Callable[[str], None]) -> None:
+def _launch(settings: NodeSettings, foreground: bool, found: Environment, show: Callable[[str], None]) -> None:
     """Start a node, here or detached, and report it to the user.
 
     Args:
         settings: Its settings.
         foreground: Whether this process becomes the node; it then does not return.
         found: Limits, and the command that nodes are started with.
-        say: Prints the address that it listens on.
+        show: Prints the address that it listens on.
 
     Raises:
         click.ClickException: It did not come up.
@@ -304,14 +306,14 @@ def _launch(settings: NodeSettings, foreground: bool, found: Environment, say: C
             address = start_program("parl_remote._node.cluster_node", settings, log_file, found, what="node")
         except RemoteError as error:
             raise click.ClickException(str(error)) from error
-        say(address)
+        show(address)
         return
 
     def report(outcome: dict[str, str]) -> None:
         if error := outcome.get("error"):
             click.echo(f"Error: {error}", err=True)
         else:
-            say(outcome["address"])
+            show(outcome["address"])
 
     from parl_remote._node.cluster_node import run_node  # 0.1 s of imports that a detached node pays itself
 
@@ -323,7 +325,7 @@ def _remove_if_empty(directory: Path) -> None:
         directory.rmdir()
 
 
-def _say_it_runs(what: str, directory: Path, found: Environment, key_file: Path | None) -> None:
+def _print_running(what: str, directory: Path, found: Environment, key_file: Path | None) -> None:
     """Print that a node of this name runs.
 
     Raises:
@@ -355,7 +357,7 @@ def explain_old_options(*, gpu_cluster: bool = False, log_server_port_range: str
         )
 
 
-def _say_started(address: str, settings: NodeSettings, resources: NodeResources, monitor: str) -> None:
+def _print_started(address: str, settings: NodeSettings, resources: NodeResources, monitor: str) -> None:
     port, key = settings.port, Path(settings.directory) / "key"
     click.echo(f"A cluster with {resources} runs at {address}.")
     click.echo(f'  Use it here        parl.connect("{address_here(settings.host, port)}")')
@@ -450,7 +452,7 @@ def connect_command(
                 for where, record in run_files.workers():
                     if (record.once, record.master) == (once, str(master)) and record.process.alive():
                         what = f"the worker {record.node_id} (process {record.process.pid})"
-                        _say_it_runs(what, where, found, key_file)
+                        _print_running(what, where, found, key_file)
                         return
             cluster = ClusterAddress(str(master), found, key_file)
             # It fails if the master refuses this host.
@@ -483,15 +485,15 @@ def connect_command(
             once=once,
         )
 
-        def say(listening: str) -> None:
+        def show(listening: str) -> None:
             start.close()
-            _say_joined(listening, settings, resources)
+            _print_joined(listening, settings, resources)
 
-        _launch(settings, foreground, found, say)
+        _launch(settings, foreground, found, show)
     _check_reached(cluster.within(_PATIENCE_S), found.limits, settings)
 
 
-def _say_joined(address: str, settings: NodeSettings, resources: NodeResources) -> None:
+def _print_joined(address: str, settings: NodeSettings, resources: NodeResources) -> None:
     click.echo(
         f"These resources of this host belong to the cluster at {settings.master} (worker at {address}): {resources}."
     )

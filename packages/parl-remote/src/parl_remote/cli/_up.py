@@ -352,7 +352,7 @@ def up_command(hosts: Path, only: tuple[str, ...], timeout: float) -> None:
     failed = 0
     for outcome in _run_all(jobs):
         failed += bool(outcome.error)
-        _say(outcome, 1)
+        _print_outcome(outcome, 1)
     click.echo(f'Use it: PARL_KEY_FILE={shlex.quote(str(file.key_file))} python ...   # parl.connect("{file.address}")')
     if failed:
         raise click.ClickException(
@@ -387,11 +387,11 @@ def down_command(hosts: Path, timeout: float) -> None:
     every |= {(worker.destination, worker.shell("stop", "--address", file.address)): None for worker in file.workers}
     outcomes = list(_run_all([_Job(file, destination, line, "", timeout) for destination, line in every]))
     for outcome in outcomes:
-        _say(outcome)
+        _print_outcome(outcome)
     if any(outcome.error for outcome in outcomes):
         raise click.ClickException("not every host could be reached; processes there may still run")
 
 
-def _say(outcome: _Outcome, lines: int | None = None) -> None:
+def _print_outcome(outcome: _Outcome, lines: int | None = None) -> None:
     for line in (outcome.error or outcome.text).splitlines()[: None if outcome.error else lines]:
         click.echo(f"{outcome.destination}: {plain(line)}", err=bool(outcome.error))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("parl_remote.testing.plugin",)  # read by pytest where this package is named as a plugin
 
-_HOMES = {
+_MODULES = {
     "ActorFaults": "_faults",
     "Conditions": "_line",
     "Direction": "_line",
@@ -59,10 +59,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    path = _MODULES.get(name)
+    if path is None:
         raise AttributeError(f"module 'parl_remote.testing' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"parl_remote.testing.{home}"), name)
+    value = getattr(importlib.import_module(f"parl_remote.testing.{path}"), name)
     globals()[name] = value
     return value
 
