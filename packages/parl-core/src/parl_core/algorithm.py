@@ -752,7 +752,7 @@ class Algorithm:
         max_grad_norm: float | None = None,
         part: str | Callable[[], Iterable[Any]] | None = None,
     ) -> Optimizer:
-        """Adam (beta 0.9 and 0.999) for the parameters of `model`.
+        """Return Adam (beta 0.9 and 0.999) for the parameters of `model`.
 
         `part` restricts it to those below an attribute of that name, or to those that a function lists when the first
         loss arrives.

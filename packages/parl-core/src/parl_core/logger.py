@@ -187,7 +187,7 @@ setLevel = set_level  # noqa: N816 -- PARL's and the standard library's name
 
 
 def set_dir(dirname: str | os.PathLike[str]) -> None:
-    """Also write all further messages to `log.log` in a directory, in place of the previous one.
+    """Write all further messages to `log.log` in a directory, too, in place of the previous one.
 
     The directory is made where it does not exist; an existing `log.log` is continued. Nothing is ever deleted.
 

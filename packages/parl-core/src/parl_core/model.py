@@ -272,7 +272,7 @@ class Model:
         raise NotImplementedError
 
     def _named_parameters(self) -> dict[str, Any]:
-        """Trainable tensors by name."""
+        """Return the trainable tensors by name."""
         raise NotImplementedError
 
     def _named_tensors(self) -> dict[str, Any]:

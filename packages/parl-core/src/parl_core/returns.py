@@ -47,7 +47,7 @@ def gae(
     gamma: float,
     lam: float,
 ) -> Floats:
-    """Generalized advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equations 11, 12 and 16).
+    """Return generalized advantages (Schulman et al. 2016, arXiv:1506.02438, equations 11, 12 and 16).
 
         delta_t = r_t + gamma V(s_t+1) (1 - terminated_t) - V(s_t)
         A_t     = delta_t + gamma lam (1 - terminated_t) (1 - truncated_t) A_t+1
@@ -84,7 +84,7 @@ def discounted_returns(
     *,
     gamma: float,
 ) -> Floats:
-    """Discounted sums of rewards to the end of each episode, or to the last step and V(s_T) from there.
+    """Return discounted sums of rewards to the end of each episode, or to the last step and V(s_T) from there.
 
         R_t = r_t + gamma R_t+1            inside an episode
         R_t = r_t                          where it terminated
@@ -163,7 +163,7 @@ def vtrace(
     c_bar: float = 1.0,
     pg_rho_bar: float = 1.0,
 ) -> VTrace:
-    """V-trace targets for data of an older policy (Espeholt et al. 2018, arXiv:1802.01561, section 4.1).
+    """Return V-trace targets for data of an older policy (Espeholt et al. 2018, arXiv:1802.01561, section 4.1).
 
         rho_t   = min(rho_bar, pi(a_t|s_t) / mu(a_t|s_t)),    c_t = lam min(c_bar, the same ratio)
         delta_t = rho_t (r_t + gamma V(s_t+1) - V(s_t))
@@ -207,7 +207,7 @@ def vtrace(
 
 
 def calc_discount_sum_rewards(rewards: ArrayLike, gamma: float) -> Floats:
-    """Discounted sum of the rewards from each step on: R_t = r_t + gamma R_t+1, R_T-1 = r_T-1.
+    """Return the discounted sum of the rewards from each step on: R_t = r_t + gamma R_t+1, R_T-1 = r_T-1.
 
     Args:
         rewards: `[T]` or `[T, N]`, of one episode each.
@@ -218,7 +218,7 @@ def calc_discount_sum_rewards(rewards: ArrayLike, gamma: float) -> Floats:
 
 
 def calc_discount_norm_reward(reward_list: ArrayLike, gamma: float) -> Floats:
-    """Discounted sums of one episode's rewards, shifted and scaled to mean 0 and standard deviation 1.
+    """Return discounted sums of one episode's rewards, shifted and scaled to mean 0 and standard deviation 1.
 
     Args:
         reward_list: `[T]` rewards of one episode.
@@ -241,7 +241,7 @@ def calc_discount_norm_reward(reward_list: ArrayLike, gamma: float) -> Floats:
 
 
 def calc_gae(rewards: ArrayLike, values: ArrayLike, next_value: ArrayLike, gamma: float, lam: float) -> Floats:
-    """Generalized advantages of steps within one episode; `gae` also handles ends of episodes.
+    """Return generalized advantages of steps within one episode; `gae` also handles ends of episodes.
 
     Args:
         rewards: `[T]`.
@@ -267,7 +267,7 @@ def _scan(terms: Floats, decay: Floats) -> Floats:
 
 
 def _ongoing(end: NDArray[np.bool_], cut: NDArray[np.bool_], like: Floats) -> Floats:
-    """1 where the next step belongs to the same episode, else 0, in the type of `like`."""
+    """Return 1 where the next step belongs to the same episode, else 0, in the type of `like`."""
     return (~(end | cut)).astype(like.dtype)
 
 

@@ -148,7 +148,7 @@ class PerAgent(Layer):
         return self._layers.stack([self.of_agent(agent, rows[agent]) for agent in range(self._agents)], axis=1)
 
     def _of_shared(self, sides: Sequence[Any]) -> Any:  # noqa: ARG002 - of backends that can
-        """Backend hook: the outputs of a layer that all agents share; None for the usual computation."""
+        """Backend hook: return the outputs of a layer that all agents share; None for the usual computation."""
         return None
 
     def _side_by_side(self, sides: Sequence[Any]) -> Any:
@@ -159,7 +159,7 @@ class PerAgent(Layer):
         return self._layers.concat(of_each, axis=-1)
 
     def _at_once(self, rows: Any) -> Any:  # noqa: ARG002 - of backends that can
-        """Backend hook: outputs `[agents, batch, out]` of all layers at once; None if they differ."""
+        """Backend hook: return outputs `[agents, batch, out]` of all layers at once; None if they differ."""
         return None
 
     def _of_group(self, features: Any, group: tuple[int, ...], *, ids: bool = True) -> Any:

@@ -239,11 +239,11 @@ class MADDPG(ContinuousActorCritic):
         return squares.mean(2) if self._shares is None else (squares * self._tensor(self._shares)).sum(2)
 
     def _side_by_side(self, columns: list[Any]) -> Any:
-        """Backend hook: `[batch, columns]` of columns `[batch]` or `[batch, 1]`."""
+        """Backend hook: return `[batch, columns]` of columns `[batch]` or `[batch, 1]`."""
         raise NotImplementedError
 
     def _gumbel(self, batch: Transitions) -> Any:
-        """Backend hook: Gumbel noise, of the shape of the policy's logits."""
+        """Backend hook: return Gumbel noise, of the shape of the policy's logits."""
         raise NotImplementedError
 
 
@@ -385,5 +385,5 @@ class OneAgentMADDPG(CountingUpdates):
         return self.model.get_critic_params()  # type: ignore[no-any-return]
 
     def _action(self, output: Any, *, drawn: bool) -> Any:
-        """Backend hook: the action of a policy's output, with noise if it is drawn."""
+        """Backend hook: return the action of a policy's output, with noise if it is drawn."""
         raise NotImplementedError

@@ -136,7 +136,7 @@ class Team(Model):
         return total.reshape([rows])
 
     def _as_numbers(self, flags: Any, like: Any) -> Any:
-        """Backend hook: flags as numbers of the dtype of a tensor."""
+        """Backend hook: return flags as numbers of the dtype of a tensor."""
         raise NotImplementedError
 
     def _side_by_side(self, steps: Any) -> Any:
@@ -422,7 +422,7 @@ class QMIX(DQN):
         return bool(model.remembers)
 
     def _team(self, agents: Any, mixer: Any) -> Any:
-        """Backend hook: both networks as one model of the framework, a `Team`."""
+        """Backend hook: return both networks as one model of the framework, a `Team`."""
         raise NotImplementedError
 
 
@@ -474,5 +474,5 @@ class VDN(QMIX):
         )
 
     def _sum(self) -> Any:
-        """Backend hook: a `VDNMixer` of the framework."""
+        """Backend hook: return a `VDNMixer` of the framework."""
         raise NotImplementedError

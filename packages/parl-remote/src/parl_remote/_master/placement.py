@@ -499,7 +499,7 @@ def _rarest_first(kind: str) -> tuple[int, str]:
 
 
 def _cpus_last(kind: str) -> tuple[int, str]:
-    """The order in which a request waits for its kinds: most requests need CPUs, and few need a GPU."""
+    """Return the key of the order in which a request waits for its kinds: most need CPUs, few need a GPU."""
     return {"memory": 2, "cpu": 3}.get(kind, 1), kind
 
 

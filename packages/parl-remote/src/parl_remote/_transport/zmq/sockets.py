@@ -305,7 +305,7 @@ class _EventWaker:
         self._rung = False
 
     def fileno(self) -> int:
-        """Readable from `wake` to `clear`."""
+        """Return a descriptor that is readable from `wake` to `clear`."""
         return self._descriptor
 
     def wake(self) -> None:
