@@ -22,8 +22,8 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorError, ActorLost, ActorPool, ItemLost, RemoteFuture, ResultTimeout, with_options
+from parl_remote._item_reader import ItemReader
 from parl_remote._pools import dispatcher
-from parl_remote._system.items import ItemReader
 
 PATIENCE_S = 60.0
 

@@ -35,7 +35,7 @@ from parl_remote._data import serialize
 from parl_remote._functions.sources import Items
 from parl_remote._functions.worker import CallForm, Code, FunctionWorker, pack_items, unpack
 from parl_remote._functions.workers import Clock, Quota, Workers
-from parl_remote._system.items import ItemReader
+from parl_remote._item_reader import ItemReader
 from parl_remote.testing import LoopbackCluster
 
 PATIENCE_S = 60.0

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from parl_remote._system.items import ItemReader
+from parl_remote._item_reader import ItemReader
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("parl_remote._system.items.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("parl_remote._item_reader.time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 

@@ -32,9 +32,9 @@ from parl_remote._display import Bar
 from parl_remote._functions.worker import CallForm, Code, Outcome, Unreadable, size_of, unpack
 from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture, ResultIterator
+from parl_remote._item_reader import FILL_S, ItemReader
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.interrupts import Condition, has_own_handlers, is_by_handler, undisturbed, uninterrupted
-from parl_remote._system.items import FILL_S, ItemReader
 from parl_remote.errors import ActorError, NotConnected, ResultTimeout
 
 __all__ = ["Calls", "Items", "Results", "read"]

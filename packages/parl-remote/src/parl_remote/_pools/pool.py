@@ -31,12 +31,12 @@ from typing import Any, NoReturn, Self
 
 from parl_remote._display import Bar, length_of, progress_bar
 from parl_remote._future import RemoteFuture, ResultIterator
+from parl_remote._item_reader import FILL_S, ItemReader
 from parl_remote._options import check_count, deadline_of, seconds_of
 from parl_remote._pools.dispatcher import Dispatcher, Task, closed
 from parl_remote._program.actor_ref import ActorRef, FrozenArguments
 from parl_remote._program.proxy import RemoteMethod, RemoteObject, reference_of
 from parl_remote._system.interrupts import Condition, is_by_handler, uninterrupted
-from parl_remote._system.items import FILL_S, ItemReader
 from parl_remote.errors import ActorError, NotConnected, ResultTimeout
 
 __all__ = ["ActorPool", "Results"]
