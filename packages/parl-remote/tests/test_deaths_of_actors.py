@@ -53,8 +53,9 @@ class Victim:
     def die_by(self, number: int) -> None:
         os.kill(os.getpid(), number)
 
-    def exit_with(self, code: int) -> None:
-        os._exit(code)
+    def exit_with(self, code: int | None) -> None:
+        if code is not None:
+            os._exit(code)
 
     def read(self, path: str) -> str:
         with open(path) as file:
@@ -185,10 +186,13 @@ def test_a_result_that_is_not_requested_yet_survives_the_death(shared_cluster: N
     assert unread.result(PATIENCE_S) == pid
 
 
-def test_results_survive_a_method_that_ends_the_process_when_it_runs_for_the_first_time(
-    shared_cluster: None, tmp_path: Path
+@pytest.mark.parametrize("runs", [0, 1, 40])
+def test_results_survive_one_of_the_first_runs_of_a_method_that_ends_the_process(
+    shared_cluster: None, tmp_path: Path, runs: int
 ) -> None:
     victim = Victim()
+    for _ in range(runs):
+        victim.exit_with(None)
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     first = submit(victim.read, str(gate))

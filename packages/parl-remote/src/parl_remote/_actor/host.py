@@ -103,6 +103,8 @@ _NAMES = int(Flag.NAMES)
 _STAYS = int(Flag.STAYS)
 _HANDLES = int(Flag.HANDLES)
 _CREATE, _CALL, _RESULT = int(Kind.CREATE), int(Kind.CALL), int(Kind.RESULT)
+# Of each method. A write costs as much as half a call, so answers of quick calls are sent together after that.
+_EARLY_RUNS = 64
 _NO_KEYWORDS: dict[str, Any] = {}
 _METHOD_TYPES = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
@@ -204,7 +206,7 @@ class ActorHost:
         meter: Counts the calls.
         concurrency: The concurrency of calls; known once the object is made.
         on_state: Receives each saved state, a message to the actor's owner.
-        on_first_run: Called before each method runs for the first time: it may end the process.
+        on_early_run: Called before the first runs of each method, one of which may end the process.
     """
 
     def __init__(
@@ -225,8 +227,9 @@ class ActorHost:
         self._methods: tuple[str, ...] = ()
         self._attributes: frozenset[str] = frozenset()
         self.on_state: Callable[[list[Buffer]], None] = _discard_state
-        self.on_first_run: Callable[[], None] = _nothing
-        self._has_run: set[str] = set()
+        self.on_early_run: Callable[[], None] = _nothing
+        self._early_runs: dict[str, int] = {}
+        self._proven: set[str] = set()  # methods that have run often
         self._saves = False
         self._state_references: list[object] = []
         self._slots: Mapping[str, types.MemberDescriptorType] = {}
@@ -466,8 +469,8 @@ class ActorHost:
         if flags & _EMPTY and index != BY_NAME:
             self.running = name = self._methods[index]
             self.meter.runs(name)
-            if name not in self._has_run:
-                self._runs_first(name)
+            if name not in self._proven:
+                self._runs_early(name)
             value = getattr(self._instance, name)()
             if value is self._instance and _may_return_self(name):
                 return None, _STAYS
@@ -479,8 +482,8 @@ class ActorHost:
                 args = serialize.loads(frames[0][HEADER_BYTES:], frames[1:])
             except Exception as error:
                 raise self._unreadable(name, error) from error
-            if name not in self._has_run:
-                self._runs_first(name)
+            if name not in self._proven:
+                self._runs_early(name)
             value = getattr(self._instance, name)(*args)
             return (None, _STAYS) if value is self._instance and _may_return_self(name) else (value, 0)
         name, args, kwargs = self._called(flags, index, frames)
@@ -488,14 +491,16 @@ class ActorHost:
         value = method(*args, **kwargs) if kwargs else method(*args)
         return (None, _STAYS) if value is self._instance and _may_return_self(name) else (value, 0)
 
-    def _runs_first(self, name: str) -> None:
-        self._has_run.add(name)
-        self.on_first_run()
+    def _runs_early(self, name: str) -> None:
+        runs = self._early_runs[name] = self._early_runs.get(name, 0) + 1
+        if runs >= _EARLY_RUNS:
+            self._proven.add(name)
+        self.on_early_run()
 
     def _method(self, name: str) -> Callable[..., Any]:
         """Return the callable of a call by name: a method of the object, or the reading of one of its generators."""
-        if name not in self._has_run:
-            self._runs_first(name)
+        if name not in self._proven:
+            self._runs_early(name)
         return stream_method(name) or getattr(self._instance, name)
 
     def _called(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[str, Any, dict[str, Any]]:

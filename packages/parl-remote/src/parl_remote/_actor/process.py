@@ -323,7 +323,7 @@ class ActorProcess:
         self._callers: dict[int, _Caller] = {}
         self._holders = Holders()
         host.on_state = self._send_state
-        host.on_first_run = self.flush_all
+        host.on_early_run = self.flush_all
         self._owner: _Caller | None = None
         self._worker: _Caller | None = None
         self._queue: deque[tuple[_Caller, list[memoryview]]] = deque()
