@@ -89,7 +89,10 @@ def _has_async_methods(cls: type) -> bool:
     for base in cls.__mro__:
         for attribute in base.__dict__.values():
             function = getattr(attribute, "__func__", attribute)
-            if callable(function):
+            if type(function) is types.FunctionType and not function.__dict__:  # the usual case, without `inspect`
+                if function.__code__.co_flags & _ASYNC:
+                    return True
+            elif callable(function):
                 unwrapped = inspect.unwrap(function)
                 if inspect.iscoroutinefunction(unwrapped) or inspect.isasyncgenfunction(unwrapped):
                     return True
@@ -106,6 +109,7 @@ _CREATE, _CALL, _RESULT = int(Kind.CREATE), int(Kind.CALL), int(Kind.RESULT)
 # Of each method. A write costs as much as half a call, so answers of quick calls are sent together after that.
 _EARLY_RUNS = 64
 _NO_KEYWORDS: dict[str, Any] = {}
+_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _METHOD_TYPES = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
 

@@ -75,9 +75,9 @@ _AT_ONCE = 1000 * _MARK.size
 class _MarkedStderr(io.FileIO):
     """A raw stream on descriptor 2, opened for it alone, so that its position is the end of its last write."""
 
-    def __init__(self, marks: Path) -> None:
+    def __init__(self, log: str) -> None:
         super().__init__(2, "w", closefd=False)
-        self._path = marks
+        self._log = log
         self._marks = -1
 
     def write(self, data: Any, /) -> int:
@@ -86,14 +86,14 @@ class _MarkedStderr(io.FileIO):
             end = os.lseek(2, 0, os.SEEK_CUR)
             if self._marks < 0:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | CLOSE_ON_EXEC
-                self._marks = os.open(self._path, flags, 0o600)
+                self._marks = os.open(marks_of(Path(self._log)), flags, 0o600)
             os.write(self._marks, _MARK.pack(end - written, written))
         return written
 
 
-def mark_stderr(log: Path) -> None:
+def mark_stderr(log: str) -> None:
     """Make Python's stderr write marks beside the log that descriptor 2 was opened for."""
-    raw = io.BufferedWriter(_MarkedStderr(marks_of(log)))
+    raw = io.BufferedWriter(_MarkedStderr(log))
     sys.stderr = io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", line_buffering=True)
 
 
@@ -254,7 +254,7 @@ def redirect_output(path: str) -> None:
     os.close(null)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    mark_stderr(Path(path))
+    mark_stderr(path)
     faulthandler.enable(2)
 
 

@@ -316,11 +316,12 @@ class FrameReader:
 
 
 _DESCRIPTOR = struct.Struct("@i")
+_CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))  # a plain number: operations of flags take longer
 
 
 def _receive_with_descriptor(source: socket.socket, into: Buffer, flags: int, descriptors: deque[int]) -> int:
     """Read like `recv_into`, and add a descriptor that comes with the bytes; its message is the one they end."""
-    got, extra, _, _ = source.recvmsg_into([into], socket.CMSG_SPACE(_DESCRIPTOR.size), flags | socket.MSG_CMSG_CLOEXEC)
+    got, extra, _, _ = source.recvmsg_into([into], socket.CMSG_SPACE(_DESCRIPTOR.size), flags | _CLOSE_ON_EXEC)
     for level, kind, data in extra:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS and len(data) == _DESCRIPTOR.size:
             descriptors.append(*_DESCRIPTOR.unpack(data))
