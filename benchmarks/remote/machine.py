@@ -44,6 +44,7 @@ def compile_sources() -> None:
         spec = importlib.util.find_spec(package)
         for place in (spec and spec.submodule_search_locations) or ():
             compileall.compile_dir(place, quiet=2)
+    compileall.compile_dir(Path(__file__).parent, maxlevels=0, quiet=2)  # else each actor compiles its class's module
 
 
 def load() -> str:
