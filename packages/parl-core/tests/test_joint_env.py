@@ -821,6 +821,62 @@ def test_agents_that_take_turns_with_numbers_are_refused() -> None:
     assert JointEnv(Together()).action_space.shape == (2, 1)
 
 
+@pytest.mark.parametrize("dead", ["", "a"])
+def test_the_next_agent_has_the_choices_of_its_turn_after_dead_ones_are_removed(dead: str) -> None:
+    pettingzoo = pytest.importorskip("pettingzoo")
+
+    class Removal(pettingzoo.AECEnv):  # type: ignore[misc,name-defined]  # optional package
+        """Agents with numbers remove the next one by choice 1; only the agent whose turn it is has choices."""
+
+        metadata = {"name": "removal", "is_parallelizable": False}  # noqa: RUF012
+        possible_agents = ["a", "b", "c", "d"]  # noqa: RUF012
+        render_mode = None
+
+        def observation_space(self, agent: str) -> Any:
+            return spaces.Dict({"seen": spaces.Box(0.0, 9.0, (1,), np.float32), "action_mask": spaces.MultiBinary(2)})
+
+        def action_space(self, agent: str) -> Any:
+            return spaces.Discrete(2)
+
+        def reset(self, seed: Any = None, options: Any = None) -> None:
+            self.agents, self.agent_selection = list(self.possible_agents), "b" if dead else "a"
+            self.rewards = dict.fromkeys(self.agents, 0.0)
+            self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+            self.terminations = {name: name == dead for name in self.agents}
+            self.truncations = dict.fromkeys(self.agents, False)
+            self.infos: dict[str, Any] = {name: {} for name in self.agents}
+            self._deads_step_first()
+
+        def observe(self, agent: str) -> Any:
+            mask = np.ones(2, np.int8) * (agent == self.agent_selection)
+            return {"seen": np.ones(1, np.float32), "action_mask": mask}
+
+        def step(self, action: Any) -> None:
+            if self.terminations[self.agent_selection]:
+                self._was_dead_step(action)
+                return
+            after = self._after(self.agent_selection)
+            if action == 1:
+                self.terminations[after] = True
+                after = self._after(after)
+            self.agent_selection = after
+            self._deads_step_first()
+
+        def _after(self, name: str) -> str:
+            return str(self.agents[(self.agents.index(name) + 1) % len(self.agents)])
+
+        def close(self) -> None: ...
+
+    env = JointEnv(Removal())
+    obs, _ = env.reset(seed=0)
+    first = 1 if dead else 0
+    assert obs["alive"].tolist() == [not dead, 1, 1, 1]
+    assert obs["action_mask"].sum(1)[first:].tolist() == [2] + [1] * (3 - first)
+    obs, *_ = env.step([1, 1, 1, 1])
+    assert obs["alive"].tolist() == ([0, 1, 0, 1] if dead else [1, 0, 1, 1])
+    assert obs["action_mask"].sum(1)[[3] if dead else [2, 3]].tolist() == ([2] if dead else [2, 1])
+
+
 def test_an_agent_that_died_while_it_waited_stays_dead_until_its_turn_removes_it() -> None:
     pettingzoo = pytest.importorskip("pettingzoo")
 

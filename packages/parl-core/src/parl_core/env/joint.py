@@ -166,7 +166,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         super().reset(seed=seed)
         inner = int(self.np_random.integers(_SEEDS)) if seed is None else seed
         self._running = False
-        found, infos = self.parallel_env.reset(seed=inner, options=options)
+        found, infos = self._at_turn(*self.parallel_env.reset(seed=inner, options=options))
         present = self._present()
         if not present:
             raise EnvironmentContractError(
@@ -207,6 +207,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         acting = [name for row, name in enumerate(self.agents) if self._alive[row]]
         taken = {name: self._own_action(row, action[row]) for row, name in enumerate(self.agents) if self._alive[row]}
         found, rewards, terminated, truncated, infos = self.parallel_env.step(taken)
+        found, infos = self._at_turn(found, infos)
         present = self._present()
         any_cut = False
         for row, name in enumerate(self.agents):
@@ -237,6 +238,26 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
     def close(self) -> None:
         """Close the environment."""
         self.parallel_env.close()
+
+    def _at_turn(
+        self, found: Mapping[str, Any], infos: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return what agents that take turns see and are told, without dead ones that have the turn.
+
+        What the next one sees is observed anew if dead ones were removed: its mask may depend on whose turn it is.
+        """
+        turns = self._turns
+        if turns is None:
+            return found, infos
+        before = len(found)
+        while turns.agents and (turns.terminations[turns.agent_selection] or turns.truncations[turns.agent_selection]):
+            turns.step(None)
+            before = -1
+        self.parallel_env.agents = turns.agents[:]
+        if not turns.agents or before == len(turns.agents):
+            return found, infos
+        name = turns.agent_selection
+        return {**found, name: turns.observe(name)}, {**infos, name: turns.infos.get(name, {})}
 
     def _observed(self, state_size: int) -> spaces.Dict:
         n = len(self.agents)
