@@ -177,6 +177,25 @@ def test_what_breaks_the_api_is_named(spoil: dict[str, Any], told: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "answer", "told"),
+    [
+        ("reset", {"a": 1, "b": 1}, r"reset of Old returned .*: let it return \(observations, infos\)"),
+        ("step", ({}, {}, {}, {}), r"step of Old returned a tuple of 4: let it return \(observations, rewards, term"),
+        ("step", ({}, {}, {}, {}, None), "step of Old gave infos=None: return a dictionary by agent"),
+    ],
+)
+def test_answers_that_are_not_of_the_present_api_are_refused(method: str, answer: Any, told: str) -> None:
+    class Old(Leaving): ...
+
+    env = JointEnv(Old())
+    if method == "step":
+        env.reset()
+    setattr(env.parallel_env, method, lambda *_, **__: answer)
+    with pytest.raises(EnvironmentContractError, match=told):
+        env.step([0, 0]) if method == "step" else env.reset()
+
+
+@pytest.mark.parametrize(
     ("agents", "told"),
     [([], r"agents is empty after reset"), (["a", "c"], "agent c, which is not among its possible_agents")],
 )

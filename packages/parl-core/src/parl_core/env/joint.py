@@ -46,7 +46,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from parl_core.env._contract import as_observation, as_reward, explaining_options
+from parl_core.env._contract import as_observation, as_reward, explaining_options, wrong_answer
 from parl_core.env.matrix_games import GAMES
 from parl_core.env.multi_agent import SMACGame, tuple_maker
 from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
@@ -58,6 +58,7 @@ TeamReward = Literal["mean", "sum"]
 StateSource = Literal["auto", "env", "obs"]
 
 _PARALLEL = ("possible_agents", "observation_space", "action_space", "reset", "step")
+_ANSWER = ("observations", "rewards", "terminations", "truncations", "infos")
 _SEEDS = 2**31 - 1
 _INFO_NAMES = (
     "episode",
@@ -166,7 +167,9 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         super().reset(seed=seed)
         inner = int(self.np_random.integers(_SEEDS)) if seed is None else seed
         self._running = False
-        found, infos = self._at_turn(*self.parallel_env.reset(seed=inner, options=options))
+        answer = self.parallel_env.reset(seed=inner, options=options)
+        found, infos = self._by_agent("reset", answer, "observations", "infos")
+        found, infos = self._at_turn(found, infos)
         present = self._present()
         if not present:
             raise EnvironmentContractError(
@@ -206,7 +209,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             raise HyperparameterError(f"step got {len(action)} actions for {len(self.agents)} agents: {self.agents}")
         acting = [name for row, name in enumerate(self.agents) if self._alive[row]]
         taken = {name: self._own_action(row, action[row]) for row, name in enumerate(self.agents) if self._alive[row]}
-        found, rewards, terminated, truncated, infos = self.parallel_env.step(taken)
+        found, rewards, terminated, truncated, infos = self._by_agent("step", self.parallel_env.step(taken), *_ANSWER)
         found, infos = self._at_turn(found, infos)
         present = self._present()
         any_cut = False
@@ -292,6 +295,22 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
                 "possible_agents"
             )
         return present
+
+    def _by_agent(self, method: str, answer: Any, *names: str) -> Any:
+        """Return the answer of a method.
+
+        Raises:
+            EnvironmentContractError: It is not a tuple of dictionaries with these names.
+        """
+        if not isinstance(answer, (tuple, list)) or len(answer) != len(names):
+            raise wrong_answer(self.parallel_env, method, answer, f"({', '.join(names)}), dictionaries by agent")
+        for name, part in zip(names, answer, strict=True):
+            if not isinstance(part, Mapping):
+                raise EnvironmentContractError(
+                    f"{method} of {type(self.parallel_env).__name__} gave {name}={part!r:.99}: return a dictionary by "
+                    "agent"
+                )
+        return answer
 
     def _missing_entry(self, name: str, **given: Mapping[str, Any]) -> EnvironmentContractError:
         missing = next(kind for kind, values in given.items() if name not in values)
