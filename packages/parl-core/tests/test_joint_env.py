@@ -213,6 +213,13 @@ def test_an_episode_that_begins_without_agents_or_with_unknown_ones_is_refused(a
         env.step([0, 0])
 
 
+def test_an_environment_need_not_have_a_method_that_closes_it() -> None:
+    class Open(Leaving):
+        close = None  # type: ignore[assignment]  # as if it had none
+
+    JointEnv(Open()).close()
+
+
 @pytest.mark.parametrize("action", [-1, 2, 0.5])
 def test_an_action_that_an_agent_does_not_have_is_refused(action: float) -> None:
     env = JointEnv(Leaving())

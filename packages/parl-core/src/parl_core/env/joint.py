@@ -239,8 +239,10 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         return self.parallel_env.render()
 
     def close(self) -> None:
-        """Close the environment."""
-        self.parallel_env.close()
+        """Close the environment if it has a method for it."""
+        close = getattr(self.parallel_env, "close", None)
+        if close is not None:
+            close()
 
     def _at_turn(
         self, found: Mapping[str, Any], infos: Mapping[str, Any]
