@@ -666,6 +666,30 @@ def test_agents_of_tuples_that_have_flags_of_their_own_end_each_on_its_own() -> 
     assert obs["rewards"].tolist() == [0.0, 2.0]
 
 
+class Skirmish(Foraging):
+    """The form of SMAClite: an info has the masks of all agents, each as long as the longest."""
+
+    action_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)[0], self.info()
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], self.info()
+
+    def info(self) -> Any:
+        return {"avail_actions": [np.array([self.t, 1.0, 0.0]), np.array([1.0, 0.0, 1.0])], "time": self.t}
+
+
+def test_masks_of_all_agents_of_tuples_are_found_in_the_info() -> None:
+    env = JointEnv(TupleGame(Skirmish()))
+    obs, info = env.reset(seed=0)
+    assert obs["action_mask"].tolist() == [[0, 1, 0], [1, 0, 1]]
+    assert info == {"agent_0": {"time": 0}, "agent_1": {"time": 0}}
+    obs, *_ = env.step([1, 2])
+    assert obs["action_mask"].tolist() == [[1, 1, 0], [1, 0, 1]]
+
+
 class Endless(Foraging):
     def step(self, action: Any) -> Any:
         seen, rewards, *_, info = super().step(action)

@@ -44,6 +44,7 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {"simple_spread": {"local_ratio": 0.
 
 _PACKAGES = ("mpe2", "pettingzoo.mpe")  # the present package of the particle environments, and the previous one
 _VERSIONS = range(9, 0, -1)
+_MASKS = ("action_mask", "avail_actions")  # names of infos
 
 Step = tuple[list[Any], list[float], list[bool], list[bool], list[dict[str, Any]]]
 
@@ -337,8 +338,9 @@ class SMACGame:
 class TupleGame:
     """A Gymnasium environment whose observations, actions and rewards have one entry per agent, as LBF and RWARE.
 
-    Rewards and ends have one entry per agent, or are those of all. An agent that has ended leaves the episode, and its
-    action is then the first of its choices, or zeros.
+    Rewards and ends have one entry per agent, or are those of all. An info `action_mask`, or `avail_actions` as of
+    SMAClite, has a mask of possible choices for each agent. An agent that has ended leaves the episode, and its action
+    is then the first of its choices, or zeros.
 
     Args:
         env: its spaces are `Tuple`s of equal length.
@@ -374,7 +376,7 @@ class TupleGame:
         """Begin an episode; returns observations and infos."""
         found, info = self.env.reset(seed=seed, options=options)
         self.agents = list(self.possible_agents)
-        return self._named(found), {name: dict(info) for name in self.possible_agents}
+        return self._named(found), self._infos(info)
 
     def step(self, actions: Mapping[str, Any]) -> Steps:
         """Take one step of all agents that are in the episode."""
@@ -388,7 +390,7 @@ class TupleGame:
             {name: float(rewards[name]) for name in took},
             {name: bool(terminated[name]) for name in took},
             {name: bool(truncated[name]) for name in took},
-            {name: dict(info) for name in names},
+            self._infos(info),
         )
 
     def render(self) -> Any:
@@ -398,6 +400,18 @@ class TupleGame:
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+    def _infos(self, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return a copy of the info for each agent, with its own mask if the info has those of all."""
+        rest = dict(info)
+        masks = [rest.pop(name, None) for name in _MASKS]
+        of_all = next((mask for mask in masks if mask is not None), None)
+        if of_all is None:
+            return {name: dict(rest) for name in self.possible_agents}
+        return {
+            name: {**rest, "action_mask": np.asarray(mask)[: getattr(self.action_space(name), "n", None)]}
+            for name, mask in zip(self.possible_agents, of_all, strict=True)
+        }
 
     def _named(self, found: Any) -> dict[str, Any]:
         return dict(zip(self.possible_agents, found, strict=True))
