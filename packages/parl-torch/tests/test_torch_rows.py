@@ -82,6 +82,17 @@ def test_wide_layers_have_the_same_gradients() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("groups", [(0,) * AGENTS, tuple(range(AGENTS))], ids=["shared", "own"])
+def test_a_layer_that_is_used_twice_counts_twice(groups: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    twice = layers.fc(size=6, act="tanh")
+    layer = PerAgent(groups, lambda: nn.Sequential(layers.fc(size=6, act="relu"), twice, twice))
+    given = sides(torch.float32)
+    expected = layer(*given)  # layers without shapes are run one by one
+    assert twice.shaped
+    torch.testing.assert_close(layer(*given), expected)
+
+
 def test_outputs_without_gradients_are_the_same() -> None:
     layer, given = made(), sides()
     expected = layer(*given)
@@ -120,6 +131,15 @@ def test_hooks_of_its_layers_see_their_rows() -> None:
     outputs = layer(*sides())
     assert not is_ours(outputs)
     assert seen == [((MANY * AGENTS, 6), (MANY * AGENTS, 6))]
+
+
+def test_hooks_of_layers_of_each_agent_see_their_rows() -> None:
+    layer = PerAgent(tuple(range(AGENTS)), lambda: nn.Sequential(layers.fc(size=6, act="tanh"), layers.fc(size=2)))
+    layer(*sides(torch.float32, 1))
+    seen: list[Any] = []
+    layer.parts[1][1].register_forward_hook(lambda _, given, found: seen.append((given[0].shape, found.shape)))
+    layer(*sides(torch.float32))
+    assert seen == [((MANY, 6), (MANY, 2))]
 
 
 def test_layers_with_other_activations_are_followed_by_pytorch() -> None:
