@@ -82,6 +82,19 @@ def test_wide_layers_have_the_same_gradients() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
+def test_gradients_of_several_pieces_of_rows_are_those_of_few_rows() -> None:
+    torch.manual_seed(0)
+    layer = PerAgent((0,) * AGENTS, lambda: nn.Sequential(layers.fc(size=20, act="relu"), layers.fc(size=17)))
+    layer(*sides(torch.float32, 1))
+    layer.double()
+    given, found = sides(teams=2_051), []  # two pieces of features of all agents, and a row that is left
+    for run in (layer, lambda *part: in_parts(layer, *part)):
+        outputs = run(*given)
+        slopes = torch.linspace(-1.0, 1.0, outputs.numel(), dtype=torch.float64).view_as(outputs)
+        found.append(torch.autograd.grad(outputs, [*given, *layer.parameters()], slopes))
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("groups", [(0,) * AGENTS, tuple(range(AGENTS))], ids=["shared", "own"])
 def test_a_layer_that_is_used_twice_counts_twice(groups: tuple[int, ...]) -> None:
     torch.manual_seed(0)

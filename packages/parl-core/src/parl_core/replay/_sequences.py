@@ -292,8 +292,8 @@ class EpisodeReplayMemory(_SequenceMemory):
         place = np.arange(rows)
         slots = (first[:, None] + np.minimum(place, steps[:, None] - 1) * n) % self.max_size
         is_step = place < steps[:, None]
-        obs = self.obs[slots]
-        obs[~is_step] = self.next_obs[slots[~is_step]]
+        obs = self.obs.take(slots, 0)
+        obs[~is_step] = self.next_obs.take(slots[~is_step], 0)
         action = self.action[slots.reshape(-1)]
         ended = self.terminal[slots]
         to = np.minimum(place + 1, rows - 1) + rows * np.arange(len(drawn))[:, None]

@@ -44,8 +44,7 @@ class MADDPG(contract.MADDPG, Algorithm):
         acted, taken = self._taken(batch)
         policy = self.model.policy(obs)
         chosen, count = self._actions(policy, obs, noise), acted.sum(0).clamp(min=1.0)
-        own = torch.eye(acted.shape[1], dtype=torch.bool, device=acted.device)[:, None, :, None]
-        values = self._values(self.model, obs, torch.where(own, chosen, taken))
+        values = self._values(self.model, obs, _of_each_critic(chosen, taken))
         losses = self.policy_decay * self._mean_square(policy) - values
         loss = ((losses * acted).sum(0) / count).sum()
         return loss, {}
@@ -65,7 +64,7 @@ class MADDPG(contract.MADDPG, Algorithm):
     def _actions(self, policy: Tensor, obs: Any, noise: Tensor | None, *, relaxed: bool = True) -> Tensor:
         if noise is None:
             return policy
-        logits = policy.masked_fill(~obs["action_mask"].bool(), -1e9) + noise
+        logits = policy.contiguous().masked_fill(~obs["action_mask"].bool(), -1e9) + noise
         hard = _one_hot(logits.argmax(2), logits.shape[2], logits.dtype)
         if not relaxed:
             return hard
@@ -77,6 +76,13 @@ class MADDPG(contract.MADDPG, Algorithm):
         like = batch.obs["action_mask"]
         uniform = torch.rand(like.shape, dtype=batch.next_obs["rewards"].dtype, device=like.device)
         return -uniform.clamp_min_(1e-20).log_().neg_().log_()  # ten times as fast as drawing exponentials
+
+
+def _of_each_critic(chosen: Tensor, taken: Tensor) -> Tensor:
+    """Return the actions for each critic, of which its own agent's is chosen, `[agents, batch, agents, act_dim]`."""
+    own, others = chosen.unbind(1), taken.unbind(1)
+    each = [torch.stack([*others[:i], action, *others[i + 1 :]], 1) for i, action in enumerate(own)]
+    return torch.stack(each)
 
 
 def _one_hot(choices: Tensor, count: int, dtype: torch.dtype) -> Tensor:
