@@ -44,8 +44,7 @@ _BY_POSITION = "other names of the same arguments: give them by position"
 _STATIC = "an agent defines it for static graphs, on paddle; without it updates are eager"
 _ONE_UPDATE = "learn() does both steps"
 CHANGED = {
-    r"\.(recursively_scan|VTraceLoss|asymmetric_l2_loss|layers_add_n|attr_holder|layer_wrappers)$": _HELPER,
-    r"logger\.(add_stdout_handler|remove_handler)$": "handlers are those of logging.getLogger('parl')",
+    r"\.layers_add_n$": _HELPER,
     r"\.(SAC|TD3)\.(actor|critic)_learn$": _ONE_UPDATE,
     r"fluid.*\.(model_ids|get_model_ids|get_weights|set_weights|model_id)$": "an algorithm knows its models by name",
     r"Agent\.build_program$": _STATIC,
@@ -54,9 +53,7 @@ CHANGED = {
     r"\.(get_wrapper_by_cls|set_weights|IQL\.predict)$": _BY_POSITION,
     r"DecisionTransformer\.(learn|predict)$": _BY_POSITION,
     r"\.(MAPPO|COMA|QMIX)(\.\w+)?$": "of joint observations, see docs/how-to/several-agents.md",
-    r"maddpg\.SoftPDistribution$": "SoftCategoricalDistribution of the backend's distributions",
     r"\.MADDPG(\.\w+)?$": "of one agent where agent_index is given, see docs/reference/algorithms/maddpg.md",
-    r"\.(mappo|torch)\.(PopArt\b.*|huber_loss)$": "a part of MAPPO, in parl_core.contracts.mappo and the losses",
     r"logp$": "no `eps`: log-probabilities come from logits, without underflow",
     r"torch\.a2c\.A2C\.learn$": "`learning_rate`, as on paddle; `lr` by position",
     r"(fluid.*(sync_target|Agent\.(save|restore))|from_importance_weights)$": "arguments of static graphs are gone",

@@ -139,6 +139,14 @@ def test_mappo_tells_a_program_of_parl_2_that_it_acts_on_joint_observations() ->
         mappo.sample(tensor(np.zeros((2, 6))), tensor(np.zeros((2, 3))), deterministic=True)
 
 
+def test_methods_of_algorithms_that_are_gone_are_answered_with_what_to_call() -> None:
+    algorithm = made()
+    with pytest.raises(AttributeError, match=r"'PPO' .* 'Q_next', .*: use Q\(obs_n, act_n, use_target_model=True\)"):
+        algorithm.Q_next([], [])
+    with pytest.raises(AttributeError, match=r"'critic_learn', .*: learn takes the steps of actor and critic"):
+        algorithm.critic_learn()
+
+
 def weights_after(algorithm: Any, updates: int = 1, **settings: Any) -> dict[str, Any]:
     for _ in range(updates):
         algorithm.learn(*rollout("int64"), **settings)

@@ -146,6 +146,16 @@ def test_the_level_decides_what_is_written(tmp_path: Path) -> None:
     assert "DBG shown" in text
 
 
+def test_messages_also_go_to_standard_output_until_the_handler_is_removed(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = logger.add_stdout_handler()
+    logger.info("shown")
+    logger.remove_handler(handler)
+    logger.info("hidden")
+    printed = capsys.readouterr().out
+    assert "shown" in printed
+    assert "hidden" not in printed
+
+
 def test_exceptions_come_with_their_traceback(tmp_path: Path) -> None:
     logger.set_dir(tmp_path)
     try:

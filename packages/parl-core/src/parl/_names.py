@@ -229,30 +229,33 @@ class _OldPaths(MetaPathFinder, Loader):
         if found := _OF_A_BACKEND.fullmatch(path):
             _alias_backend(module, *found.groups())
             return
-        removed = _removed_names(path)
-        if len(modules) == 1 and path not in OLD_PACKAGES and not removed:
-            sys.modules[path] = modules[0]
+        if len(modules) == 1 and path not in OLD_PACKAGES:
+            sys.modules[path] = _answering(path, modules[0])
             return
         for one in modules:
             vars(module).update({name: getattr(one, name) for name in one.__all__})
         if path in OLD_PACKAGES:
             vars(module)["__getattr__"] = partial(of_old_package, path)
-        if removed:
-            vars(module)["__getattr__"] = partial(_refuse_removed, path, removed)
+        else:
+            vars(module)["__getattr__"] = partial(_found_or_replacement, path, None)
 
 
-def _removed_names(path: str) -> dict[str, str]:
-    """Return the names in a module of PARL 2.x that this project lacks, with their replacements."""
-    removed = import_module("parl_core._migration").REMOVED_NAMES
-    return {
-        name.rpartition(".")[2]: replacement for name, replacement in removed.items() if name.rpartition(".")[0] == path
-    }
+def _answering(path: str, found: ModuleType) -> ModuleType:
+    """Return a module, or one with its names that answers those of PARL 2.x which it lacks."""
+    if not import_module("parl_core._migration").has_removed_names(path):
+        return found
+    module = ModuleType(path, found.__doc__)
+    vars(module).update({name: value for name, value in vars(found).items() if not name.startswith("__")})
+    vars(module).update(__all__=found.__all__, __path__=[], __getattr__=partial(_found_or_replacement, path, found))
+    return module
 
 
-def _refuse_removed(path: str, removed: dict[str, str], name: str) -> Any:
-    if name in removed:
-        raise _removed_name_error(name, path, removed[name])
-    raise AttributeError(f"module {path!r} has no attribute {name!r}")
+def _found_or_replacement(path: str, found: ModuleType | None, name: str) -> Any:
+    if instead := import_module("parl_core._migration").replacement_of(f"{path}.{name}"):
+        raise _removed_name_error(name, path, instead)
+    if found is None or not hasattr(found, name):
+        raise AttributeError(f"module {path!r} has no attribute {name!r}")
+    return getattr(found, name)
 
 
 def _refuse_removed_path(path: str) -> None:
@@ -318,13 +321,16 @@ def _alias_backend(module: ModuleType, part: str, framework: str) -> None:
         names |= {old: getattr(package, name).__module__ for old, name in _OF_CLASSES.items()}
         losses = f"{package.__name__.rpartition('.')[0]}.losses"
         below = {"impala.vtrace": import_module(f"{losses}.vtrace")}
-        sys.modules[path] = package
+        sys.modules[path] = _answering(path, package)
     else:
         package_name = backend.Model.__module__.rpartition(".")[0]
         names = {old: f"{package_name}.{new}" for old, new in _CORE.items()}
         below = {"layers": backend.layers}
         vars(module).update({name: getattr(backend, name) for name in BACKEND})
     below |= {old: import_module(new) for old, new in names.items()}
+    below = {old: _answering(f"{path}.{old}", found) for old, found in below.items()}
+    if part == "algorithms":
+        vars(below["impala"])["vtrace"] = below["impala.vtrace"]  # both are copies that answer
     sys.modules.update({f"{path}.{old}": found for old, found in below.items()})
     if part == "core":
         vars(module).update(below)

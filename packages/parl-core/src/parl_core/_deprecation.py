@@ -34,13 +34,18 @@ RENAMED_METHODS: Mapping[str, str] = MappingProxyType(
 REMOVED_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {
         **{old: f"use {new}" for old, new in RENAMED_METHODS.items() if old != "sync_params_to"},  # only of models
+        "Q_next": "use Q(obs_n, act_n, use_target_model=True)",
+        "actor_learn": "learn takes the steps of actor and critic",
         "build_program": "an agent may define it on paddle, for static graphs; without it, updates are eager",
+        "critic_learn": "learn takes the steps of actor and critic",
         "fluid_executor": "static graphs are for paddle; elsewhere parl.Agent calls the algorithm with tensors",
         "get_model_ids": "use get_model_id() of each model",
+        "init_hidden": "COMA acts on joint observations, with a model of parl.networks.for_team",
         "model_ids": "use model_id of each model",
+        "predict_next": "use sample(obs, use_target_model=True)",
     }
 )
-"""Attributes of agents and algorithms in PARL 1.x, with their replacements."""
+"""Attributes of agents and algorithms in PARL 1.x and 2.x, with their replacements."""
 
 REMOVED_CLIENT_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {

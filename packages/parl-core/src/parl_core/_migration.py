@@ -23,6 +23,7 @@ __all__ = [
     "Edit",
     "Finding",
     "Program",
+    "has_removed_names",
     "read",
     "replacement_of",
     "report",
@@ -37,6 +38,8 @@ REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
     {
         "parl.core.agent_base": "use parl.Agent",
         "parl.core.algorithm_base": "use parl.Algorithm",
+        "parl.core.fluid.layers.attr_holder": "parl.layers needs none: layers keep their parameters themselves",
+        "parl.core.fluid.layers.layer_wrappers": "use parl.layers",
         "parl.core.fluid.model_helper": "use model.parameters()",
         "parl.core.fluid.plutils": "write the update eagerly, or build the program with paddle.static",
         "parl.core.model_base": "use parl.Model",
@@ -72,6 +75,15 @@ REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
 
 REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
     {
+        "parl.algorithms.impala.impala.VTraceLoss": "use from_importance_weights of vtrace, which it called; the whole "
+        "loss is IMPALA.loss(batch)",
+        "parl.algorithms.impala.vtrace.recursively_scan": "from_importance_weights does it",
+        "parl.algorithms.iql.asymmetric_l2_loss": "use expectile(error, tau) of parl_torch.losses.offline",
+        "parl.algorithms.maddpg.SoftPDistribution": "use SoftCategoricalDistribution or "
+        "SoftMultiCategoricalDistribution of parl.core.fluid.policy_distribution",
+        "parl.algorithms.mappo.PopArt": "MAPPO has it, with use_popart=True, and its statistics are "
+        "parl_core.contracts.mappo.PopArt",
+        "parl.algorithms.mappo.huber_loss": "use huber(error, delta) of parl_torch.losses.value",
         "parl.core.agent_base.AgentBase": "use parl.Agent",
         "parl.core.algorithm_base.AlgorithmBase": "use parl.Algorithm",
         "parl.core.model_base.ModelBase": "use parl.Model",
@@ -118,11 +130,22 @@ def replacement_of(path: str) -> str | None:
         path: A path such as `parl.utils.utils.isnotebook` or `parl.utils.isnotebook`, because packages of PARL 2.x have
             the names of their modules.
     """
-    package, _, name = path.rpartition(".")
+    package, _, name = _without_framework(path).rpartition(".")
     for gone, instead in REMOVED_NAMES.items():
-        if gone == path or (gone.startswith(f"{package}.") and gone.endswith(f".{name}")):
+        if gone.startswith(f"{package}.") and gone.endswith(f".{name}"):
             return instead
     return None
+
+
+def has_removed_names(path: str) -> bool:
+    """Return whether a module or package of PARL 2.x had names without a counterpart."""
+    below = (f"{path}.", f"{_without_framework(path)}.")
+    return any(gone.startswith(below) for gone in (*REMOVED_MODULES, *REMOVED_NAMES))
+
+
+def _without_framework(path: str) -> str:
+    """Return `parl.algorithms.mappo` for `parl.algorithms.torch.mappo`: the frameworks have the same modules."""
+    return re.sub(r"^(parl\.(?:algorithms|core))\.(?:fluid|paddle|torch)\b", r"\1", path)
 
 
 _LEARNERS = re.compile(r"parl\.(.+\.)?(Agent|Algorithm|Model)|parl\.algorithms\..+")

@@ -29,6 +29,7 @@ __all__ = [
     "ERROR",
     "INFO",
     "WARNING",
+    "add_stdout_handler",
     "auto_set_dir",
     "close",
     "critical",
@@ -38,6 +39,7 @@ __all__ = [
     "get_dir",
     "get_logger",
     "info",
+    "remove_handler",
     "setLevel",
     "set_dir",
     "set_level",
@@ -184,6 +186,19 @@ def set_level(level: int | str) -> None:
 
 
 setLevel = set_level  # noqa: N816 -- PARL's and the standard library's name
+
+
+def add_stdout_handler() -> logging.Handler:
+    """Also write all further messages to standard output, and return the handler that does, for `remove_handler`."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_Format(coloured=False))
+    _run.ready().addHandler(handler)
+    return handler
+
+
+def remove_handler(handler: logging.Handler) -> None:
+    """Stop writing messages to a handler, such as the result of `add_stdout_handler`."""
+    _run.ready().removeHandler(handler)
 
 
 def set_dir(dirname: str | os.PathLike[str]) -> None:
