@@ -639,6 +639,22 @@ def test_as_remote_builds_what_was_made_without_a_connection_once(
         serving.close()
 
 
+class Local:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def double(self) -> int:
+        return 2 * self.number
+
+
+def test_as_remote_serves_objects_of_a_class_that_stays_local(manager: RemoteManager) -> None:
+    obj: Any = parl_remote.remote_class(Local)(4)
+    serving = obj.as_remote(manager.address)
+    assert manager.get_remote(PATIENCE_S).double() == 8
+    serving.close()
+    assert not hasattr(Local, "as_remote")
+
+
 def test_threads_that_serve_an_object_at_once_build_it_once() -> None:
     made: list[object] = []
     is_building, other_is_here = threading.Event(), threading.Event()

@@ -88,7 +88,7 @@ class RemoteNew:
     ) -> RemoteObject | UnconnectedObject:
         """Return a proxy of a new actor; without a connection, an object that only `as_remote` can build."""
         if self._spec is None or self._proxies is None:
-            self._spec = ClassSpec(self.cls)
+            self._spec = ClassSpec(self.cls, ServeAttribute())
             self._proxies = proxy_class(self._spec)
         if maker is None:
             if self._unconnected is None:

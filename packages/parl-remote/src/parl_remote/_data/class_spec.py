@@ -206,6 +206,10 @@ class ShippedSpec(NamedTuple):
 class ClassSpec:
     """The description of one decorated class.
 
+    Args:
+        cls: The class.
+        as_remote: The method of this name for a class that has none, because the decorator has left it as it is.
+
     Attributes:
         name: Its name in messages.
         methods: The numbers of all callables by name, special methods included.
@@ -213,8 +217,9 @@ class ClassSpec:
         dynamic: Whether the class generates attributes (`__getattr__`), so that any name may exist.
     """
 
-    def __init__(self, cls: type) -> None:
+    def __init__(self, cls: type, as_remote: ClassAttribute | None = None) -> None:
         self.cls = cls
+        self._as_remote = as_remote
         self._shipped: ShippedSpec | None = None
         self.name = cls.__qualname__.rpartition("<locals>.")[2]
         callables: list[str] = []
@@ -238,6 +243,7 @@ class ClassSpec:
     def of_shipped(cls, shipped: ShippedSpec) -> ClassSpec:
         """Make the specification of a class that came with a handle from another process."""
         spec = cls.__new__(cls)
+        spec._as_remote = None
         spec._shipped = shipped
         spec.name = shipped.name
         spec.names = shipped.names
@@ -268,9 +274,10 @@ class ClassSpec:
         """The special methods that the proxy's class must forward."""
         return [name for name in self.names if name in FORWARDED]
 
-    def class_attribute(self, name: str) -> ClassAttribute | None:
-        """Return the decorator's descriptor of this name, None if the class has another attribute."""
-        found = inspect.getattr_static(self.cls, name, None)
+    @property
+    def as_remote(self) -> ClassAttribute | None:
+        """The decorator's method of this name; None if the class has its own."""
+        found = inspect.getattr_static(self.cls, "as_remote", self._as_remote)
         return found if isinstance(found, ClassAttribute) else None
 
     def parameters(self, method: str) -> list[str]:

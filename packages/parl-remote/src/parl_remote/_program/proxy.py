@@ -163,7 +163,7 @@ class RemoteObject(Reference):
             return _display.actor_hook(name, class_name=spec.name, place=ref.place, cls=spec.cls, methods=spec.methods)
         if name == "destroy":
             return ref.destroy
-        if name == "as_remote" and (own := spec.class_attribute(name)) is not None:
+        if name == "as_remote" and (own := spec.as_remote) is not None:
             return own.__get__(self, spec.cls)
         if spec.dynamic:
             return self._parl_read(name)
@@ -296,7 +296,7 @@ class UnconnectedObject:
         if name[:1] == "_" and (name.startswith("_parl_") or (name.startswith("__") and name.endswith("__"))):
             raise AttributeError(name)
         spec = self._parl_spec
-        if name == "as_remote" and (own := spec.class_attribute(name)) is not None:
+        if name == "as_remote" and (own := spec.as_remote) is not None:
             return own.__get__(self, spec.cls)
         raise _not_connected(self)
 
