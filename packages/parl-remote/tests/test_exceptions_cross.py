@@ -283,13 +283,20 @@ class Informed(Exception):
         self.error_info = "its own"
 
 
-@pytest.mark.parametrize(("make_error", "info"), [(lambda: ValueError("bad"), "bad"), (Informed, "its own")])
-def test_error_info_is_the_message_unless_the_exception_has_one(
-    anywhere: str, make_error: Callable[[], Exception], info: str
-) -> None:
+def test_error_info_has_method_message_and_traceback(anywhere: str) -> None:
     with pytest.raises(parl_remote.RemoteError) as raised:
-        Raiser().throw(make_error)
-    assert raised.value.error_info == info
+        Raiser().divide(0)
+    assert raised.value.error_info.startswith("Raiser.divide() raised ZeroDivisionError: division by zero\n")
+    assert "in divide" in raised.value.error_info
+    with pytest.raises(parl_remote.RemoteError) as raised:
+        Raiser().nothing()
+    assert raised.value.error_info == str(raised.value)
+
+
+def test_error_info_of_the_exception_itself_is_kept(anywhere: str) -> None:
+    with pytest.raises(parl_remote.RemoteError) as raised:
+        Raiser().throw(Informed)
+    assert raised.value.error_info == "its own"
 
 
 def test_the_traceback_of_the_actor_is_shown_framed_inside_the_local_one(anywhere: str) -> None:

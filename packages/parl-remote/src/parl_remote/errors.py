@@ -409,8 +409,18 @@ class RemoteCallError(ActorError):
         self.remote_traceback = remote_traceback
         self.type_name = type_name
 
+    @functools.cached_property
+    def error_info(self) -> str:
+        """The message with the method and the actor's traceback; the attribute has this name in PARL 2.x."""
+        message = str(self)
+        if type(self).__str__ is RemoteCallError.__str__:  # it has both already
+            return message
+        return self._with_traceback(f"{self.method}() raised {self.type_name}: {message}")
+
     def __str__(self) -> str:
-        message = super().__str__()
+        return self._with_traceback(super().__str__())
+
+    def _with_traceback(self, message: str) -> str:
         if not self.remote_traceback:
             return message
         framed = "\n".join(f"  | {line}" for line in self.remote_traceback.rstrip().splitlines())
