@@ -289,7 +289,7 @@ def test_error_info_has_method_message_and_traceback(anywhere: str) -> None:
     assert raised.value.error_info.startswith("Raiser.divide() raised ZeroDivisionError: division by zero\n")
     assert "in divide" in raised.value.error_info
     with pytest.raises(parl_remote.RemoteError) as raised:
-        Raiser().nothing()
+        Raiser().nothing()  # type: ignore[attr-defined]
     assert raised.value.error_info == str(raised.value)
 
 

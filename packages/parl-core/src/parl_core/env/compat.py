@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import gymnasium
 
-from parl_core.env._forms import name_of, start_of, step_of
+from parl_core.env._contract import name_of, start_of, step_of
 from parl_core.errors import EnvironmentContractError
 
 __all__ = [

@@ -22,7 +22,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from parl_core._policy_outputs import action_mapping
-from parl_core.env._forms import start_of, step_of
+from parl_core.env._contract import start_of, step_of
 from parl_core.env.compat import AnyEnv, AnyWrapper, Api, ApiWrapper, Step, api_of
 from parl_core.errors import HyperparameterError
 from parl_core.seeding import spawn_seeds
