@@ -1510,16 +1510,23 @@ class TestWait:
             parl_remote.wait(future)  # type: ignore[arg-type]
 
 
-def test_idle_workers_give_their_slot_to_actors(connect: Callable[..., None]) -> None:
-    connect(cpu_num=2, lease_timeout_s=10)
+@pytest.fixture
+def idle_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parl_remote._functions.workers._IDLE_S", 1000.0)
+
+
+def test_idle_workers_give_their_slot_to_actors(connect: Callable[..., None], idle_for_long: None) -> None:
+    connect(cpu_num=2, lease_timeout_s=PATIENCE_S)
     assert sorted(parl_remote.map(square, range(100))) == sorted(n * n for n in range(100))
     counters = [Counter(), Counter()]
     assert [counter.add(1) for counter in counters] == [1, 1]
     assert list(parl_remote.map(square, range(3))) == [0, 1, 4]  # though no CPU is free
 
 
-def test_idle_workers_whose_items_had_a_time_limit_give_their_slot_to_actors(connect: Callable[..., None]) -> None:
-    connect(cpu_num=1, lease_timeout_s=10)
+def test_idle_workers_whose_items_had_a_time_limit_give_their_slot_to_actors(
+    connect: Callable[..., None], idle_for_long: None
+) -> None:
+    connect(cpu_num=1, lease_timeout_s=PATIENCE_S)
     assert list(parl_remote.map(square, range(3), timeout_s=1000)) == [0, 1, 4]
     assert Counter().add(1) == 1
 
@@ -1560,9 +1567,12 @@ def test_functions_wait_for_their_first_worker_as_long_as_it_takes(
 
 
 def test_busy_workers_give_their_slot_up_when_they_become_idle(
-    connect: Callable[..., None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    connect: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    idle_for_long: None,
 ) -> None:
-    monkeypatch.setattr("parl_remote._functions.workers._IDLE_S", 1000.0)
     monkeypatch.setattr("parl_remote._program.master_client._QUIET_WAIT_S", 0.1)
     connect(cpu_num=1, lease_timeout_s=PATIENCE_S)
     os.mkfifo(tmp_path / "gate")
