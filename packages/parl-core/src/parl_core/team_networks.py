@@ -141,11 +141,16 @@ class PerAgent(Layer):
         raise HyperparameterError(f"there is no agent {agent}; agents are 0..{self._agents - 1}")
 
     def of_each(self, rows: Any) -> Any:
-        """Return the outputs `[batch, agents, out]` of each agent's layer for its own rows `[agents, batch, in]`."""
+        """Return the outputs `[batch, agents, out]` of each agent's layer.
+
+        Args:
+            rows: The agents' own rows `[agents, batch, in]`, or `[batch, in]` that all get.
+        """
         found = self._at_once(rows) if len(self._groups) == self._agents else None
         if found is not None:
             return self._layers.transpose(found, [1, 0, 2])
-        return self._layers.stack([self.of_agent(agent, rows[agent]) for agent in range(self._agents)], axis=1)
+        own = rows if len(rows.shape) == 3 else [rows] * self._agents
+        return self._layers.stack([self.of_agent(agent, own[agent]) for agent in range(self._agents)], axis=1)
 
     def _of_shared(self, sides: Sequence[Any]) -> Any:  # noqa: ARG002 - of backends that can
         """Backend hook: return the outputs of a layer that all agents share; None for the usual computation."""
@@ -159,7 +164,7 @@ class PerAgent(Layer):
         return self._layers.concat(of_each, axis=-1)
 
     def _at_once(self, rows: Any) -> Any:  # noqa: ARG002 - of backends that can
-        """Backend hook: return outputs `[agents, batch, out]` of all layers at once; None if they differ."""
+        """Backend hook: return outputs `[agents, batch, out]` of all layers for `rows`; None if they differ."""
         return None
 
     def _of_group(self, features: Any, group: tuple[int, ...], *, ids: bool = True) -> Any:
@@ -460,7 +465,6 @@ class TeamActorCritic(_TeamNetwork):
         flat = layers.reshape(seen, [batch, -1])
         if len(action.shape) == 3:
             rows = layers.concat([flat, layers.reshape(action, [batch, -1])], axis=-1)
-            rows = layers.stack([rows] * agents, axis=0)
         else:
             flat = layers.stack([flat] * agents, axis=0)
             rows = layers.concat([flat, layers.reshape(action, [agents, batch, -1])], axis=-1)

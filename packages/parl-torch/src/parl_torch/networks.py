@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from parl_core import _encoders, recurrent, space_networks, team_networks
 from parl_core import networks as contract
@@ -67,6 +68,9 @@ __all__ = [
 
 _MANY_ROWS = 1024
 """Rows from which layers that several agents share have a gradient of their own."""
+
+_NARROW = 16
+"""Number of outputs below which BLAS is slower for the gradients of all agents' weights at once."""
 
 
 def _divided(images: Tensor, span: float) -> Tensor:
@@ -218,9 +222,14 @@ class PerAgent(team_networks.PerAgent, nn.Module):
             return None
         if len({tuple((layer.weight.shape, layer.activation) for layer in chain) for chain in chains}) > 1:
             return None
+        rows = rows.expand(self._agents, -1, -1) if rows.dim() == 2 else rows
         for same in zip(*chains, strict=True):
-            weight = torch.stack([layer.weight for layer in same]).transpose(1, 2)
-            rows = torch.baddbmm(torch.stack([layer.bias for layer in same]).unsqueeze(1), rows, weight)
+            if len(same[0].weight) < _NARROW:
+                pairs = zip(rows.unbind(0), same, strict=True)
+                rows = torch.stack([F.linear(own, layer.weight, layer.bias) for own, layer in pairs])
+            else:
+                weight = torch.stack([layer.weight for layer in same]).transpose(1, 2)
+                rows = torch.baddbmm(torch.stack([layer.bias for layer in same]).unsqueeze(1), rows, weight)
             rows = rows if same[0].act is None else same[0].act(rows)
         return rows
 
