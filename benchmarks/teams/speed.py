@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 CASES = {
     "update_maddpg": ("MADDPG, updates of all agents/s", 5),
     "update_qmix": ("QMIX with a GRU, updates/s", 3),
-    "update_mappo": ("MAPPO, gradient steps/s", 3),
+    "update_mappo": ("MAPPO, gradient steps/s", 10),
     "collect": ("acting by MADDPG in mpe2, steps/s", 200),
 }
 

@@ -121,8 +121,7 @@ class Mixer(parl.Model):  # type: ignore[misc]
     def __init__(self, embed: int = 32) -> None:
         super().__init__()
         self.n_agents, self.embed = AGENTS, embed
-        self.w1 = nn.Sequential(nn.Linear(STATE_DIM, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, embed * AGENTS))
-        self.w2 = nn.Sequential(nn.Linear(STATE_DIM, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, embed))
+        self.w1, self.w2 = nn.Linear(STATE_DIM, embed * AGENTS), nn.Linear(STATE_DIM, embed)
         self.b1 = nn.Linear(STATE_DIM, embed)
         self.b2 = nn.Sequential(nn.Linear(STATE_DIM, embed), nn.ReLU(), nn.Linear(embed, 1))
 
