@@ -150,7 +150,7 @@ def test_arrays_beside_a_future_are_taken_as_they_are_now(anywhere: str) -> None
 def test_cancelled_calls_of_a_flood_are_not_carried_out(shared_cluster: None, gate: str) -> None:
     peer: Any = Peer()
     peer.hold(gate)
-    futures = [peer.push(number) for number in range(20_000)]
+    futures = [peer.push(bytes(2_000)) for _ in range(20_000)]  # more than sockets of TCP take
     unsent = peer._parl_ref.outbox.unsent
     assert unsent > 10_000
     assert all(future.cancel() for future in futures)
