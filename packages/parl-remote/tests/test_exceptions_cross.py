@@ -33,6 +33,34 @@ class Peculiar(Exception):
         self.number = number
 
 
+class MadeByNew(Exception):
+    """Its `__new__` wants other arguments than it keeps."""
+
+    place: str
+
+    def __new__(cls, _: int, place: str) -> MadeByNew:
+        made = super().__new__(cls)
+        made.place = place
+        return made
+
+    def __init__(self, number: int, place: str) -> None:
+        super().__init__(number)
+
+
+class Grouped(ExceptionGroup[Exception]):
+    """A group with something more, as the standard library's documentation makes one."""
+
+    code: int
+
+    def __new__(cls, exceptions: list[Exception], code: int) -> Grouped:
+        made = super().__new__(cls, "several", exceptions)
+        made.code = code
+        return made
+
+    def derive(self, exceptions: Any) -> Grouped:
+        return Grouped(exceptions, self.code)
+
+
 class Slotted(Exception):
     __slots__ = ("__shelf", "place")
 
@@ -256,11 +284,12 @@ def test_the_text_of_an_exception_with_many_values_is_short() -> None:
         lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"),
         lambda: Peculiar("the shelf", 3),
         lambda: ExceptionGroup("several", [ValueError("one"), TypeError("two")]),
+        lambda: Grouped([ValueError("one"), TypeError("two")], 3),
         lambda: json.JSONDecodeError("no value", "[", 1),
         lambda: subprocess.CalledProcessError(3, "false", b"out", b"err"),
         lambda: ImportError("none", name="nowhere", path="/nowhere"),
     ],
-    ids=["value", "key", "file", "unicode", "peculiar", "group", "json", "process", "import"],
+    ids=["value", "key", "file", "unicode", "peculiar", "group", "own group", "json", "process", "import"],
 )
 def test_an_exception_is_raised_as_its_own_type_with_what_it_holds(
     anywhere: str, make_error: Callable[[], Exception]
@@ -494,6 +523,7 @@ def open_nothing() -> Exception:
     [
         (lambda: KeyError(3), {}),
         (lambda: Peculiar("here", 3), {"place": "here", "number": 3}),
+        (lambda: MadeByNew(3, "here"), {"place": "here"}),
         (lambda: Slotted("there"), {"place": "there", "shelf": "shelf of there"}),
         (lambda: Rebuilt(key=4), {"key": 4}),
         (lambda: Final("last"), {}),
