@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import pickle
 import subprocess
@@ -45,6 +46,27 @@ class Amount:
     def __or__(self, other: object) -> Any:
         return NotImplemented
 
+    def __index__(self) -> int:
+        return self.value
+
+    def __float__(self) -> float:
+        return self.value / 10
+
+    def __trunc__(self) -> int:
+        return 1
+
+    def __floor__(self) -> int:
+        return 2
+
+    def __ceil__(self) -> int:
+        return 3
+
+    def __bytes__(self) -> bytes:
+        return b"amount"
+
+    def __fspath__(self) -> str:
+        return f"{self.value}.txt"
+
     def __format__(self, how: str) -> str:
         return f"{self.value:{how or 'd'}} EUR"
 
@@ -69,6 +91,13 @@ def test_operators_of_all_kinds_are_the_object_s_own(anywhere: str) -> None:
     assert (1 + amount, amount**2, -amount) == (4, 9, -3)
     with pytest.raises(TypeError, match="unsupported operand"):
         amount | 1
+
+
+def test_conversions_are_the_object_s_own_and_not_made_of_others(anywhere: str) -> None:
+    amount: Any = Amount(4)
+    assert (math.trunc(amount), math.floor(amount), math.ceil(amount)) == (1, 2, 3)
+    assert bytes(amount) == b"amount"
+    assert os.fspath(amount) == "4.txt"
 
 
 def test_a_class_says_how_its_objects_are_formatted(anywhere: str) -> None:

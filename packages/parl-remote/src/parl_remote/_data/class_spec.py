@@ -170,6 +170,12 @@ FORWARDED = [
     "__float__",
     "__complex__",
     "__index__",
+    "__trunc__",
+    "__floor__",
+    "__ceil__",
+    "__bytes__",
+    "__fspath__",
+    "__length_hint__",
     "__format__",
 ]
 
