@@ -8,11 +8,13 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import parl_remote
+from faults.polling import eventually
 from parl_remote import ActorLost, RemoteError, RemoteFuture, submit
 from parl_remote._data.calls import Call
 from parl_remote._system.facilities import is_raised_by_handler
@@ -52,6 +54,34 @@ def test_what_a_handler_raises_reaches_the_program_and_the_actor_lives_on(
     with pytest.raises(raised, match="from the handler"):
         sleeper.tell_and_wait(os.getpid())
     assert sleeper.echo(3) == 3
+
+
+@parl_remote.remote_class
+class Late:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def alarm_later(self, path: str) -> None:
+        """Set an alarm that comes when no call is running, as one that a method forgets to stop."""
+
+        def handler(*_: object) -> None:
+            Path(path).touch()
+            raise TimeoutError("too late")
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+    def count(self) -> int:
+        self.calls += 1
+        return self.calls
+
+
+def test_an_alarm_that_comes_between_calls_does_not_end_the_actor(shared_cluster: None, tmp_path: Path) -> None:
+    late = Late()
+    assert late.count() == 1
+    late.alarm_later(str(tmp_path / "came"))
+    eventually((tmp_path / "came").exists)
+    assert late.count() == 2
 
 
 def test_the_system_s_own_errors_are_not_taken_for_a_handler_s() -> None:

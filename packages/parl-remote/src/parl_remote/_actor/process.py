@@ -39,12 +39,13 @@ from parl_remote._actor.reports import ExitReport, allow_stack_dumps, begin_reco
 from parl_remote._actor.runners import ConcurrentServing, Job, ThreadServing
 from parl_remote._actor.state import ActorState, Holders
 from parl_remote._data import object_memory
+from parl_remote._data.answers import traceback_of
 from parl_remote._data.large_frames import TICKETS, Sharing
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of, refusal_of
 from parl_remote._options import RECORD_VARIABLE
 from parl_remote._streams import close_streams, close_unwanted, read_by
 from parl_remote._system import processes
-from parl_remote._system.facilities import IN, BusyPoll, Waker, new_poller
+from parl_remote._system.facilities import IN, BusyPoll, Waker, is_raised_by_handler, new_poller
 from parl_remote._system.processes import limit_numeric_threads
 from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
 from parl_remote._transport import Buffer, CutMessage, abandoned_in_children, allocate, copied
@@ -351,7 +352,12 @@ class ActorProcess:
         """Serve until the process is to end."""
         busy, is_awaited = BusyPoll(self.poller), False
         while not self._leaving:
-            for fd, _ in (busy.poll() if is_awaited else ()) or self.poller.poll():
+            try:
+                ready = (busy.poll() if is_awaited else ()) or self.poller.poll()
+            except Exception as error:
+                _survive(error)
+                continue
+            for fd, _ in ready:
                 self._on_readable(fd)
             is_awaited = len(self._queue) == 1  # then its caller probably waits for the answer
             self._work()
@@ -709,7 +715,12 @@ class ActorProcess:
 
     def take_in(self, timeout_s: float | None) -> None:
         """Read messages that have arrived, waiting up to `timeout_s`, and pass them to the runner."""
-        for fd, _ in self.poller.poll(timeout_s):
+        try:
+            ready = self.poller.poll(timeout_s)
+        except Exception as error:
+            _survive(error)
+            return
+        for fd, _ in ready:
             self._on_readable(fd)
         self._hand_to_runner()
 
@@ -738,6 +749,13 @@ class ActorProcess:
         for caller in tuple(self._callers.values()):
             if caller.outbox.held:
                 caller.outbox.flush()  # after that of the flush timer, if there is one
+
+
+def _survive(error: Exception) -> None:
+    """Log what the handler of a signal has raised while no call was running, such as an alarm that came too late."""
+    if not is_raised_by_handler(error):
+        raise error
+    _log.error("a signal's handler raised an exception while no call was running\n%s", traceback_of(error))
 
 
 def _unexpected(kind: int) -> RemoteProtocolError:
