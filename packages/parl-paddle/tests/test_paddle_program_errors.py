@@ -109,6 +109,17 @@ def test_an_algorithm_learns_in_programs_of_its_agent_alone() -> None:
         paddle.disable_static()
 
 
+def test_flags_may_be_fed_as_the_numbers_0_and_1() -> None:
+    flags: list[Any] = []
+    agent = make(lambda _: flags.append(layers.cast(layers.data("over", [], "bool"), "float32")))
+    for dtype in ("float32", "int32", "bool"):
+        feed = FEED | {"over": np.array([0, 1, 0], dtype)}
+        (fetched,) = agent.executor.run(agent.learn_program, feed=feed, fetch_list=flags)
+        assert fetched.tolist() == [0.0, 1.0, 0.0]
+    with pytest.raises(ValueError, match=r"'over' \(bool \[n\]\) cannot take float64"):
+        agent.step(over=np.array([0.0, 0.5, 1.0]))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

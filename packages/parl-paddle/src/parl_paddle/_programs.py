@@ -182,6 +182,8 @@ class _Input:
 
     def accept(self, value: Any) -> NDArray[Any]:
         array = value.numpy() if isinstance(value, paddle.Tensor) else np.asarray(value)
+        if self.dtype == bool and array.dtype.kind in "iuf" and np.isin(array, (0, 1)).all():
+            array = array.astype(bool)
         if not np.can_cast(array.dtype, self.dtype, "same_kind"):
             raise ValueError(f"feed: {self} cannot take {array.dtype}; convert it with astype({str(self.dtype)!r})")
         if array.ndim != len(self.shape) or any(
