@@ -147,6 +147,22 @@ def test_methods_of_algorithms_that_are_gone_are_answered_with_what_to_call() ->
         algorithm.critic_learn()
 
 
+def test_an_algorithm_of_the_programs_own_may_set_its_device() -> None:
+    class Own(parl.Algorithm):
+        def __init__(self, model: parl.Model) -> None:
+            super().__init__(model)
+            self.device = tensor(0.0).device if BACKEND == "torch" else "cpu"
+
+        def predict(self, obs: Any) -> Any:
+            return self.model.policy(obs)
+
+    algorithm = Own(ActorCritic())
+    assert str(algorithm.device) == "cpu"
+    assert parl.Agent(algorithm).predict(np.zeros((2, 3), np.float32)).shape == (2, 2)
+    with pytest.raises(HyperparameterError, match="device 'nothing' is"):
+        algorithm.device = "nothing"
+
+
 def weights_after(algorithm: Any, updates: int = 1, **settings: Any) -> dict[str, Any]:
     for _ in range(updates):
         algorithm.learn(*rollout("int64"), **settings)

@@ -1249,12 +1249,14 @@ def test_attributes_of_the_client_that_are_gone_are_found() -> None:
         get_global_client().destroy()
         window.destroy()
         assert client.master_is_alive
+        print(client.master_address)
         """
     (found,) = report([program(text)]).values()
     assert [(finding.line, finding.message) for finding in found] == [
         (5, "get_global_client().destroy is gone: use parl.disconnect()"),
         (6, "get_global_client().destroy is gone: use parl.disconnect()"),
         (8, "get_global_client().master_is_alive is gone: use is_gone, its opposite"),
+        (9, "get_global_client().master_address is gone: use address"),
     ]
 
 

@@ -54,6 +54,7 @@ REMOVED_CLIENT_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "destroy": "use parl.disconnect()",
         "executable_path": "use pathlib.Path(__file__).parent in the program",
         "log_monitor_url": "use `xparl logs ACTOR`",
+        "master_address": "use address",
         "master_is_alive": "use is_gone, its opposite",
     }
 )

@@ -545,9 +545,16 @@ class Algorithm:
 
     @property
     def device(self) -> Any:
-        """The device of batches, in the framework's own type."""
+        """The device of batches, in the framework's own type.
+
+        An algorithm of your own may set it, by a name or the framework's device, and then moves its models itself.
+        """
         found = getattr(self, "_device", None)
         return self._device_of_models() if found is None else found
+
+    @device.setter
+    def device(self, device: Any) -> None:
+        self._device = self._resolve_device(device)
 
     def learn(self, *args: Any, **kwargs: Any) -> Any:
         """Update the model from one batch of tensors and return the loss, detached from the graph."""
