@@ -33,6 +33,15 @@ class SACConformance(ContinuousConformance):
     def identity_settings(self) -> dict[str, Any]:
         return {**super().identity_settings(), "alpha": 0.01}
 
+    def test_a_given_temperature_can_be_set_and_a_learned_one_cannot(self) -> None:
+        given, learned = self.agent(FLOAT32, alpha=0.3), self.agent(FLOAT32)
+        given.alg.alpha = 0.1
+        assert given.alg.alpha == 0.1
+        with pytest.raises(HyperparameterError, match="alpha must be"):
+            given.alg.alpha = -1.0
+        with pytest.raises(HyperparameterError, match=r"learns its temperature; pass alpha=0.1 to the constructor"):
+            learned.alg.alpha = 0.1
+
     @pytest.mark.parametrize("alpha", [None, 0.3], ids=["learned", "fixed"])
     @pytest.mark.parametrize("extras", [False, True], ids=["one_step", "n_step_prioritised"])
     def test_three_updates_agree_with_the_reference(

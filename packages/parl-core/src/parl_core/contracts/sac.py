@@ -115,8 +115,19 @@ class SAC(ContinuousActorCritic):
 
     @property
     def alpha(self) -> Any:
-        """The temperature: the given number, or the present learned one as a detached scalar tensor."""
+        """The temperature: the given number, or the present learned one as a detached scalar tensor.
+
+        A given number can be set.
+        """
         return self.temperature.alpha() if self._fixed_alpha is None else self._fixed_alpha
+
+    @alpha.setter
+    def alpha(self, alpha: float) -> None:
+        if self._fixed_alpha is None:
+            raise HyperparameterError(
+                f"{type(self).__name__} learns its temperature; pass alpha={alpha} to the constructor for a fixed one"
+            )
+        self._fixed_alpha = check_non_negative("alpha", alpha)
 
     def sample(self, obs: Any) -> Any:
         """Draw actions that gradients flow through.
