@@ -57,7 +57,7 @@ class Grouped(ExceptionGroup[Exception]):
         made.code = code
         return made
 
-    def derive(self, exceptions: Any) -> Grouped:
+    def derive(self, exceptions: Any) -> Any:
         return Grouped(exceptions, self.code)
 
 

@@ -481,7 +481,8 @@ def _from_parts(kind: type[BaseException], args: tuple[object, ...], attributes:
         if kind.__reduce__ is BaseException.__reduce__:
             _assign(error, "args", args)
     except Exception:
-        built_in = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+        bases = (base for base in kind.__mro__ if issubclass(base, BaseException))
+        built_in = next(base for base in bases if base.__module__ == "builtins")
         error = built_in.__new__(kind, *args)  # a `__new__` of the user's may take other arguments as well
         _assign(error, "args", args)
     for name, value in attributes.items():
