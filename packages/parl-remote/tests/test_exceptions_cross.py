@@ -47,6 +47,23 @@ class MadeByNew(Exception):
         super().__init__(number)
 
 
+class Prepared(Exception):
+    """Its `__new__` prepares what cannot be sent, and its constructor wants other arguments than it keeps."""
+
+    _lock: Any
+
+    def __new__(cls, *args: object) -> Prepared:
+        made = super().__new__(cls, *args)
+        made._lock = threading.Lock()
+        return made
+
+    def __init__(self, place: str, number: int) -> None:
+        super().__init__(place)
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}, locked: {self._lock.locked()}"
+
+
 class Grouped(ExceptionGroup[Exception]):
     """A group with something more, as the standard library's documentation makes one."""
 
@@ -306,6 +323,12 @@ def test_an_exception_is_raised_as_its_own_type_with_what_it_holds(
     assert raiser.count() == 1
 
 
+class Named(Exception):
+    def __init__(self) -> None:
+        super().__init__("text")
+        self.method, self.type_name, self.remote_traceback = "GET", "none", ["a", "list"]
+
+
 class Informed(Exception):
     def __init__(self) -> None:
         super().__init__("text")
@@ -326,6 +349,9 @@ def test_error_info_of_the_exception_itself_is_kept(anywhere: str) -> None:
     with pytest.raises(parl_remote.RemoteError) as raised:
         Raiser().throw(Informed)
     assert raised.value.error_info == "its own"
+    with pytest.raises(parl_remote.RemoteError) as raised:
+        Raiser().throw(Named)
+    assert raised.value.error_info.startswith("Raiser.throw() raised ")
 
 
 def test_the_traceback_of_the_actor_is_shown_framed_inside_the_local_one(anywhere: str) -> None:
@@ -556,6 +582,11 @@ def test_an_exception_is_its_own_type_and_a_remote_one(
         assert (one.method, "Traceback" in one.remote_traceback) == ("Raiser.throw", True)
     with pytest.raises(RemoteCallError):
         Raiser().throw(make)
+
+
+def test_an_exception_has_what_its_new_prepares(anywhere: str) -> None:
+    with pytest.raises(Prepared, match="here, locked: False"):
+        Raiser().throw(lambda: Prepared("here", 3))
 
 
 def test_an_exception_whose_attributes_are_fixed_is_both_as_well(anywhere: str) -> None:

@@ -415,7 +415,9 @@ class RemoteCallError(ActorError):
         message = str(self)
         if type(self).__str__ is RemoteCallError.__str__:  # it has both already
             return message
-        return self._with_traceback(f"{self.method}() raised {self.type_name}: {message}")
+        # The exception may have attributes of these names; the cause has those of the call.
+        call = self.__cause__ if isinstance(self.__cause__, RemoteCallError) else self
+        return call._with_traceback(f"{call.method}() raised {call.type_name}: {message}")
 
     def __str__(self) -> str:
         return self._with_traceback(super().__str__())

@@ -481,9 +481,7 @@ def _from_parts(kind: type[BaseException], args: tuple[object, ...], attributes:
         if kind.__reduce__ is BaseException.__reduce__:
             _assign(error, "args", args)
     except Exception:
-        bases = (base for base in kind.__mro__ if issubclass(base, BaseException))
-        built_in = next(base for base in bases if base.__module__ == "builtins")
-        error = built_in.__new__(kind, *args)  # a `__new__` of the user's may take other arguments as well
+        error = _uninitialized(kind, args)
         _assign(error, "args", args)
     for name, value in attributes.items():
         if name in error.__dict__ or not hasattr(kind, name):
@@ -492,6 +490,16 @@ def _from_parts(kind: type[BaseException], args: tuple[object, ...], attributes:
             with contextlib.suppress(Exception):
                 _assign(error, name, value)
     return error
+
+
+def _uninitialized(kind: type[BaseException], args: tuple[object, ...]) -> BaseException:
+    """Return an exception whose constructor has not run."""
+    try:
+        return kind.__new__(kind, *args)
+    except Exception:  # a `__new__` of the user's, which takes other arguments as well
+        bases = (base for base in kind.__mro__ if issubclass(base, BaseException))
+        built_in = next(base for base in bases if base.__module__ == "builtins")
+        return built_in.__new__(kind, *args)
 
 
 def _assign(error: BaseException, name: str, value: object) -> None:
