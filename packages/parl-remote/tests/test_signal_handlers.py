@@ -76,8 +76,17 @@ class Late:
         return self.calls
 
 
-def test_an_alarm_that_comes_between_calls_does_not_end_the_actor(shared_cluster: None, tmp_path: Path) -> None:
-    late = Late()
+@parl_remote.remote_class
+class LateOnLoop(Late):
+    async def serve(self) -> None:
+        """Do nothing; the method makes the actor run its calls on an event loop."""
+
+
+@pytest.mark.parametrize("cls", [Late, LateOnLoop])
+def test_an_alarm_that_comes_while_an_actor_waits_for_a_call_does_not_end_it(
+    shared_cluster: None, tmp_path: Path, cls: type[Late]
+) -> None:
+    late = cls()
     assert late.count() == 1
     late.alarm_later(str(tmp_path / "came"))
     eventually((tmp_path / "came").exists)

@@ -22,7 +22,7 @@ from typing import Any
 from parl_remote._actor.host import ActorHost
 from parl_remote._actor.runners import Answerer, Job, JobQueue, Process, Runner
 from parl_remote._future import RemoteFuture
-from parl_remote._system.facilities import is_portable
+from parl_remote._system.facilities import is_portable, is_raised_by_handler
 
 __all__ = ["LoopRunner", "LoopServing", "LoopThread", "construct_on", "new_loop", "run_forever", "wind_up"]
 
@@ -188,6 +188,10 @@ def run_forever(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) ->
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
             _log.exception("a background task of the actor tried to end the process, which goes on")
+        except Exception as error:
+            if not is_raised_by_handler(error):
+                raise
+            _log.exception("a signal's handler raised an exception while no call was running")
 
 
 def wind_up(loop: asyncio.AbstractEventLoop) -> None:
