@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from faults.repeated_examples import examples
 from parl_evokit import LogWriter, mlp, off_policy, read_log
 from parl_evokit._records import Record, SamplingInfo
 from parl_evokit.agent import ESAgent
@@ -19,7 +20,9 @@ from parl_evokit.log._frames import Header, frame
 from parl_evokit.log._segments import prune
 
 PRINT = 77
-EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def info(number: int) -> SamplingInfo:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faults.repeated_examples import examples
 from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit.errors import EvolutionError, InvalidKey, NoiseDataError
 from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec, _gaussian
@@ -141,7 +142,7 @@ def test_weights_that_do_not_fit_the_samples_or_64_bits_are_refused() -> None:
         ExactSum(noise, [2], np.array([2**49])).part(0, 1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     keys=st.lists(st.integers(2, 2**62 - 1), min_size=1, max_size=12),
     start=st.integers(0, 2**40),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faults.repeated_examples import examples
 from parl_evokit._config_reader import Block, Quoted, Word, parse_prototxt
 from parl_evokit.config import Config
 
@@ -104,7 +105,7 @@ leaves = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     leaves,
     st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from faults.repeated_examples import examples
 from parl_evokit import LogWriter, read_log
 from parl_evokit._records import Record, SamplingInfo
 from parl_evokit.errors import LogError, RecordError
@@ -121,7 +122,7 @@ def test_twenty_flipped_bytes_cost_at_most_twenty_records_and_none_is_wrong(tmp_
     assert saved.stat().st_size == report.damaged_bytes
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_damage_ever_changes_a_record_or_hides_a_good_one(tmp_path: Path, data: st.DataObject) -> None:
     frames = [frame(Record(info(number), float(number)).encode()) for number in range(12)]

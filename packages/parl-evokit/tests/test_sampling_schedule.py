@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faults.repeated_examples import examples
 from parl_evokit.parallel._schedule import MOST_DEATHS, Schedule
 
 
@@ -102,7 +103,7 @@ def test_workers_that_hold_only_late_samples_are_named_when_no_other_begins() ->
     assert schedule.overdue(1.5) == [0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     count=st.integers(1, 40),
     workers=st.integers(1, 5),

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
+from faults.repeated_examples import examples
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.cluster_tables import DropNode, Instruction, ToClient, ToNode
 from parl_remote._master.events import DrainRecord, History, NodeRecord, PreviousHistory
@@ -842,8 +843,8 @@ class ManyOrdersOfEvents(AnyOrderOfEvents):
     """The same, for longer."""
 
 
-AnyOrderOfEvents.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
-ManyOrdersOfEvents.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+AnyOrderOfEvents.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
+ManyOrdersOfEvents.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
 TestManyOrdersOfEvents = pytest.mark.slow(ManyOrdersOfEvents.TestCase)
 

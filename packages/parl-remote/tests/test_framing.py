@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faults.repeated_examples import examples
 from parl_remote._transport import KEPT_OF_CUT, CutMessage
 from parl_remote._transport.unix import sockets
 from parl_remote._transport.unix.sockets import FrameReader, stream
@@ -41,7 +42,7 @@ def read_all(reader: FrameReader, source: socket.socket) -> list[list[bytes]]:
             return got
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(messages=MESSAGES, cuts=st.lists(st.integers(1, 400), max_size=30))
 def test_messages_arrive_whole_however_the_stream_is_cut(messages: list[list[bytes]], cuts: list[int]) -> None:
     stream = b"".join(map(bytes_of, messages))
@@ -60,7 +61,7 @@ def test_messages_arrive_whole_however_the_stream_is_cut(messages: list[list[byt
     assert got == messages
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     sizes=st.lists(st.lists(st.sampled_from([0, 1, 63, 64, 65, 300, 5_000, 70_000, 200_000]), min_size=1), max_size=6),
     cuts=st.lists(st.integers(1, 100_000), max_size=30),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faults.repeated_examples import examples
 from parl_remote._config import Limits
 from parl_remote._links.handshake import PeerAcceptor, greet
 from parl_remote._links.loop import Loop
@@ -571,7 +572,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.binary(max_size=40) | mutated(), max_size=2)), max_size=30))
 def test_no_sequence_of_frames_ends_the_master(story: list[tuple[int, list[bytes]]]) -> None:
     cluster = Cluster()
@@ -651,7 +652,7 @@ def deeds(draw: st.DrawFn) -> tuple[Role, int, Message, float]:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(deeds(), max_size=25))
 def test_whatever_members_say_the_books_are_right_and_others_keep_what_they_have(
     story: list[tuple[Role, int, Message, float]],
