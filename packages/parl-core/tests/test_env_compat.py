@@ -3,7 +3,6 @@
 import copy
 import pickle
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -380,19 +379,6 @@ def test_an_api_that_was_taken_for_the_other_is_named() -> None:
 
     with pytest.raises(TypeError, match=r"SeedAlone.reset\(\) takes a seed, .* did not return .*api = 'gym'"):
         CompatWrapper(SeedAlone()).reset()
-
-
-@pytest.mark.parametrize("around", [lambda env: MonitorEnv(env), lambda env: VectorEnv([env])])
-def test_wrappers_with_gymnasiums_api_refuse_the_forms_of_gym(around: Callable[[Any], Any]) -> None:
-    class Seeded(Old):
-        def reset(self, seed: int | None = None) -> Any:
-            return super().reset()
-
-    with pytest.raises(TypeError, match=r"Seeded.reset\(\) takes a seed, .* did not return \(obs, info\).*api = 'gym'"):
-        around(Seeded()).reset()
-    action: Any = 0 if isinstance(around(Seeded()), MonitorEnv) else [0]
-    with pytest.raises(TypeError, match=r"Seeded.step\(\) returned 4 values, and Gymnasium's API, .* api = 'gym'"):
-        around(Seeded()).step(action)
 
 
 def test_a_reset_without_options_is_called_without_them() -> None:

@@ -32,8 +32,6 @@ __all__ = [
     "require_equal_spaces",
     "require_info",
     "require_parts",
-    "start_of",
-    "step_of",
     "wrong_answer",
     "wrong_observation",
 ]
@@ -83,36 +81,6 @@ def as_beginning(env: Any, answer: Any) -> tuple[Any, dict[str, Any]]:
         require_info(env, "reset", answer[1])
         return answer[0], answer[1]
     raise wrong_answer(env, "reset", answer, "(observation, info)")
-
-
-def start_of(env: Any, answer: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the result of `reset` of an environment with Gymnasium's API.
-
-    Raises:
-        TypeError: It does not have the form of this API.
-    """
-    if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
-        raise TypeError(
-            f"{name_of(env)}.reset() takes a seed, as in Gymnasium's API, and did not return (obs, info): let it do "
-            "so, or give the class the attribute api = 'gym'"
-        )
-    obs, info = answer
-    return obs, info
-
-
-def step_of(env: Any, result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-    """Return the result of `step` of an environment with Gymnasium's API.
-
-    Raises:
-        TypeError: It does not have the form of this API.
-    """
-    if len(result) != 5:
-        raise TypeError(
-            f"{name_of(env)}.step() returned {len(result)} values, and Gymnasium's API, which its reset() has, as it "
-            "takes a seed, has 5: let it return them, or give the class the attribute api = 'gym', if it has gym's 4"
-        )
-    obs, reward, terminated, truncated, info = result
-    return obs, reward, terminated, truncated, info
 
 
 def wrong_answer(env: Any, method: str, answer: Any, wanted: str) -> EnvironmentContractError:

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import gymnasium
 
-from parl_core.env._contract import name_of, start_of, step_of
 from parl_core.errors import EnvironmentContractError
 
 __all__ = [
@@ -143,8 +142,8 @@ class ApiWrapper(AnyWrapper):
 
     def __init__(self, env: Any) -> None:
         inside = as_gymnasium(env)
-        if not isinstance(inside, gymnasium.Wrapper):
-            inside = _Checked(inside)
+        if not isinstance(inside, gymnasium.Wrapper) and not _takes(inside.unwrapped.reset, "options"):
+            inside = _WithoutOptions(inside)
         super().__init__(inside)
         self.api = api_of(env)
         self._next_seed: int | None = None
@@ -157,8 +156,15 @@ class ApiWrapper(AnyWrapper):
         """
         waiting, self._next_seed = self._next_seed, None
         seed = waiting if seed is None else seed
-        obs, info = start_of(self, self._reset(seed, options))
-        return (obs, info) if self.api == "gymnasium" else obs
+        if self.api == "gymnasium":
+            return self._reset(seed, options)
+        answer: Any = self._reset(seed, options)
+        if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
+            raise TypeError(
+                f"{type(self.unwrapped).__name__}.reset() takes a seed, as in Gymnasium's API, and did not return"
+                " (obs, info): let it do so, or give the class the attribute api = 'gym'"
+            )
+        return answer[0]
 
     def step(self, action: Any) -> Any:
         """Take a step.
@@ -282,7 +288,7 @@ class _GymAdapter(AnyWrapper):
         obs = env.reset() if options is None else env.reset(options=options)
         if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict):
             raise TypeError(
-                f"{name_of(self)}.reset() returned (obs, info), which is Gymnasium's API, and takes no seed: let it"
+                f"{self._name()}.reset() returned (obs, info), which is Gymnasium's API, and takes no seed: let it"
                 " take seed=None and options=None, or give the class the attribute api = 'gymnasium'"
             )
         return obs, {}
@@ -292,7 +298,7 @@ class _GymAdapter(AnyWrapper):
         result: Any = self.env.step(action)
         if len(result) != 4:
             raise TypeError(
-                f"{name_of(self)}.step() returned {len(result)} values, and gym's API has 4: let reset take seed=None"
+                f"{self._name()}.step() returned {len(result)} values, and gym's API has 4: let reset take seed=None"
                 " and options=None, or give the class the attribute api = 'gymnasium', if it has Gymnasium's 5"
             )
         obs, reward, done, info = result
@@ -303,25 +309,18 @@ class _GymAdapter(AnyWrapper):
         """Return the rendering of the environment; see `ApiWrapper.render`."""
         return _rendered(self.env, mode)
 
+    def _name(self) -> str:
+        return type(self.unwrapped).__name__
 
-class _Checked(AnyWrapper):
-    """Checks what an environment returns that has Gymnasium's API because its `reset` takes a seed."""
 
-    def __init__(self, env: AnyEnv) -> None:
-        super().__init__(env)
-        self._takes_options = _takes(env.unwrapped.reset, "options")
+class _WithoutOptions(AnyWrapper):
+    """Adapter of an environment with Gymnasium's API whose `reset` takes a seed only."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
-        if self._takes_options:
-            return start_of(self, self.env.reset(seed=seed, options=options))
         if options is not None:
             raise TypeError(f"{type(self.unwrapped).__name__}.reset() takes no options: let it take options=None")
-        return start_of(self, self.env.reset(seed=seed))
-
-    def step(self, action: Any) -> Step:
-        """Take a step."""
-        return step_of(self, self.env.step(action))
+        return self.env.reset(seed=seed)
 
 
 class _ForeignEnv(AnyEnv):

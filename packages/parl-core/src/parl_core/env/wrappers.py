@@ -22,7 +22,6 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from parl_core._policy_outputs import action_mapping
-from parl_core.env._contract import start_of, step_of
 from parl_core.env.compat import AnyEnv, AnyWrapper, Api, ApiWrapper, Step, api_of
 from parl_core.errors import HyperparameterError
 from parl_core.seeding import spawn_seeds
@@ -171,8 +170,7 @@ class VectorEnv:
         seeds = [None] * self.envs_num if seed is None else spawn_seeds(seed, self.envs_num)
         if self.api == "gym":
             return [self._first(env, own, options) for env, own in zip(self.envs, seeds, strict=True)]
-        given = {} if options is None else {"options": options}
-        starts = [start_of(env, env.reset(seed=own, **given)) for env, own in zip(self.envs, seeds, strict=True)]
+        starts = [env.reset(seed=own, options=options) for env, own in zip(self.envs, seeds, strict=True)]
         return [obs for obs, _ in starts], [info for _, info in starts]
 
     def step(self, actions: Sequence[Any]) -> Any:
@@ -210,7 +208,7 @@ class VectorEnv:
 
     @staticmethod
     def _step(env: Any, action: Any) -> Step:
-        obs, reward, terminated, truncated, info = step_of(env, env.step(action))
+        obs, reward, terminated, truncated, info = env.step(action)
         if terminated or truncated:
             final = deepcopy(obs)  # the reset may change the info
             obs, first_info = env.reset()
