@@ -18,4 +18,5 @@ if importlib.util.find_spec("hypothesis") is not None:  # the suites of the back
 
 def examples(number: int) -> int:
     """Return how many examples a test draws: `number`, or at least those of the profile with random ones."""
-    return number if settings.default.derandomize else max(number, settings.default.max_examples)
+    profile = settings()
+    return number if profile.derandomize else max(number, profile.max_examples)
