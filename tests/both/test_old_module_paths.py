@@ -1,5 +1,6 @@
 """Module paths of PARL 1.x and 2.x lead to the classes that `parl` offers."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -110,6 +111,7 @@ def named(path: str) -> Any:
         (f"parl.algorithms.{BACKEND}.mappo", "PopArt", r"parl_core.contracts.mappo.PopArt"),
         ("parl.algorithms.fluid.maddpg", "SoftPDistribution", "use SoftCategoricalDistribution"),
         ("parl.core.fluid.layers", "layer_wrappers", "use parl.layers"),
+        ("parl.core.fluid.layers", "attr_holder", "parl.layers needs none"),
     ],
 )
 def test_a_name_of_a_frameworks_modules_that_is_gone_tells_what_took_its_place(
@@ -117,6 +119,12 @@ def test_a_name_of_a_frameworks_modules_that_is_gone_tells_what_took_its_place(
 ) -> None:
     with pytest.raises(ImportError, match=instead):
         exec(f"from {path} import {name}", {})
+    with pytest.raises(ImportError, match=instead):
+        exec(f"import {path} as module; module.{name}", {})
+    package, _, last = path.rpartition(".")
+    with pytest.raises(ImportError, match=instead):
+        exec(f"from {package} import {last}; {last}.{name}", {})
+    assert importlib.util.find_spec(path) is not None
 
 
 def test_each_name_of_parl_2_is_what_its_page_says() -> None:

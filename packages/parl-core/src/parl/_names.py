@@ -21,6 +21,7 @@ from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
@@ -230,7 +231,10 @@ class _OldPaths(MetaPathFinder, Loader):
             _alias_backend(module, *found.groups())
             return
         if len(modules) == 1 and path not in OLD_PACKAGES:
-            sys.modules[path] = _answering(path, modules[0])
+            if import_module("parl_core._migration").has_removed_names(path):
+                _fill(module, modules[0])
+            else:
+                sys.modules[path] = modules[0]
             return
         for one in modules:
             vars(module).update({name: getattr(one, name) for name in one.__all__})
@@ -240,19 +244,23 @@ class _OldPaths(MetaPathFinder, Loader):
             vars(module)["__getattr__"] = partial(_found_or_replacement, path, None)
 
 
-def _answering(path: str, found: ModuleType) -> ModuleType:
-    """Return a module, or one with its names that answers those of PARL 2.x which it lacks."""
+def _fill(module: ModuleType, found: ModuleType) -> None:
+    """Give a module of PARL 2.x the names of a present one, and answers for those that are gone."""
+    vars(module).update({name: value for name, value in vars(found).items() if not name.startswith("__")})
+    vars(module).update(__all__=found.__all__, __getattr__=partial(_found_or_replacement, module.__name__, found))
+
+
+def _below(path: str, found: ModuleType) -> ModuleType:
+    """Return the module of a path below that of a backend: the present one, or one that answers for what is gone."""
     if not import_module("parl_core._migration").has_removed_names(path):
         return found
-    module = ModuleType(path, found.__doc__)
-    vars(module).update({name: value for name, value in vars(found).items() if not name.startswith("__")})
-    vars(module).update(__all__=found.__all__, __path__=[], __getattr__=partial(_found_or_replacement, path, found))
+    module = module_from_spec(ModuleSpec(path, _OldPaths(), is_package=True))
+    _fill(module, found)
     return module
 
 
 def _found_or_replacement(path: str, found: ModuleType | None, name: str) -> Any:
-    if instead := import_module("parl_core._migration").replacement_of(f"{path}.{name}"):
-        raise _removed_name_error(name, path, instead)
+    _refuse_removed_path(f"{path}.{name}")
     if found is None or not hasattr(found, name):
         raise AttributeError(f"module {path!r} has no attribute {name!r}")
     return getattr(found, name)
@@ -321,16 +329,15 @@ def _alias_backend(module: ModuleType, part: str, framework: str) -> None:
         names |= {old: getattr(package, name).__module__ for old, name in _OF_CLASSES.items()}
         losses = f"{package.__name__.rpartition('.')[0]}.losses"
         below = {"impala.vtrace": import_module(f"{losses}.vtrace")}
-        sys.modules[path] = _answering(path, package)
+        _fill(module, package)
     else:
         package_name = backend.Model.__module__.rpartition(".")[0]
         names = {old: f"{package_name}.{new}" for old, new in _CORE.items()}
         below = {"layers": backend.layers}
         vars(module).update({name: getattr(backend, name) for name in BACKEND})
     below |= {old: import_module(new) for old, new in names.items()}
-    below = {old: _answering(f"{path}.{old}", found) for old, found in below.items()}
+    below = {old: _below(f"{path}.{old}", found) for old, found in below.items()}
     if part == "algorithms":
         vars(below["impala"])["vtrace"] = below["impala.vtrace"]  # both are copies that answer
     sys.modules.update({f"{path}.{old}": found for old, found in below.items()})
-    if part == "core":
-        vars(module).update(below)
+    vars(module).update({old: found for old, found in below.items() if "." not in old})
