@@ -690,6 +690,16 @@ def test_masks_of_all_agents_of_tuples_are_found_in_the_info() -> None:
     assert obs["action_mask"].tolist() == [[1, 1, 0], [1, 0, 1]]
 
 
+def test_a_mask_in_the_info_of_tuples_that_has_no_row_for_each_agent_is_every_agents() -> None:
+    class Alike(Skirmish):
+        def info(self) -> Any:
+            return {"action_mask": np.array([1, 0])}
+
+    game = TupleGame(Alike())
+    _, infos = game.reset(seed=0)
+    assert [infos[name]["action_mask"].tolist() for name in game.possible_agents] == [[1, 0], [1, 0]]
+
+
 class Endless(Foraging):
     def step(self, action: Any) -> Any:
         seen, rewards, *_, info = super().step(action)

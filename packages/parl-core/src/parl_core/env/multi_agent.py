@@ -402,15 +402,15 @@ class TupleGame:
         self.env.close()
 
     def _infos(self, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Return a copy of the info for each agent, with its own mask if the info has those of all."""
-        rest = dict(info)
-        masks = [rest.pop(name, None) for name in _MASKS]
-        of_all = next((mask for mask in masks if mask is not None), None)
-        if of_all is None:
-            return {name: dict(rest) for name in self.possible_agents}
+        """Return a copy of the info for each agent, with its own mask if the info has a row for each."""
+        of_all = next((info[name] for name in _MASKS if info.get(name) is not None), None)
+        rows = list(of_all) if isinstance(of_all, np.ndarray | list | tuple) else []
+        if len(rows) != len(self.possible_agents) or not all(np.ndim(row) for row in rows):
+            return {name: dict(info) for name in self.possible_agents}
+        rest = {name: value for name, value in info.items() if name not in _MASKS}
         return {
             name: {**rest, "action_mask": np.asarray(mask)[: getattr(self.action_space(name), "n", None)]}
-            for name, mask in zip(self.possible_agents, of_all, strict=True)
+            for name, mask in zip(self.possible_agents, rows, strict=True)
         }
 
     def _named(self, found: Any) -> dict[str, Any]:
