@@ -151,7 +151,8 @@ def test_an_algorithm_of_the_programs_own_may_set_its_device() -> None:
     class Own(parl.Algorithm):
         def __init__(self, model: parl.Model) -> None:
             super().__init__(model)
-            self.device = tensor(0.0).device if BACKEND == "torch" else "cpu"
+            on_cpu = tensor(0.0)
+            self.device = on_cpu.device if BACKEND == "torch" else on_cpu.place
 
         def predict(self, obs: Any) -> Any:
             return self.model.policy(obs)

@@ -30,7 +30,7 @@ def resolve_device(device: str = "auto") -> str:
     Raises:
         HyperparameterError: The name is unknown, or the machine has no such device.
     """
-    asked = str(device)
+    asked = device_name(device)
     if asked == "auto":
         asked = _config.device_choice() or ("cuda" if _gpus() else "cpu")
     kind, _, index = asked.partition(":")
