@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from parl_torch._gru import GRULayer
+from parl_torch._tensors import tanh_
 
 
 def both(dtype: torch.dtype = torch.float64) -> tuple[GRULayer, nn.GRU]:
@@ -40,6 +41,27 @@ def test_single_precision_is_as_exact_as_pytorch() -> None:
     ours, theirs = both(torch.float32)
     found, expected = results(ours, 40, torch.float32), results(theirs, 40, torch.float32)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_is_as_exact_as_pytorch() -> None:
+    ours, theirs = both(torch.bfloat16)
+    found, expected = results(ours, 4, torch.bfloat16), results(theirs, 4, torch.bfloat16)
+    torch.testing.assert_close(found, expected, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_tanh_in_place_is_pytorchs(threads: int, dtype: torch.dtype) -> None:
+    values = torch.linspace(-9, 9, 3000).to(dtype).view(3, 1000).t()
+    expected = torch.tanh(values)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = tanh_(values)
+    finally:
+        torch.set_num_threads(before)
+    assert found is values
+    torch.testing.assert_close(values, expected, rtol=0, atol=5e-7)
 
 
 def test_outputs_without_gradients_are_the_same() -> None:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 from typing import cast as typed
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,7 +35,7 @@ from parl_core.layers import (
     squeeze,
     unsqueeze,
 )
-from parl_torch._tensors import is_followed, orthogonal_
+from parl_torch._tensors import is_followed, orthogonal_, tanh_
 
 __all__ = [
     "BatchNorm",
@@ -99,11 +98,11 @@ _MANY = 2**17
 
 
 class _Tanh(torch.autograd.Function):
-    """numpy's tanh, which takes a sixth of the time of PyTorch's."""
+    """The tanh of `tanh_`."""
 
     @staticmethod
     def forward(inputs: Tensor) -> Tensor:
-        return torch.from_numpy(np.tanh(inputs.detach().numpy()))
+        return tanh_(inputs.clone())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004 - as PyTorch calls it
