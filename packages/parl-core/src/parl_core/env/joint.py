@@ -254,12 +254,12 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         turns = self._turns
         if turns is None:
             return found, infos
-        before = len(found)
+        has_removed = False
         while turns.agents and (turns.terminations[turns.agent_selection] or turns.truncations[turns.agent_selection]):
             turns.step(None)
-            before = -1
+            has_removed = True
         self.parallel_env.agents = turns.agents[:]
-        if not turns.agents or before == len(turns.agents):
+        if not turns.agents or (len(found) == len(turns.agents) and not has_removed):
             return found, infos
         name = turns.agent_selection
         return {**found, name: turns.observe(name)}, {**infos, name: turns.infos.get(name, {})}
