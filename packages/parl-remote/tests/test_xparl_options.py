@@ -284,12 +284,37 @@ def test_stop_ends_frozen_processes_and_no_others(xparl: Xparl, tmp_path: Path) 
     for process in family:
         os.kill(process.pid, signal.SIGSTOP)
     run_files = RunFiles(found.run_dir)
-    said = stop_all(run_files, on_record(run_files, (port,)), Limits())
+    said, left = stop_all(run_files, on_record(run_files, (port,)), Limits())
     assert "was killed, it did not end by itself" in said[0]
+    assert not left
     assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert all(process.is_running() for process in others)
     assert bystander.poll() is None
     bystander.communicate()
+
+
+@pytest.mark.slow
+def test_stop_waits_for_the_processes_of_a_node_that_was_killed_and_names_those_left(
+    xparl: Xparl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = unused_port()
+    assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    ((_, record),) = RunFiles(environment().run_dir).clusters()
+    node, *others = processes_below(record.process.pid)
+    zygote = next(process for process in others if process.ppid() == node.pid)
+    zygote.suspend()  # so that it does not see the node's end
+    node.kill()
+    eventually(lambda: not record.process.alive())
+    with monkeypatch.context() as patched:
+        patched.setattr("parl_remote.cli._stop._KILLED_S", 0.1)
+        done = CliRunner().invoke(main, ["stop", "--port", str(port)])
+    assert done.exit_code == 1
+    assert f"the cluster on port {port} (process {node.pid}) had ended before" in done.output
+    assert f"{len(others)} of their processes have not ended yet:" in done.output
+    assert f"process {zygote.pid} is stopped by a signal" in done.output
+    zygote.resume()
+    assert xparl("stop", "--port", port).returncode == 0
+    assert not [process for process in others if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.slow
@@ -427,7 +452,8 @@ def test_stop_says_what_has_ended_although_its_records_cannot_be_removed(
         write_record(run_files.worker_directory("w"), record)
         read_only = Mock(side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS)))
         monkeypatch.setattr("parl_remote.cli._stop.forget", read_only)
-        (said,) = stop_all(run_files, on_record(run_files), Limits())
+        (said,), left = stop_all(run_files, on_record(run_files), Limits())
+        assert not left
         assert "has ended" in said
         read_only.assert_called_once()
 
@@ -440,7 +466,7 @@ def test_stop_ends_what_it_has_listed_and_nothing_that_began_since(xparl: Xparl)
         nodes = on_record(run_files)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as begun:
         write_record(directory, WorkerRecord("w", "first:8037", ProcessRecord.of(begun.pid)))
-        assert stop_all(run_files, nodes, Limits()) == [
+        assert stop_all(run_files, nodes, Limits()).lines == [
             f"the worker of first:8037 (process {listed.pid}) had ended before"
         ]
         assert begun.poll() is None

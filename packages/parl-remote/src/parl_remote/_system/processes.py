@@ -347,16 +347,34 @@ def descendants(roots: Sequence[int]) -> Iterator[int]:
             yield from portable.descendants(root)
         return
     children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{entry}/stat", "rb") as file:
-                parent = int(file.read().rpartition(b")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry))
+    for pid, _, parent, _ in _all_processes():
+        children.setdefault(parent, []).append(pid)
     waiting = list(roots)
     while waiting:
         for pid in children.get(waiting.pop(), ()):
             waiting.append(pid)
             yield pid
+
+
+def in_session(number: int, prefix: str) -> Iterator[int]:
+    """Yield the pids of the running members of a session whose names (see `set_name`) begin with a prefix.
+
+    A process stays a member when its parent ends, or the first process of the session, whose pid is the number.
+    """
+    if not is_portable():  # else there are no sessions
+        for pid, name, _, session in _all_processes():
+            if session == number and name.startswith(prefix):
+                yield pid
+
+
+def _all_processes() -> Iterator[tuple[int, str, int, int]]:
+    """Yield pid, name, parent and session of each process of this machine."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError, ValueError), open(f"/proc/{entry}/stat", "rb") as file:
+                before, _, after = file.read().partition(b"(")[2].rpartition(b") ")
+                _, parent, _, session, _ = after.split(maxsplit=4)
+                yield int(entry), before.decode(errors="replace"), int(parent), int(session)
 
 
 def start_of(pid: int) -> int:

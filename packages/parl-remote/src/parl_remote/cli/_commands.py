@@ -12,9 +12,10 @@ import click
 
 from parl_remote._config import BadVariable
 from parl_remote._system.texts import visible, visible_output
+from parl_remote._transport.addresses import Address
 from parl_remote._version import __version__
 
-__all__ = ["main"]
+__all__ = ["main", "parsed"]
 
 # The order of `xparl --help`: a cluster's life, then looking into it, then reaching into it.
 _MODULES = {
@@ -97,6 +98,18 @@ def _with_lines(command: click.Command) -> click.Command:
     """Keep the lines of a command's examples: put click's one-character marker for the two in its raw docstring."""
     command.help = (command.help or "").replace("\\b\n", "\b\n")
     return command
+
+
+def parsed(address: str) -> Address:
+    """Return the address that an option names.
+
+    Raises:
+        click.UsageError: It is none.
+    """
+    try:
+        return Address.parse(address)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -35,6 +35,7 @@ from parl_remote._run_files import RunFiles
 from parl_remote._system.processes import listener_at
 from parl_remote._transport import Channel
 from parl_remote._transport.addresses import Address, address_here
+from parl_remote.cli._commands import parsed
 from parl_remote.errors import RemoteError
 
 __all__ = [
@@ -55,7 +56,6 @@ __all__ = [
     "nodes_of",
     "only_target",
     "open_session",
-    "parsed",
     "port_option",
     "short_id",
     "targets",
@@ -137,18 +137,6 @@ def _joined(found: Environment) -> Iterator[Target]:
         if record.process.alive() and record.master not in seen:
             seen.add(record.master)
             yield Target(record.master, where / "key")
-
-
-def parsed(address: str) -> Address:
-    """Return the address that an option names.
-
-    Raises:
-        click.UsageError: It is none.
-    """
-    try:
-        return Address.parse(address)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
 
 
 class Session:

@@ -1,7 +1,8 @@
 """`xparl stop`: ends exactly the processes in the run files and those that they have started.
 
 node on record --SIGTERM--> ends its actors, sends Bye         not within the grace time: SIGKILL
-its descendants, noted before -----------------------------> those left: SIGKILL
+its descendants, noted before -----------------------------> those left: SIGKILL --> those still left are reported
+node killed before  --> its zygote and actors end by themselves, those left are reported
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import click
 
@@ -30,9 +31,9 @@ from parl_remote._run_files import (
 )
 from parl_remote._system import processes
 from parl_remote._transport.addresses import EVERY_INTERFACE, Address, address_here, is_this_host
-from parl_remote.cli._session import parsed
+from parl_remote.cli._commands import parsed
 
-__all__ = ["NOTHING_THERE", "on_record", "stop_all", "stop_command"]
+__all__ = ["NOTHING_THERE", "Stopped", "on_record", "stop_all", "stop_command"]
 
 NOTHING_THERE = 3
 """The exit status of `xparl stop` if the clusters that it names are unknown on this host."""
@@ -41,22 +42,33 @@ NOTHING_THERE = 3
 _Record: TypeAlias = ClusterRecord | WorkerRecord | MonitorRecord
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows ends a process either way
 _LAST_WORK_S = 0.5  # a zygote whose node was killed detects that and ends its actors by itself
+_KILLED_S = 6.0  # one that was killed needs only a CPU for its own end; hundreds on a busy machine take seconds
 
 
-def stop_all(run_files: RunFiles, nodes: Sequence[tuple[Path, _Record]], limits: Limits) -> list[str]:
+class Stopped(NamedTuple):
+    """The outcome of `stop_all`.
+
+    Attributes:
+        lines: A line for each process on how it ended; monitors that ended with their cluster are not listed.
+        left: The processes that have not ended.
+    """
+
+    lines: list[str]
+    left: list[ProcessRecord]
+
+
+def stop_all(run_files: RunFiles, nodes: Sequence[tuple[Path, _Record]], limits: Limits) -> Stopped:
     """Stop nodes and monitors on this host.
 
     Args:
         run_files: The records of the processes.
         nodes: The records of those to stop, from `on_record`.
         limits: The grace time before SIGKILL.
-
-    Returns:
-        A line for each process on how it ended; monitors that ended with their cluster are not listed.
     """
     clusters = {where for where, node in nodes if isinstance(node, ClusterRecord)}
     gone = {node.process for _, node in nodes if not node.process.alive()}
-    family = list(_descendants(node.process for _, node in nodes))
+    family = set(_descendants(node.process for _, node in nodes))
+    orphans = {process for one in gone for process in _orphans_of(one)}
     masters = [node for _, node in nodes if isinstance(node, ClusterRecord)]
     deadline = time.monotonic() + limits.shutdown_grace_s
     for master in masters:
@@ -66,22 +78,26 @@ def stop_all(run_files: RunFiles, nodes: Sequence[tuple[Path, _Record]], limits:
     for _, node in nodes:
         if not isinstance(node, ClusterRecord):
             signal_process(node.process, signal.SIGTERM)
-    killed = {node.process.pid for _, node in nodes if not _ended(node.process, deadline)}
-    for _, node in nodes:
-        if node.process.pid in killed:
-            signal_process(node.process, _KILL)
+    late = [node.process for _, node in nodes if not _ended(node.process, deadline)]
+    family |= set(_descendants(late))  # with those that were started since
+    for process in late:
+        signal_process(process, _KILL)
     deadline = time.monotonic() + _LAST_WORK_S
-    for process in (*(node.process for _, node in nodes), *family):
+    for process in family:
         _ended(process, deadline)
-    _kill_remaining(family)
+    for process in family:  # those that did not end with the others, because they were stopped or detached
+        with contextlib.suppress(PermissionError):  # of another user, so it cannot belong to a cluster of this user
+            signal_process(process, _KILL)
+    deadline = time.monotonic() + _KILLED_S
+    left = [process for process in (*late, *family, *orphans) if not _ended(process, deadline)]
     now = on_record(run_files)
     for where, node in nodes:
-        if not node.process.alive() and (where, node) in now:  # else another one has begun there since
+        if not left and (where, node) in now:  # else another one has begun there since
             with contextlib.suppress(OSError):  # not empty, or a read-only disk: records that stay name no process
                 (forget_monitor if isinstance(node, MonitorRecord) else forget)(where)
                 where.rmdir()
     listed = [node for where, node in nodes if not (isinstance(node, MonitorRecord) and where in clusters)]
-    return [_line(node, killed, gone) for node in listed]
+    return Stopped([_line(node, late, gone) for node in listed], left)
 
 
 def on_record(
@@ -131,29 +147,28 @@ def _running(nodes: Sequence[tuple[Path, _Record]]) -> list[_Record]:
 
 
 def _descendants(roots: Iterable[ProcessRecord]) -> Iterator[ProcessRecord]:
-    """Yield records of these processes and their descendants, since a pid alone may be reused later."""
-    for pid in processes.descendants([root.pid for root in roots if root.alive()]):
+    """Yield records of the descendants of these processes, since a pid alone may be reused later."""
+    return _records(processes.descendants([root.pid for root in roots if root.alive()]))
+
+
+def _orphans_of(node: ProcessRecord) -> Iterator[ProcessRecord]:
+    """Yield records of the zygote and the actors of a node that has ended, as long as no other process has its pid."""
+    if not list(_records([node.pid])):
+        yield from _records(processes.in_session(node.pid, "parl:"))
+
+
+def _records(pids: Iterable[int]) -> Iterator[ProcessRecord]:
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             yield ProcessRecord.of(pid)
-
-
-def _kill_remaining(family: Iterable[ProcessRecord]) -> None:
-    """Kill the processes that did not end with the others, because they were stopped or detached."""
-    left = [process for process in family if process.alive()]
-    for process in left:
-        with contextlib.suppress(PermissionError):  # of another user, so it cannot belong to a cluster of this user
-            signal_process(process, _KILL)
-    deadline = time.monotonic() + _LAST_WORK_S
-    for process in left:
-        _ended(process, deadline)
 
 
 def _ended(process: ProcessRecord, deadline: float) -> bool:
     return process.ended_within(max(0.0, deadline - time.monotonic()))
 
 
-def _line(node: _Record, killed: Collection[int], gone: Collection[ProcessRecord]) -> str:
-    how = "was killed, it did not end by itself" if node.process.pid in killed else "has ended"
+def _line(node: _Record, late: Collection[ProcessRecord], gone: Collection[ProcessRecord]) -> str:
+    how = "was killed, it did not end by itself" if node.process in late else "has ended"
     return f"{_name_of(node)} {'had ended before' if node.process in gone else how}"
 
 
@@ -169,6 +184,7 @@ def _is_from_here(process: ProcessRecord) -> bool:
     return process.host_id == ProcessRecord.of(os.getpid()).host_id
 
 
+_MOST_NAMED = 10
 _UNANSWERED = 2  # the exit status where no user can be asked
 
 
@@ -200,7 +216,10 @@ def stop_command(ports: tuple[int, ...], addresses: list[Address], everything: b
     at the given ports or addresses, it exits with 3.
 
     Each node has a short time to end its actors and to disconnect; then its remaining processes are killed. The command
-    finds processes by the records of xparl start and xparl connect in your run directory (PARL_RUN_DIR), never by name.
+    returns when all of them have ended; if some do not end, it names them and exits with 1.
+
+    The command finds processes by the records of xparl start and xparl connect in your run directory (PARL_RUN_DIR),
+    never by name.
 
     \b
     Examples:
@@ -221,9 +240,13 @@ def stop_command(ports: tuple[int, ...], addresses: list[Address], everything: b
     if not addresses and (several or not ports):
         _announce(running, asks=several and not everything)
     stopped = stop_all(run_files, nodes, found.limits)
-    for line in stopped:
+    for line in stopped.lines:
         click.echo(line)
-    if not stopped:
+    if stopped.left:
+        states = "".join(f"\n  {processes.state_of(process.pid)}" for process in stopped.left[:_MOST_NAMED])
+        click.echo(f"{len(stopped.left)} of their processes have not ended yet:{states}", err=True)
+        sys.exit(1)
+    if not stopped.lines:
         which = f"on port {' or '.join(map(str, ports))}" if ports else "of yours"
         which = f"at {' or '.join(map(str, addresses))}" if addresses else which
         named = bool(ports or addresses)
