@@ -1,9 +1,11 @@
-"""The lower bounds of one more actor, an actor's memory, and a pool's first result, measured in turns with ours.
+"""The lower bounds of starting and memory, measured in turns with ours.
 
     hatch run base:python benchmarks/remote/start_floor.py [--rounds 20]
 
 By hand: a fresh interpreter imports numpy and cloudpickle and forks a process for each connection; that process
-unpickles a class, makes an object and answers calls. It has no slots, node, logs or limits, and does not detect ends.
+unpickles a class, makes an object and answers calls. It has no slots, node, logs or limits; for a freed slot, the
+caller waits for the end of one process before it asks for the next. 32 objects are all requested, then made, then
+called.
 `with our modules` imports the modules of our actors without using them. A pool's first result is measured in fresh
 programs after their imports; by hand it takes one interpreter. Times are medians over rounds, and ratios are medians of
 the ratios of each round.
@@ -13,12 +15,12 @@ import argparse
 import gc
 import os
 import pickle
+import select
 import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from subject import Subject
 
 import parl
 
-ACTORS = 8
+ACTORS, SLOTS = 8, 32
 _clock = time.perf_counter
 _HERE = str(Path(__file__).parent)
 _SERVER = """
@@ -51,7 +53,7 @@ while True:
 control.close()
 end = socket.socket(fileno=descriptors[0])
 made = pickle.loads(end.recv(65536))()
-end.send(b"made")
+end.send(str(os.getpid()).encode())
 while got := end.recv(65536):
     name, args = pickle.loads(got)
     end.send(pickle.dumps(getattr(made, name)(*args), 5))
@@ -86,29 +88,61 @@ class Server:
             environment = {**os.environ, "PYTHONPATH": paths}
             self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), env=environment)
 
-    def make(self, cls: type) -> Callable[..., Any]:
-        """Return a function that calls the methods of a new object in a new process."""
+    def start(self, cls: type) -> "Made":
+        """Request a new object in a new process."""
         end, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._control, [b"f"], [theirs.fileno()])
         end.send(cloudpickle.dumps(cls))
-        end.recv(4)
+        return Made(end)
 
-        def call(name: str, *args: Any) -> Any:
-            end.send(pickle.dumps((name, args), 5))
-            return pickle.loads(end.recv(65536))
-
-        return call
+    def make(self, cls: type) -> "Made":
+        """Return a new object in a new process."""
+        made = self.start(cls)
+        made.wait()
+        return made
 
     def close(self) -> None:
         self._control.close()
         self._process.wait()
 
 
+class Made:
+    """An object in a process of its own, which ends with this."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._pid = 0
+
+    def wait(self) -> None:
+        """Wait until the object is made."""
+        self._pid = int(self._end.recv(64))
+
+    def send(self, name: str, *args: Any) -> None:
+        """Call a method."""
+        self._end.send(pickle.dumps((name, args), 5))
+
+    def result(self) -> Any:
+        """Return the result of the call."""
+        return pickle.loads(self._end.recv(65536))
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Call a method and return its result."""
+        self.send(name, *args)
+        return self.result()
+
+    def end(self) -> None:
+        """End the process and wait until it has ended."""
+        ending = os.pidfd_open(self._pid)
+        self._end.close()
+        select.select([ending], [], [])
+        os.close(ending)
+
+
 def first_by_hand() -> None:
     """Start a server and call an object once."""
     server = Server()
-    server.make(Subject)("nothing")
+    server.make(Subject).call("nothing")
     server.close()
 
 
@@ -119,7 +153,7 @@ def one_more(rounds: int) -> None:
     for number in range(rounds + 1):
         begun = _clock()
         by_hand = server.make(Subject)
-        by_hand("nothing")
+        by_hand.call("nothing")
         between = _clock()
         actor: Any = remote()
         actor.nothing()
@@ -133,14 +167,96 @@ def one_more(rounds: int) -> None:
     row("one more actor, ms", found, 1e3)
 
 
+def many(rounds: int) -> None:
+    """Print the times until many objects, requested together, have answered their first calls."""
+    server, remote = Server(), parl.remote_class(wait=False)(Subject)
+    found: list[tuple[float, float]] = []
+    for number in range(rounds + 1):
+        begun = _clock()
+        by_hand = [server.start(Subject) for _ in range(SLOTS)]
+        for one in by_hand:
+            one.wait()
+            one.send("nothing")
+        for one in by_hand:
+            one.result()
+        between = _clock()
+        actors: list[Any] = [remote() for _ in range(SLOTS)]
+        for future in [actor.nothing() for actor in actors]:
+            future.result()
+        ended = _clock()
+        if number:
+            found.append((between - begun, ended - between))
+        del by_hand, one, actors
+        gc.collect()
+        time.sleep(1.0)
+    server.close()
+    row(f"{SLOTS} actors, ms", found, 1e3)
+
+
+def parts() -> None:
+    """Print the CPU time of each process for one of many actors, and the pages that the actor copies or maps."""
+    remote = parl.remote_class(wait=False)(Subject)
+    (node,) = (pid for pid in _children(os.getpid()) if _name_of(pid) == "parl:node")
+    (zygote,) = _children(node)
+    shared = (os.getpid(), node, zygote)
+    before, there = [_cpu_ms(pid) for pid in shared], _children(zygote)
+    spare_ms = sum(map(_cpu_ms, there))
+    actors: list[Any] = [remote() for _ in range(SLOTS)]
+    for future in [actor.nothing() for actor in actors]:
+        future.result()
+    made = [pid for pid in _children(zygote) if _name_of(pid) != "parl:spare"]
+    spent = [_cpu_ms(pid) - ms for pid, ms in zip(shared, before, strict=True)]
+    spent.append(sum(map(_cpu_ms, _children(zygote))) - spare_ms)
+    faults = statistics.median(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7]) for pid in made)
+    named = zip(("the program", "its node", "the process forked from", "the actor"), spent, strict=True)
+    print(f"\nCPU time of an actor, ms: {', '.join(f'{name} {ms / SLOTS:.1f}' for name, ms in named)}; ", end="")
+    print(f"page faults of an actor: {faults:.0f}")
+
+
+def _children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def _name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def _cpu_ms(pid: int) -> float:
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e6
+
+
+def slot_freed(rounds: int) -> None:
+    """Print the times from dropping one of many objects until the next one has answered its first call."""
+    server, remote = Server(), parl.remote_class(Subject)
+    by_hand = [server.make(Subject) for _ in range(SLOTS)]
+    actors: list[Any] = [remote() for _ in range(SLOTS)]
+    found: list[tuple[float, float]] = []
+    for number in range(rounds + 1):
+        begun = _clock()
+        by_hand.pop().end()
+        by_hand.append(server.make(Subject))
+        by_hand[-1].call("nothing")
+        between = _clock()
+        actors.pop()
+        actors.append(remote())
+        actors[-1].nothing()
+        ended = _clock()
+        if number:
+            found.append((between - begun, ended - between))
+        time.sleep(0.1)
+    server.close()
+    row(f"one of {SLOTS} is dropped, the next one answers, ms", found, 1e3)
+
+
 def memory() -> None:
     """Print the memory of objects' processes, MB."""
     cells = []
     for modules in (_IMPORTS, _OUR_IMPORTS):
         server = Server(modules)
-        calls = [server.make(Subject) for _ in range(ACTORS)]
-        cells.append(statistics.mean(pss_mb(call("pid")) for call in calls))
-        del calls
+        made = [server.make(Subject) for _ in range(ACTORS)]
+        cells.append(statistics.mean(pss_mb(one.call("pid")) for one in made))
+        del made
         server.close()
     actors: list[Any] = [parl.remote_class(n_cpu=0)(Subject)() for _ in range(ACTORS)]
     cells.append(statistics.mean(pss_mb(actor.pid()) for actor in actors))
@@ -177,11 +293,16 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     machine.compile_sources()
     print(f"load average {machine.load()}\n\n| what | by hand | ours | ours / by hand |\n| --- | --- | --- | --- |")
-    parl.connect(cpu_num=2)
+    parl.connect(cpu_num=SLOTS)
     one_more(rounds)
+    many(rounds)
+    slot_freed(rounds)
     memory()
     parl.disconnect()
     first_results(rounds)
+    parl.connect(cpu_num=SLOTS)
+    time.sleep(1.0)
+    parts()
 
 
 if __name__ == "__main__":
