@@ -18,6 +18,8 @@ from parl.utils.rl_utils import calc_discount_sum_rewards
 from parl.utils.scheduler import LinearDecayScheduler, PiecewiseScheduler
 from parl.utils.utils import check_model_method
 from parl_core import backends
+from parl_core.contracts.batches import Transitions
+from parl_core.errors import HyperparameterError
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
@@ -299,6 +301,79 @@ def test_a2c_and_td3_take_the_calls_of_their_examples() -> None:
     assert len(losses) == 4
     prob, value = a2c.prob_and_value(obs)
     assert (tuple(prob.shape), tuple(value.shape)) == ((8, 2), (8,))
+
+
+class IMPALAAgent(parl.Agent):
+    def sample(self, obs: Any) -> Any:
+        probs, logits = self.alg.sample(to_tensor(obs))
+        return [np.random.choice(len(prob), 1, p=prob)[0] for prob in to_numpy(probs)], to_numpy(logits)
+
+
+def test_impala_made_by_the_arguments_of_parl_2_samples_probabilities_on_paddle(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    numbers = {"gamma": 0.9, "vf_loss_coeff": 0.5, "clip_rho_threshold": 1.0, "clip_pg_rho_threshold": 1.0}
+    obs = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
+
+    def first(**settings: Any) -> Any:
+        return to_numpy(parl.algorithms.IMPALA(Values(), sample_batch_steps=3, **settings).sample(to_tensor(obs))[0])
+
+    on_paddle = BACKEND == "paddle"
+    assert first(**numbers).shape == ((6, 2) if on_paddle else (6,))
+    assert ("sample_probabilities=False returns (actions, logits)" in caplog.text) == on_paddle
+    caplog.clear()
+    np.testing.assert_allclose(first(**numbers, sample_probabilities=True).sum(1), np.ones(6), rtol=1e-5)
+    assert first(**numbers, sample_probabilities=False).shape == (6,)
+    for own in ({"learning_rate": 1e-3}, {"device": "cpu"}, {"gamma": None}):
+        assert first(**{**numbers, **own}).shape == (6,)
+    assert not caplog.records
+    agent = IMPALAAgent(
+        parl.algorithms.IMPALA(Values(), sample_batch_steps=3, **numbers, sample_probabilities=True)  # type: ignore[arg-type]
+    )
+    actions, logits = agent.sample(obs)
+    zeros = np.zeros(6)
+    columns = (to_tensor(obs), to_tensor(actions, "int64"), to_tensor(logits), to_tensor(zeros), to_tensor(zeros))
+    losses, kl = agent.alg.learn(*columns, 1e-3, -0.01)
+    assert np.isfinite([float(losses.total_loss), float(kl)]).all()
+
+
+def test_agents_draw_actions_also_where_impala_samples_probabilities() -> None:
+    algorithm = parl.algorithms.IMPALA(Values(), sample_batch_steps=3, sample_probabilities=True)
+    actions, logits = parl.Agent(algorithm).sample(np.zeros((5, 4), np.float32))
+    assert (actions.shape, logits.shape) == ((5,), (5, 2))
+    actions, logits = algorithm.sample_actions(to_tensor(np.zeros((5, 4))))
+    assert (tuple(actions.shape), tuple(logits.shape)) == ((5,), (5, 2))
+
+
+def test_probabilities_of_numbers_are_refused() -> None:
+    with pytest.raises(HyperparameterError, match="for discrete actions"):
+        parl.algorithms.IMPALA(Values(), sample_batch_steps=3, continuous_action=True, sample_probabilities=True)
+
+
+def test_losses_by_columns_alone_are_those_of_parl_2_on_the_backend() -> None:
+    rng = np.random.default_rng(2)
+    obs, next_obs = (to_tensor(rng.normal(size=(8, 3))) for _ in range(2))
+    action, reward, terminal = (to_tensor(rng.uniform(-1.0, 1.0, size)) for size in ((8, 1), 8, 8))
+    columns = (obs, action, reward, next_obs, 0.0 * terminal)
+    cql = parl.algorithms.CQL(ActorCritic(), gamma=0.9, tau=0.1, policy_eval_start=1, min_q_weight=1e-9)
+    td3 = parl.algorithms.TD3(parl.networks.TwinActorCritic(1))
+    parl.Agent(td3).predict(np.zeros((1, 3), np.float32))
+    for updates in (1, 2):  # the first one imitates
+        losses, by_td3 = cql.learn(*columns), td3.learn(*columns)
+        if BACKEND == "paddle":
+            critic_loss, mse, actor_loss, min_q = losses
+            assert float(mse) == pytest.approx(float(critic_loss), rel=1e-5)
+            assert np.isfinite([float(actor_loss), float(min_q)]).all()
+            assert float(by_td3) > 0.0
+        else:
+            assert len(losses) == len(by_td3) == 2
+        assert (cql.updates, td3.updates) == (updates, updates)
+    batch = Transitions(*columns)
+    for algorithm in (cql, td3):
+        assert len(algorithm.learn(batch)) == 2
+        assert len(algorithm.learn(*columns, discount=reward * 0.0 + 0.9)) == 2
+    for agent in (parl.Agent(cql), parl.Agent(td3)):
+        assert len(agent.learn(*(to_numpy(column) for column in columns))) == 2
 
 
 class Choices(parl.Model):

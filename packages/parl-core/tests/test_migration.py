@@ -583,7 +583,7 @@ def test_ids_of_atari_name_the_package_that_has_them() -> None:
 
 
 def test_what_was_different_on_paddle_is_not_told_to_programs_of_torch() -> None:
-    text = "import parl\nimport {}\nprobs, logits = alg.sample(obs)\n"
+    text = "import parl\nimport {}\nvalue, action, log_prob, entropy = alg.sample(obs); action = action.numpy()[0]\n"
     assert [lines_of(program(text.format(name))) for name in ("torch", "paddle")] == [[], [("train.py", 3, False)]]
 
 
@@ -1156,38 +1156,6 @@ def test_what_is_written_has_the_encoding_and_the_ends_of_lines_of_the_file(
     assert file.read_bytes() == new + steps.replace(b"gym.make('A')", b"CompatWrapper(gym.make('A'))")
 
 
-def test_what_algorithms_returned_otherwise_on_paddle_is_found_by_its_line() -> None:
-    text = """\
-        import parl
-
-        class Agent(parl.Agent):
-            def sample(self, obs):
-                probs, logits = self.alg.sample(obs)
-                value, action, log_prob, entropy = self.alg.sample(obs)
-                action, log_prob = self.alg.sample(obs)
-
-            def learn(self, *batch):
-                critic_loss, mse, actor_loss, min_q = self.alg.learn(*batch)
-                total_loss, pi_loss, vf_loss, entropy = self.alg.learn(*batch)
-                critic_loss = self.alg.learn(*batch)
-                loss = self.alg.learn(*batch)
-                critic_loss = self.alg.learn(obs_n, act_n, target_q)
-                critic_loss = agent.learn(agents)
-
-        value, action, log_prob, entropy = Agent(ppo).sample(obs)
-        value, action, log_prob, entropy = parl.algorithms.PPO(model).sample(obs)
-        td3 = parl.algorithms.TD3(model)
-        loss = td3.learn(obs)
-        """
-    (found,) = report([program(text)]).values()
-    assert [(finding.line, finding.message.partition(" ")[0]) for finding in found] == [
-        (5, "IMPALA.sample"),
-        (10, "CQL.learn"),
-        (12, "TD3.learn"),
-        (20, "TD3.learn"),
-    ]
-
-
 def test_the_axis_that_actions_of_ppo_had_is_told_where_the_program_takes_it_away() -> None:
     text = """\
         import paddle
@@ -1196,31 +1164,26 @@ def test_the_axis_that_actions_of_ppo_had_is_told_where_the_program_takes_it_awa
         class Agent(parl.Agent):
             def sample(self, obs):
                 value, action, log_prob, entropy = self.alg.sample(obs)
-                first = value.numpy()[0]
-                return action.detach().numpy()[0]
+                first = value.numpy()[0], entropy.numpy()[0]
+                return action.detach().numpy()[0], log_prob.numpy()[0]
 
             def sample_all(self, obs):
                 value, action, log_prob, entropy = self.alg.sample(obs)
                 return action.numpy(), action.numpy()[1]
         """
     (found,) = report([program(text)]).values()
-    assert [(finding.line, finding.message.partition(" ")[0]) for finding in found] == [(8, "PPO.sample")]
+    assert [(finding.line, finding.message.partition(" ")[0]) for finding in found] == [(8, "PPO.sample")] * 2
 
 
 def test_an_algorithm_is_known_by_the_class_that_made_it() -> None:
     text = """\
         import parl
-        import {framework}
         from parl.algorithms import A2C
 
         alg = A2C(model, vf_loss_coeff=0.5)
         alg.learn(obs, act, adv, value, lr=1e-3, entropy_coeff=-0.01)
         ppo = parl.algorithms.PPO(model)
         ppo.learn(obs, act, value, returns, log_prob, adv, lr=1e-3)
-        cql = parl.algorithms.CQL(model)
-        a, b, c, d = cql.learn(obs)
-        cql = other()
-        a, b, c, d = cql.learn(obs)
 
         class Agent(parl.Agent):
             def learn(self, *batch):
@@ -1232,11 +1195,9 @@ def test_an_algorithm_is_known_by_the_class_that_made_it() -> None:
         def run(alg):
             alg.learn(1, lr=1)
         """
-    paddle = program(text.format(framework="paddle"))
-    assert lines_of(paddle) == [("train.py", 6, True), ("train.py", 10, False), ("train.py", 16, False)]
-    assert "alg.learn(obs, act, adv, value, learning_rate=1e-3, entropy_coeff=-0.01)\n" in rewrite([paddle])["train.py"]
-    torch = program(text.format(framework="torch"))
-    assert lines_of(torch) == [("train.py", 6, True), ("train.py", 16, False)]
+    one = program(text)
+    assert lines_of(one) == [("train.py", 5, True), ("train.py", 11, False)]
+    assert "alg.learn(obs, act, adv, value, learning_rate=1e-3, entropy_coeff=-0.01)\n" in rewrite([one])["train.py"]
 
 
 def test_attributes_of_the_client_that_are_gone_are_found() -> None:

@@ -310,7 +310,8 @@ _ONE_MODEL = (
 _NO_NAME = "results of paddle's programs have no name: fetch the tensor itself"
 _PORT = "get_free_tcp_port returns a number"
 _AXIS_OF_PPO = (
-    "PPO.sample returns actions without the extra leading axis that paddle had: remove this [0] if it takes that axis"
+    "PPO.sample returns actions and their log-probabilities without the leading axis that they had on paddle: remove "
+    "this [0] if it takes that axis"
 )
 _OF_TEAMS: Mapping[str, tuple[re.Pattern[str], str]] = MappingProxyType(
     {
@@ -561,7 +562,7 @@ class _Reader(ast.NodeVisitor):
         self._tree = self._scope = ast.AST()  # the program; the function around this statement, or the program
         self._place: tuple[object, ...] = ()  # the branches around this statement
         self._places: dict[ast.expr, tuple[object, ...]] = {}  # the branches of each entry of `makes`
-        self._has_axis: set[str] = set()  # names of the actions of PPO on paddle
+        self._has_axis: set[str] = set()  # names of actions and log-probabilities of PPO on paddle
         self._own_generators: set[str] = set()  # what stands for a generator of the program's own: {"self.np_random"}
         self._in_fstring = False
         self._in_program = False  # True within a `build_program`
@@ -733,9 +734,8 @@ class _Reader(ast.NodeVisitor):
         self.has_new_steps |= is_step and len(names) == _NEW_STEP
         if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
             origin = self._origin_of_owner(node.value)
-            self.findings += [Finding(node.lineno, message) for message in _of_paddle(node.value, names, origin)]
             if len(names) == len(("value", "action", "logp", "entropy")) and _samples(node.value, origin, "PPO"):
-                self._has_axis.add(names[1])
+                self._has_axis |= set(names[1:3])
         self.generic_visit(node)
         whole = set() if isinstance(target, ast.List | ast.Tuple) else {ast.unparse(target)}
         self._steps = self._steps | whole if _is_call_of(node.value, "step") else self._steps - whole
@@ -1274,33 +1274,12 @@ def _removed_from_gym(path: str) -> str | None:
     return next(found, None) if package in ("gym", "gymnasium") else None
 
 
-def _of_paddle(value: ast.expr, names: Sequence[str], origin: str | None) -> Iterator[str]:
-    """Yield expressions of results that differed on paddle, found by the class or by names in programs of 2.x."""
-    is_pair = len(names) == len(("probs", "logits")) and names[0].startswith("prob")
-    if is_pair and _samples(value, origin, "IMPALA"):
-        yield "IMPALA.sample returns actions and logits, not probabilities: remove the line that draws actions"
-    is_four = _is_call_of(value, "learn") and len(names) == len(("critic", "mse", "actor", "min_q"))
-    if is_four and (_last(origin) == "CQL" or "min_q" in names[3]):
-        yield "CQL.learn returns critic_loss, actor_loss"
-    by_name = names == ["critic_loss"] and origin is None and _of_an_algorithm_of_batches(value)
-    if _is_call_of(value, "learn") and len(names) == 1 and (_last(origin) == "TD3" or by_name):
-        yield "TD3.learn returns critic_loss, actor_loss; actor_loss is None where the actor took no step"
-
-
 def _samples(call: ast.expr, origin: str | None, algorithm: str) -> bool:
     """Return whether a call is `sample` of this algorithm, or of one that another file makes."""
     if not isinstance(call, ast.Call) or not _is_call_of(call, "sample"):
         return False
     unknown = origin is None and _OF_AN_ALGORITHM.fullmatch(ast.unparse(call.func)) is not None
     return unknown or _last(origin) == algorithm
-
-
-def _of_an_algorithm_of_batches(call: ast.expr) -> bool:
-    """Return whether a call is `alg.learn` of obs, action, reward, next_obs and terminal, or of a starred argument."""
-    if not isinstance(call, ast.Call) or not _OF_AN_ALGORITHM.fullmatch(ast.unparse(call.func)):
-        return False
-    five = len(("obs", "action", "reward", "next_obs", "terminal"))
-    return len(call.args) == five or any(isinstance(one, ast.Starred) for one in call.args)
 
 
 def _imports_at(tree: ast.Module) -> tuple[int, int]:

@@ -742,8 +742,8 @@ class Agent:
 
     def _unknown_options(self, method: Callable[..., Any], options: Iterable[str]) -> list[str]:
         """Return the options of acting that a method of the algorithm does not take."""
-        if getattr(method, "__func__", None) is Algorithm.sample_actions:  # it passes all options on
-            method = self.alg.sample
+        if getattr(method, "__name__", None) == "sample_actions":
+            method = self.alg._taking_options()
         parameters = inspect.signature(method).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return []

@@ -7,6 +7,7 @@ actions, and the check of a model's outputs before the first update. Tensor code
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -498,6 +499,10 @@ class Algorithm:
 
     _ways: ClassVar[Mapping[Any, Way]] = {}
 
+    _learn_of_parl2: Callable[[Any], Any] | None = None
+    """Backend hook: `learn(batch)` with the results of PARL 2.x, for calls with its columns and nothing else; None if
+    PARL 2.x had the same results."""
+
     remembers: bool = False
     """True if the model has a memory (`parl_core.recurrent`)."""
 
@@ -573,7 +578,10 @@ class Algorithm:
         raise NotImplementedError(f"{type(self).__name__} does not define sample()")
 
     def sample_actions(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the values for `Agent.sample` if a subclass defines `sample`; here all that `sample` returns."""
+        """Return the values for `Agent.sample` if a subclass defines `sample`; here all that `sample` returns.
+
+        A subclass whose `sample_actions` takes any keywords passes them to `sample`.
+        """
         return self.sample(*args, **kwargs)
 
     def choose(
@@ -893,6 +901,12 @@ class Algorithm:
         return False
 
     # Shared
+
+    def _taking_options(self) -> Callable[..., Any]:
+        """Return the method with the options of `Agent.sample`: `sample` where `sample_actions` passes all to it."""
+        parameters = inspect.signature(self.sample_actions).parameters.values()
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        return self.sample if takes_any else self.sample_actions
 
     def _without_option(self, names: Iterable[str]) -> UnknownOptionError:
         return UnknownOptionError(

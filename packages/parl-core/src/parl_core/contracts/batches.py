@@ -628,15 +628,20 @@ def learns_from(
         @functools.wraps(learn)
         def learn_any(self: Any, *args: Any, **kwargs: Any) -> Any:
             batch, settings = args[0] if args else None, args[1:]
+            is_of_parl2 = False
             try:
                 if not isinstance(batch, Batch):
+                    is_of_parl2 = len(args) + len(kwargs) == len(columns.names)
                     (batch, kwargs), settings = columns.batch(args, kwargs, recording=self._is_recording()), ()
                 if not batch.checked and holds_tensors(batch.action):
                     batch = self._fitted(batch).map(self._tensor)
             except ValueError as error:
                 raise columns.as_called(error, args) from error.__cause__
             self._settle_threads()
-            return learn(self, self._with_choices(batch), *settings, **kwargs)
+            batch = self._with_choices(batch)
+            if is_of_parl2 and self._learn_of_parl2 is not None:
+                return self._learn_of_parl2(batch)
+            return learn(self, batch, *settings, **kwargs)
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         positional = columns.signature

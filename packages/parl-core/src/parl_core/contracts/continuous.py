@@ -125,10 +125,7 @@ class ContinuousActorCritic(CountingUpdates):
             (critic_loss, actor_loss), detached scalars; with `batch.weights` also td_error `[batch]`, target - Q (of
             twin critics the mean of both). actor_loss is None where the actor took no step.
         """
-        actor_lr = self._now("actor_lr", self.actor_lr, actor_lr)
-        critic_lr = self._now("critic_lr", self.critic_lr, critic_lr)
-        critic_loss, actor_loss, td_error = self._update(batch, actor_lr, critic_lr)
-        self._call_after_update(self._count_update)
+        critic_loss, actor_loss, td_error, *_ = self._counted_update(batch, actor_lr, critic_lr)
         return (critic_loss, actor_loss) if batch.weights is None else (critic_loss, actor_loss, td_error)
 
     def critic_loss(self, batch: Transitions, *drawn: Any) -> tuple[Any, dict[str, Any]]:
@@ -175,8 +172,16 @@ class ContinuousActorCritic(CountingUpdates):
             self._model_checked = True
         return batch
 
-    def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
-        """Take the steps of one update and return (critic_loss, actor_loss, td_error)."""
+    def _counted_update(self, batch: Transitions, actor_lr: Any = None, critic_lr: Any = None) -> tuple[Any, ...]:
+        """Take the steps of one update at these or the present learning rates, count it, and return its results."""
+        actor_lr = self._now("actor_lr", self.actor_lr, actor_lr)
+        critic_lr = self._now("critic_lr", self.critic_lr, critic_lr)
+        results = self._update(batch, actor_lr, critic_lr)
+        self._call_after_update(self._count_update)
+        return results
+
+    def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, ...]:
+        """Take the steps of one update and return (critic_loss, actor_loss, td_error), and further figures."""
         critic_loss, figures = self._descend(self.critic_optimizer, self.critic_loss, batch, lr=critic_lr)
         actor_loss, _ = self._descend(self.actor_optimizer, self.actor_loss, batch, lr=actor_lr)
         self.sync_target()

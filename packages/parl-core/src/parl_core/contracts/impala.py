@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from parl_core import logger
 from parl_core._nested import leaves, rows_of
 from parl_core._small_networks import VALUE, of_actor_critic
 from parl_core.algorithm import Optimizer
@@ -80,6 +81,9 @@ class IMPALA(CountingUpdates):
             the other sign).
         max_grad_norm: Limit of the gradients' global norm, `math.inf` for none; default 40 (paper, table D.3).
         continuous_action: Whether the policy is a Gaussian; default: that of the model (`action_kind`), else False.
+        sample_probabilities: Whether `sample` returns the probabilities of all actions instead of drawn actions, as in
+            PARL 2.x on paddle. Default: True on paddle if the call has the arguments of PARL 2.x, which are the first
+            six and no others; else False. Agents draw actions in either case.
         optimizer: One of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of the first five settings.
@@ -98,7 +102,13 @@ class IMPALA(CountingUpdates):
     NAMED: ClassVar[frozenset[str]] = frozenset({*VTraceLoss._fields, "kl"})
     UNUSED: ClassVar[frozenset[str]] = frozenset({"gamma", "gae_lambda", "epochs", "minibatch_size"})
 
+    PARL2_SAMPLED_PROBABILITIES: ClassVar[bool] = False
+    """True if PARL 2.x had IMPALA on this backend; its `sample` returned probabilities."""
+
     optimizer: Optimizer
+
+    _behaviour: Callable[..., Any]
+    """Backend hook: return the distribution of logits, or of concatenated mean and log std."""
 
     _side_by_side: Callable[..., Any]
     """Backend hook: concatenate two tensors `[batch, act_dim]` to `[batch, 2 * act_dim]`."""
@@ -116,6 +126,7 @@ class IMPALA(CountingUpdates):
         entropy_coeff: Scheduled | None = None,
         max_grad_norm: float | None = None,
         continuous_action: bool | None = None,
+        sample_probabilities: bool | None = None,
         optimizer: Any = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
@@ -134,6 +145,13 @@ class IMPALA(CountingUpdates):
             "clip_pg_rho_threshold": clip_pg_rho_threshold,
             "max_grad_norm": max_grad_norm,
         }
+        others = (learning_rate, entropy_coeff, max_grad_norm, continuous_action, optimizer, hyperparas, compute_dtype)
+        has_parl2_arguments = (
+            None not in (sample_batch_steps, gamma, vf_loss_coeff, clip_rho_threshold, clip_pg_rho_threshold)
+            and all(value is None for value in others)
+            and device == "auto"
+            and not compile
+        )
         settings = merge("IMPALA", hyperparas, given, _DEFAULTS)
         if settings["sample_batch_steps"] is None:
             raise HyperparameterError(
@@ -160,6 +178,18 @@ class IMPALA(CountingUpdates):
                 "IMPALA chooses one action, or numbers; PPO and A2C learn actions in several parts; got "
                 f"{len(self.actions.nvec)} choices"
             )
+        if sample_probabilities and self.actions.continuous:
+            raise HyperparameterError(
+                "sample_probabilities=True is for discrete actions: a Gaussian has no probabilities of actions"
+            )
+        self.sample_probabilities = bool(sample_probabilities)
+        if sample_probabilities is None and has_parl2_arguments and not self.actions.continuous:
+            self.sample_probabilities = self.PARL2_SAMPLED_PROBABILITIES
+        if self.sample_probabilities and sample_probabilities is None:
+            logger.warning(
+                "IMPALA has the arguments of PARL 2.x, so sample(obs) returns (probabilities, logits) as there; "
+                "sample_probabilities=False returns (actions, logits), and True keeps the probabilities"
+            )
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
         self.optimizer = self._given_or_adam(optimizer, self._at_start(self.lr), max_grad_norm=limit)
         self.lr = self._own_rate(optimizer, learning_rate, self.lr)
@@ -172,11 +202,21 @@ class IMPALA(CountingUpdates):
     def sample(self, obs: Any) -> Any:
         """Draw actions: (action int64 `[batch]`, logits `[batch, act_dim]`, the `behaviour_logits` of `learn`).
 
-        With `continuous_action` these are float `[batch, act_dim]`, and concatenated mean and log std.
+        With `continuous_action` these are float `[batch, act_dim]`, and concatenated mean and log std. With
+        `sample_probabilities`, the first value is the probabilities of all actions, `[batch, act_dim]`.
         """
         with self._no_gradients():
             policy, _ = self._policy_and_value(obs)
-            return policy.sample(), self._numbers_of(policy)
+            chosen = policy.log_probabilities.exp() if self._returns_probabilities() else policy.sample()
+            return chosen, self._numbers_of(policy)
+
+    def sample_actions(self, *args: Any, **kwargs: Any) -> Any:
+        """Return drawn actions and logits, whatever `sample` returns."""
+        found = self.sample(*args, **kwargs)
+        return (self._behaviour(found[1]).sample(), found[1]) if self._returns_probabilities() else found
+
+    def _returns_probabilities(self) -> bool:
+        return self.sample_probabilities and not self._is_recording()  # programs of PARL 1.x draw actions in the graph
 
     def logits(self, obs: Any) -> Any:
         """Return the policy's logits `[batch, act_dim]`, without a pass through the value network if possible.
@@ -198,7 +238,7 @@ class IMPALA(CountingUpdates):
             lambda policy, _: policy.numbers, "policy", in_one_pass=lambda algorithm: not algorithm._policy_alone
         ),
         predict: of_actor_critic(lambda policy, _: policy.mode()),  # with the values, whose layers also need shapes
-        CountingUpdates.sample_actions: of_actor_critic(lambda policy, _: (policy.sample(), policy.numbers)),
+        sample_actions: of_actor_critic(lambda policy, _: (policy.sample(), policy.numbers)),
         value: VALUE,
     }
 

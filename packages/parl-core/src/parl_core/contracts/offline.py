@@ -68,13 +68,13 @@ class CQL(SAC):
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"gamma": 0.99, "tau": 0.005, "actor_lr": 3e-5, "critic_lr": 3e-4}
-    NAMED: ClassVar[frozenset[str]] = SAC.NAMED | {"gap"}
+    NAMED: ClassVar[frozenset[str]] = SAC.NAMED | {"gap", "mse"}
 
     multiplier: Any
     multiplier_optimizer: Optimizer
 
     imitation_loss: Callable[..., tuple[Any, dict[str, Any]]]
-    """The actor's loss before `policy_eval_start`, and `log_prob`; `critic_loss` has the figure `gap` as well."""
+    """The actor's loss before `policy_eval_start`, and `log_prob`; `critic_loss` has the figures `gap` and `mse`."""
 
     _candidates: Callable[..., tuple[Any, Any]]
     """Backend hook: actions `[3 * samples, batch, act_dim]` and their log-densities."""
@@ -129,7 +129,7 @@ class CQL(SAC):
         """The logarithm of the temperature, a trained scalar tensor; it exists only if the temperature is learned."""
         return self.temperature.log_alpha
 
-    def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
+    def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, ...]:
         alpha, factor = self._of_dtype(self.alpha, batch.reward), self._of_dtype(self._factor(), batch.reward)
         actor_loss, of_actor = self._learn_actor(batch, alpha, self._noise(batch.action), actor_lr)
         self._learn_temperature(of_actor["log_prob"], batch.action)
@@ -139,7 +139,7 @@ class CQL(SAC):
         if self.with_lagrange:
             self.multiplier_optimizer.descend(self._multiplier_loss, figures["gap"])
         self.sync_target()
-        return critic_loss, actor_loss, figures["td_error"]
+        return critic_loss, actor_loss, figures["td_error"], figures["mse"]
 
     def _learn_actor(self, batch: Transitions, alpha: Any, noise: Any, rate: Any) -> Any:
         step = self.actor_optimizer.descend

@@ -429,8 +429,7 @@ def _explored(algorithm: Algorithm) -> Sequence[str] | None:
     """Return the names of the settings that `Agent.sample` takes for this algorithm; None if it takes any."""
     cls = type(algorithm)
     if cls.sample is not Algorithm.sample:
-        own = algorithm.sample if cls.sample_actions is Algorithm.sample_actions else algorithm.sample_actions
-        known = _parameters(own)
+        known = _parameters(algorithm._taking_options())
         return None if known is None else known[1:]
     if cls.choose is Algorithm.choose:
         return []

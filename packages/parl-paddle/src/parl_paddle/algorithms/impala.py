@@ -19,6 +19,8 @@ __all__ = ["IMPALA"]
 
 
 class IMPALA(contract.IMPALA, Algorithm):
+    PARL2_SAMPLED_PROBABILITIES = True
+
     def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
         action = batch.action if self.actions.continuous else batch.action.reshape([-1])

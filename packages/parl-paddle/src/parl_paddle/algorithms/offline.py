@@ -55,15 +55,30 @@ class CQL(contract.CQL, SAC):
         repeated = map_nested(lambda part: part.expand([3 * self.samples, *part.shape]).flatten(0, 1), obs)
         of_candidates = self.model.value(repeated, actions.flatten(0, 1))
         of_data = self.model.value(obs, batch.action)
-        losses, errors, gaps = [], [], []
+        losses, squares, errors, gaps = [], [], [], []
         for q, q_tm1 in zip(of_candidates, (q.reshape([-1]) for q in of_data), strict=True):
             energy = q.reshape([3 * self.samples, -1])
             energy = energy - log_probs if self.min_q_version == 3 else paddle.concat([energy, q_tm1.unsqueeze(0)])
             conservative = self.min_q_weight * (energy.logsumexp(axis=0) - q_tm1).mean()
             gaps.append(conservative - self.lagrange_thresh if self.with_lagrange else conservative)
             errors.append(td_error(q_tm1, r_t, discount_t, v_t))
-            losses.append(squared_error(errors[-1], batch.weights) + factor * gaps[-1])
-        return losses[0] + losses[1], {"td_error": 0.5 * (errors[0] + errors[1]), "gap": gaps[0] + gaps[1]}
+            squares.append(squared_error(errors[-1], batch.weights))
+            losses.append(squares[-1] + factor * gaps[-1])
+        figures = {"td_error": 0.5 * (errors[0] + errors[1]), "gap": gaps[0] + gaps[1], "mse": squares[0] + squares[1]}
+        return losses[0] + losses[1], figures
+
+    def _learn_of_parl2(self, batch: Transitions) -> tuple[Tensor, ...]:
+        """Learn and return PARL 2.x's (critic_loss, mse, actor_loss, min_q) of paddle.
+
+        `mse` is the critics' squared error without the conservative term. `min_q` is the mean of min(Q1, Q2) of the
+        policy's actions, after the update.
+        """
+        critic_loss, actor_loss, _, mse = self._counted_update(batch)
+        with paddle.no_grad():
+            mean, log_std = self.model.policy(batch.obs)
+            action, _ = squashed_gaussian(mean, log_std, self._noise(mean))
+            min_q = paddle.minimum(*self.model.value(batch.obs, action)).mean()  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+        return critic_loss, mse, actor_loss, min_q
 
     def _factor(self) -> Tensor | float:
         return self.multiplier.alpha().clip(0.0, 1e6) if self.with_lagrange else 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import paddle
 from paddle import Tensor
 
@@ -31,6 +33,10 @@ class TD3(contract.TD3, Algorithm):
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         return -self.model.Q1(batch.obs, self.model.policy(batch.obs)).mean(), {}
 
+    def _learn_of_parl2(self, batch: Transitions) -> Any:
+        """Learn and return PARL 2.x's critic_loss of paddle."""
+        return self._counted_update(batch)[0]
+
     def _next_values(self, batch: Transitions, a_t: Tensor) -> Tensor:
         """Return the values `[batch]` that the target is bootstrapped from, of actions in `next_obs`."""
         q1_t, q2_t = self.target_model.value(batch.next_obs, a_t)
@@ -39,6 +45,9 @@ class TD3(contract.TD3, Algorithm):
 
 
 class TD3BC(contract.TD3BC, TD3):
+    def _learn_of_parl2(self, batch: Transitions) -> Any:
+        return self._counted_update(batch)[:2]  # PARL 2.x had no TD3+BC
+
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         action = self.model.policy(batch.obs)
         value = self.model.Q1(batch.obs, action).reshape([-1])

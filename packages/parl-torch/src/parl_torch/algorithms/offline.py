@@ -51,16 +51,17 @@ class CQL(contract.CQL, SAC):
         repeated = map_nested(lambda part: part.expand(len(actions), *part.shape).flatten(0, 1), obs)
         of_candidates = self.model.value(repeated, actions.flatten(0, 1))
         of_data = self.model.value(obs, batch.action)
-        losses, errors, gaps = [], [], []
+        losses, squares, errors, gaps = [], [], [], []
         for q, q_tm1 in zip(of_candidates, (q.reshape(-1) for q in of_data), strict=True):
             energy = q.reshape(log_probs.shape)
             energy = energy - log_probs if self.min_q_version == 3 else torch.cat([energy, q_tm1.unsqueeze(0)])
             conservative = self.min_q_weight * (energy.logsumexp(dim=0) - q_tm1).mean()
             gaps.append(conservative - self.lagrange_thresh if self.with_lagrange else conservative)
             errors.append(td_error(q_tm1, r_t, discount_t, v_t))
-            losses.append(squared_error(errors[-1], batch.weights) + factor * gaps[-1])
-        loss = (losses[0] + losses[1]).to(r_t.dtype)  # the multiplier is float64
-        return loss, {"td_error": 0.5 * (errors[0] + errors[1]), "gap": gaps[0] + gaps[1]}
+            squares.append(squared_error(errors[-1], batch.weights))
+            losses.append(squares[-1] + factor * gaps[-1])
+        figures = {"td_error": 0.5 * (errors[0] + errors[1]), "gap": gaps[0] + gaps[1], "mse": squares[0] + squares[1]}
+        return (losses[0] + losses[1]).to(r_t.dtype), figures  # the multiplier is float64
 
     def _factor(self) -> Tensor | float:
         return self.multiplier.alpha().clamp(0.0, 1e6) if self.with_lagrange else 1.0
