@@ -54,7 +54,6 @@ CHANGED = {
     r"DecisionTransformer\.(learn|predict)$": _BY_POSITION,
     r"\.(MAPPO|COMA|QMIX)(\.\w+)?$": "of joint observations, see docs/how-to/several-agents.md",
     r"\.MADDPG(\.\w+)?$": "of one agent where agent_index is given, see docs/reference/algorithms/maddpg.md",
-    r"logp$": "no `eps`: log-probabilities come from logits, without underflow",
     r"torch\.a2c\.A2C\.learn$": "`learning_rate`, as on paddle; `lr` by position",
     r"(fluid.*(sync_target|Agent\.(save|restore))|from_importance_weights)$": "arguments of static graphs are gone",
     r"fluid\.(sac\.SAC|td3\.TD3)$": "one model with `policy` and `value`; actions lie in [-1, 1]",

@@ -342,7 +342,9 @@ def test_distributions_take_actions_by_the_name_that_parl_2_gives_them() -> None
 
     distributions = import_module(f"parl.core.{BACKEND}.policy_distribution")
     policy = distributions.CategoricalDistribution(tensor([[0.0, 0.0], [0.0, 0.0]]))
-    np.testing.assert_allclose(np.asarray(policy.logp(actions=tensor([0, 1], "int64"))), np.log([0.5, 0.5]), rtol=1e-6)
+    for given in ({}, {"eps": 1e-6}):
+        found = policy.logp(actions=tensor([0, 1], "int64"), **given)
+        np.testing.assert_allclose(np.asarray(found), np.log([0.5, 0.5]), rtol=1e-6)
 
 
 def array_of(found: Any) -> Any:

@@ -79,8 +79,11 @@ class CategoricalDistribution:
         """Return the entropy in nats, `[batch]`."""
         return -(paddle.exp(self.log_probabilities) * self.log_probabilities).sum(axis=-1)
 
-    def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability `[batch]` of actions `[batch]` or `[batch, 1]`, whole numbers of any dtype."""
+    def logp(self, actions: Tensor, eps: float | None = None) -> Tensor:  # noqa: ARG002 - an argument of PARL 2.x
+        """Return the log-probability `[batch]` of actions `[batch]` or `[batch, 1]`, whole numbers of any dtype.
+
+        `eps` of PARL 2.x has no effect, because log-probabilities of logits do not underflow.
+        """
         return paddle.index_sample(self.log_probabilities, actions.astype("int64").reshape([-1, 1])).squeeze(-1)
 
     def kl(self, other: CategoricalDistribution) -> Tensor:
@@ -98,7 +101,7 @@ class SoftCategoricalDistribution(CategoricalDistribution):
         """Return relaxed one-hot actions `[batch, act_dim]` at temperature 1; gradients flow into the logits."""
         return F.softmax(self.logits + _gumbel_noise_like(self.logits), axis=-1)
 
-    def logp(self, actions: Tensor) -> Tensor:
+    def logp(self, actions: Tensor, eps: float | None = None) -> Tensor:  # noqa: ARG002 - as in the base
         """Return the sum of the log-probabilities, weighted by the soft actions `[batch, act_dim]`; `[batch]`."""
         return (actions * self.log_probabilities).sum(axis=-1)
 

@@ -79,8 +79,11 @@ class CategoricalDistribution:
         """Return the entropy in nats, `[batch]`."""
         return -(self.log_probabilities.exp() * self.log_probabilities).sum(dim=-1)
 
-    def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability `[batch]` of actions `[batch]` or `[batch, 1]`, whole numbers of any dtype."""
+    def logp(self, actions: Tensor, eps: float | None = None) -> Tensor:  # noqa: ARG002 - an argument of PARL 2.x
+        """Return the log-probability `[batch]` of actions `[batch]` or `[batch, 1]`, whole numbers of any dtype.
+
+        `eps` of PARL 2.x has no effect, because log-probabilities of logits do not underflow.
+        """
         chosen = actions.long().reshape(*self.log_probabilities.shape[:-1], 1)
         return self.log_probabilities.gather(-1, chosen).squeeze(-1)
 
@@ -164,7 +167,7 @@ class SoftCategoricalDistribution(CategoricalDistribution):
         noise = -torch.empty_like(self.logits).exponential_().log()
         return torch.softmax(self.logits + noise, dim=-1)
 
-    def logp(self, actions: Tensor) -> Tensor:
+    def logp(self, actions: Tensor, eps: float | None = None) -> Tensor:  # noqa: ARG002 - as in the base
         """Return the sum of the log-probabilities, weighted by the soft actions `[batch, act_dim]`; `[batch]`."""
         return (actions * self.log_probabilities).sum(dim=-1)
 
