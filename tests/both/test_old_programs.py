@@ -147,6 +147,21 @@ def test_methods_of_algorithms_that_are_gone_are_answered_with_what_to_call() ->
         algorithm.critic_learn()
 
 
+def test_a_subclass_whose_steps_learn_would_not_call_is_refused() -> None:
+    def step(_: Any, *__: Any) -> Any:
+        return 0.0
+
+    for algorithm in (parl.algorithms.TD3, parl.algorithms.SAC):
+        with pytest.raises(TypeError, match=r"Own defines _critic_learn, .* override critic_loss\(batch"):
+            type("Own", (algorithm,), {"_critic_learn": step})
+        whole = type("Whole", (algorithm,), {"_critic_learn": step, "learn": step})
+        type("Below", (whole,), {"_critic_learn": step})
+    with pytest.raises(AttributeError, match=r"'_actor_learn', .* override actor_loss"):
+        parl.algorithms.DDPG(parl.networks.DeterministicActorCritic(1))._actor_learn(None)
+    with pytest.raises(AttributeError, match=r"'mse_loss', .*nn\.MSELoss"):
+        _ = parl.algorithms.DQN(ActorCritic(), gamma=0.9, lr=1e-3).mse_loss
+
+
 def test_an_algorithm_of_the_programs_own_may_set_its_device() -> None:
     class Own(parl.Algorithm):
         def __init__(self, model: parl.Model) -> None:

@@ -1200,6 +1200,31 @@ def test_an_algorithm_is_known_by_the_class_that_made_it() -> None:
     assert "alg.learn(obs, act, adv, value, learning_rate=1e-3, entropy_coeff=-0.01)\n" in rewrite([one])["train.py"]
 
 
+def test_steps_of_parl_2_that_learn_does_not_call_are_found_where_a_subclass_defines_them() -> None:
+    text = """\
+        import parl
+
+        class Own(parl.algorithms.TD3):
+            def _critic_learn(self, obs, action, reward, next_obs, terminal):
+                return 0.0
+
+        class Whole(parl.algorithms.TD3):
+            def learn(self, *batch):
+                return self._critic_learn(*batch)
+
+            def _critic_learn(self, *batch):
+                return 0.0
+
+        class Other(parl.Algorithm):
+            def _actor_learn(self, obs):
+                return 0.0
+        """
+    (found,) = report([program(text)]).values()
+    assert [(finding.line, finding.message.partition(":")[0]) for finding in found] == [
+        (4, "learn does not call _critic_learn")
+    ]
+
+
 def test_attributes_of_the_client_that_are_gone_are_found() -> None:
     text = """\
         import parl

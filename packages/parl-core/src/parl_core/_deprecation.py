@@ -11,6 +11,7 @@ __all__ = [
     "REMOVED_ATTRIBUTES",
     "REMOVED_CLIENT_ATTRIBUTES",
     "RENAMED_METHODS",
+    "STEPS_OF_PARL2",
     "class_of_old_name",
     "deprecated",
     "found_or_successor",
@@ -31,18 +32,33 @@ RENAMED_METHODS: Mapping[str, str] = MappingProxyType(
 )
 """Methods of models, algorithms and agents in PARL 1.x, with their present names."""
 
+STEPS_OF_PARL2: Mapping[str, str] = MappingProxyType(
+    {
+        "_actor_learn": "override actor_loss(batch, ...), which returns the loss and its figures, or learn",
+        "_critic_learn": "override critic_loss(batch, ...), which returns the loss and its figures, or learn",
+    }
+)
+"""Methods that `learn` of PARL 2.x called, with their replacements in a subclass."""
+
 REMOVED_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {
         **{old: f"use {new}" for old, new in RENAMED_METHODS.items() if old != "sync_params_to"},  # only of models
+        **STEPS_OF_PARL2,
         "Q_next": "use Q(obs_n, act_n, use_target_model=True)",
         "actor_learn": "learn takes the steps of actor and critic",
+        "alpha_prime": "use multiplier.alpha()",
+        "alpha_prime_optimizer": "use multiplier_optimizer",
         "build_program": "an agent may define it on paddle, for static graphs; without it, updates are eager",
         "critic_learn": "learn takes the steps of actor and critic",
         "fluid_executor": "static graphs are for paddle; elsewhere parl.Agent calls the algorithm with tensors",
         "get_model_ids": "use get_model_id() of each model",
+        "log_alpha_prime": "use multiplier.log_alpha",
         "init_hidden": "COMA acts on joint observations, with a model of parl.networks.for_team",
         "model_ids": "use model_id of each model",
+        "mse_loss": "use torch.nn.MSELoss() or paddle.nn.MSELoss()",
+        "num_random": "use samples",
         "predict_next": "use sample(obs, use_target_model=True)",
+        "target_action_gap": "use lagrange_thresh",
     }
 )
 """Attributes of agents and algorithms in PARL 1.x and 2.x, with their replacements."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from parl_core._deprecation import REMOVED_ATTRIBUTES, REMOVED_CLIENT_ATTRIBUTES, RENAMED_METHODS
+from parl_core._deprecation import REMOVED_ATTRIBUTES, REMOVED_CLIENT_ATTRIBUTES, RENAMED_METHODS, STEPS_OF_PARL2
 
 __all__ = [
     "REMOVED_MODULES",
@@ -705,6 +705,13 @@ class _Reader(ast.NodeVisitor):
         if any(self._unpacks_five(base) for base in node.bases):
             self._wrappers.add(node.name)
         methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+        if (
+            any((self._path(base) or "").startswith("parl.algorithms.") for base in node.bases)
+            and "learn" not in methods
+        ):
+            for name in methods.keys() & STEPS_OF_PARL2.keys():
+                message = f"learn does not call {name}: {STEPS_OF_PARL2[name]}"
+                self.findings.append(Finding(methods[name].lineno, message))
         if any(self._is_own_wrapper(base) for base in node.bases) and "__getattr__" not in methods:
             self._own_wrappers[node.name] = set(methods)
         elif _has_gyms_api(methods) and node.name not in self._wrappers:

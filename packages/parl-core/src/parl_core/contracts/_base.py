@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypedDict, Unpack, get_args, get_origin
 
 import numpy as np
 
+from parl_core._deprecation import STEPS_OF_PARL2
 from parl_core.algorithm import Algorithm
 from parl_core.checks import check_all_known, check_non_negative, check_positive, check_real
 from parl_core.contracts.actions import ActionKind
@@ -134,6 +135,12 @@ class CountingUpdates(Algorithm):
         super().__init_subclass__(**keywords)
         if "__init__" in vars(cls):
             cls.__signature__ = _signature(cls)
+        if cls.learn.__module__.partition(".")[0] == __package__.partition(".")[0]:  # not a method of the program
+            for name in STEPS_OF_PARL2.keys() & vars(cls).keys():
+                raise TypeError(
+                    f"{cls.__name__} defines {name}, which learn called in PARL 2.x and does not call here: "
+                    f"{STEPS_OF_PARL2[name]}"
+                )
 
     def _now(
         self,
