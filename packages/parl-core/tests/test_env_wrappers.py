@@ -130,6 +130,8 @@ def test_a_list_wants_one_action_for_each_environment() -> None:
     env.reset()
     with pytest.raises(ValueError, match="1 actions for 2"):
         env.step([0])
+    with pytest.raises(ValueError, match=r"one action for 2 environments.* of which \[0\], which programs of PARL 2.x"):
+        env.step(np.array([0, 1])[0])
     with pytest.raises(ValueError, match="at least one"):
         VectorEnv([])
     env.close()

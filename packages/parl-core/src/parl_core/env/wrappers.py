@@ -187,8 +187,14 @@ class VectorEnv:
             Observations, rewards, terminated, truncated, infos; in gym's API observations, rewards, dones, infos.
 
         Raises:
-            ValueError: There are more or fewer actions than environments.
+            ValueError: There are more or fewer actions than environments, or there is one without an axis.
         """
+        if getattr(actions, "shape", None) == ():
+            raise ValueError(
+                f"step got one action for {self.envs_num} environments: pass a list or an array with one for each. "
+                "PPO.sample returns such an array, of which [0], which programs of PARL 2.x needed on paddle, takes "
+                "the first action alone"
+            )
         if len(actions) != self.envs_num:
             raise ValueError(f"step got {len(actions)} actions for {self.envs_num} environments: pass one for each")
         take = self._step_of_gym if self.api == "gym" else self._step
