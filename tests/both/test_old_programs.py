@@ -157,9 +157,9 @@ def test_a_subclass_whose_steps_learn_would_not_call_is_refused() -> None:
         whole = type("Whole", (algorithm,), {"_critic_learn": step, "learn": step})
         type("Below", (whole,), {"_critic_learn": step})
     with pytest.raises(AttributeError, match=r"'_actor_learn', .* override actor_loss"):
-        parl.algorithms.DDPG(parl.networks.DeterministicActorCritic(1))._actor_learn(None)
+        parl.algorithms.DDPG(parl.networks.DeterministicActorCritic(1))._actor_learn(None)  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"'mse_loss', .*nn\.MSELoss"):
-        _ = parl.algorithms.DQN(ActorCritic(), gamma=0.9, lr=1e-3).mse_loss
+        _ = parl.algorithms.DQN(ActorCritic(), gamma=0.9, lr=1e-3).mse_loss  # type: ignore[attr-defined]
 
 
 def test_an_algorithm_of_the_programs_own_may_set_its_device() -> None:
@@ -256,6 +256,29 @@ def test_a_frameworks_own_optimizer_keeps_what_a_program_sets() -> None:
     algorithm.optimizer.param_groups[0]["lr"] = 0.0
     before = algorithm.model.get_weights()
     assert same(weights_after(algorithm, 2), before)
+
+
+def test_a_step_of_three_lines_is_answered_with_the_line_that_takes_it() -> None:
+    class Own(parl.algorithms.DQN):
+        def learn(self, obs: Any, by_hand: bool) -> Any:  # type: ignore[override]  # as programs of PARL 2.x
+            loss = self.model.policy(obs).square().mean()
+            if by_hand:
+                getattr(self.optimizer, "zero_grad" if BACKEND == "torch" else "clear_grad")()
+            return self.optimizer.minimize(loss)
+
+    class Net(Probabilities):
+        def policy(self, obs: Any) -> Any:
+            return self.forward(obs)
+
+    algorithm, obs = Own(Net(), gamma=0.9, lr=0.1), tensor(np.ones((2, 3)))
+    algorithm.learn(obs, by_hand=False)
+    before = algorithm.model.get_weights()
+    with pytest.raises(AttributeError, match=r"write minimize\(loss\) for zero_grad\(\) or clear_grad\(\)"):
+        algorithm.learn(obs, by_hand=True)
+    algorithm.learn(obs, by_hand=False)
+    assert not same(algorithm.model.get_weights(), before)
+    with pytest.raises(AttributeError, match=r"use get_state\(\)"):
+        _ = algorithm.optimizer.state_dict
 
 
 def test_a_rate_below_zero_and_other_entries_of_a_group_are_refused() -> None:

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 __all__ = [
     "REMOVED_ATTRIBUTES",
     "REMOVED_CLIENT_ATTRIBUTES",
+    "REMOVED_OPTIMIZER_ATTRIBUTES",
     "RENAMED_METHODS",
     "STEPS_OF_PARL2",
     "class_of_old_name",
@@ -62,6 +63,19 @@ REMOVED_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Attributes of agents and algorithms in PARL 1.x and 2.x, with their replacements."""
+
+_MINIMIZE = "write minimize(loss) for zero_grad() or clear_grad(), loss.backward() and step()"
+REMOVED_OPTIMIZER_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
+    {
+        "clear_grad": _MINIMIZE,
+        "load_state_dict": "use set_state(state)",
+        "set_state_dict": "use set_state(state)",
+        "state_dict": "use get_state()",
+        "step": _MINIMIZE,
+        "zero_grad": _MINIMIZE,
+    }
+)
+"""Attributes of the optimizers of algorithms in PARL 2.x, which were the frameworks' own, with their replacements."""
 
 REMOVED_CLIENT_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {

@@ -32,7 +32,7 @@ from parl_core._attached_state import (
     is_generator,
     values_of,
 )
-from parl_core._deprecation import REMOVED_ATTRIBUTES, found_or_successor
+from parl_core._deprecation import REMOVED_ATTRIBUTES, REMOVED_OPTIMIZER_ATTRIBUTES, found_or_successor
 from parl_core._nested import holds_tensors, map_nested, rows_of
 from parl_core._small_networks import Framework, HostActing, Way, has_hooks
 from parl_core.backends import Learners
@@ -106,6 +106,11 @@ class LearningRate:
         rates = np.asarray(state.get("rates", state.get("set_lr", ())))  # checkpoints of older versions have "set_lr"
         for name, rate in itertools.zip_longest(self._RATES, rates.tolist()):
             setattr(self, name, None if rate is None or np.isnan(rate) else float(rate))
+
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            return found_or_successor(self, name, REMOVED_OPTIMIZER_ATTRIBUTES)
 
 
 class _Group(MutableMapping[str, Any]):
