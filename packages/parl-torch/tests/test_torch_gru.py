@@ -64,6 +64,15 @@ def test_tanh_in_place_is_pytorchs(threads: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(values, expected, rtol=0, atol=5e-7)
 
 
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
+@pytest.mark.parametrize("count", [1_000, 100_000])
+def test_tanh_of_any_processor_is_pytorchs(capability: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    values = torch.linspace(-9, 9, count)
+    expected = torch.tanh(values)
+    torch.testing.assert_close(tanh_(values), expected, rtol=0, atol=5e-7)
+
+
 def test_outputs_without_gradients_are_the_same() -> None:
     ours, _ = both()
     inputs, hidden = torch.randn(3, 6, 5).double(), torch.randn(1, 3, 5).double()
