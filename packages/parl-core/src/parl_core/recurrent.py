@@ -89,13 +89,14 @@ class _Recurrent(Memory):
         parts = tuple(state[name] for name in self.NAMES)
         reshape, rows = self._layers.reshape, parts[0].shape[0]
         steps = reshape(self.embedding(features), [*_steps_of(rows), self.size])
-        if begins is None:
+        begun = [] if begins is None else self._steps_with_any(reshape(begins, [rows, -1]))
+        if not begun:
             outputs, parts = self._run(steps, parts)
             return reshape(outputs, [-1, self.size]), dict(zip(self.NAMES, parts, strict=True))
         # The framework's layer runs from one step to the next at which an episode begins anywhere.
         count = steps.shape[1]
         kept = 1.0 - reshape(self._layers.cast(begins, steps.dtype), [rows, count, 1])
-        cuts = [step for step in self._steps_with_any(reshape(begins, [rows, count])) if step > 0]
+        cuts = [step for step in begun if step > 0]
         pieces = []
         for start, stop in pairwise([0, *cuts, count]):
             parts = tuple(part * kept[:, start] for part in parts)

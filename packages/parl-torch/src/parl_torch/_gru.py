@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 
+from parl_torch._rows import weight_gradient
 from parl_torch._tensors import is_followed, tanh_
 
 __all__ = ["GRULayer"]
@@ -42,11 +43,11 @@ class GRULayer(nn.GRU):
         self.check_forward_args(inputs, hidden, None)
         weights = (self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0)
         outputs: Tensor = _Unrolled.apply(inputs.transpose(0, 1).contiguous(), hidden[0].contiguous(), *weights)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
-        return outputs.transpose(0, 1), outputs[-1:].clone()
+        return outputs, outputs[:, -1].unsqueeze(0).clone()
 
 
 class _Unrolled(torch.autograd.Function):
-    """Outputs `[T, rows, size]` of inputs `[T, rows, size]` and a state `[rows, size]`."""
+    """Outputs `[rows, T, size]` of inputs `[T, rows, size]` and a state `[rows, size]`."""
 
     @staticmethod
     @custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]  # PyTorch leaves it untyped
@@ -73,7 +74,8 @@ class _Unrolled(torch.autograd.Function):
             tanh_(values.addcmul_(resets[t], change))
             torch.lerp(values, state[t], updates[t], out=state[t + 1])
         ctx.save_for_backward(inputs, hidden, *weights, both, new, to_new, states)
-        return states[1:].clone()  # callers may overwrite it
+        # A copy, because callers may overwrite it.
+        return states[1:].transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]  # PyTorch leaves it untyped
@@ -83,7 +85,7 @@ class _Unrolled(torch.autograd.Function):
             given = (inputs, hidden, weight_ih, weight_hh, bias_ih, bias_hh)
             outputs, _ = torch.gru(inputs, hidden.unsqueeze(0), given[2:], True, 1, 0.0, True, False, False)
             asked = [part for part, wanted in zip(given, ctx.needs_input_grad, strict=True) if wanted]
-            found = iter(torch.autograd.grad(outputs, asked, slopes, create_graph=True))
+            found = iter(torch.autograd.grad(outputs, asked, slopes.transpose(0, 1), create_graph=True))
             return tuple(next(found) if wanted else None for wanted in ctx.needs_input_grad)
         steps, rows, size = inputs.shape
         reset, update = torch.split(both, size, 2)
@@ -96,7 +98,7 @@ class _Unrolled(torch.autograd.Function):
         _sigmoid_backward(by_new * to_new, reset, grad_input=by_reset)
         _sigmoid_backward(before - new, update, grad_input=by_update)
 
-        slopes = slopes.clone(memory_format=torch.contiguous_format)
+        slopes = slopes.transpose(0, 1).clone(memory_format=torch.contiguous_format)
         through = torch.empty_like(slopes[0])
         gate, kept, slope = by_gates.view(steps, rows, 3, size).unbind(0), update.unbind(0), slopes.unbind(0)
         flat = by_gates.unbind(0)
@@ -107,8 +109,8 @@ class _Unrolled(torch.autograd.Function):
 
         rows_of_gates = by_gates.flatten(0, 1)
         turned, ones = rows_of_gates.t(), rows_of_gates.new_ones(len(rows_of_gates))
-        of_weight_hh, of_bias_hh = turned @ before.flatten(0, 1), turned @ ones
+        of_weight_hh, of_bias_hh = weight_gradient(rows_of_gates, before.flatten(0, 1)), turned @ ones
         torch.mul(by_new, slopes, out=by_recurrent)  # the inputs' part of n is not multiplied by r
-        of_weight_ih, of_bias_ih = turned @ inputs.flatten(0, 1), turned @ ones
+        of_weight_ih, of_bias_ih = weight_gradient(rows_of_gates, inputs.flatten(0, 1)), turned @ ones
         of_inputs = (rows_of_gates @ weight_ih).view_as(inputs) if ctx.needs_input_grad[0] else None
         return of_inputs, through, of_weight_ih, of_weight_hh, of_bias_ih, of_bias_hh

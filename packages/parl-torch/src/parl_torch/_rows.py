@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from parl_torch._tensors import tanh_
 
-__all__ = ["ACTIVATIONS", "Shape", "many_rows"]
+__all__ = ["ACTIVATIONS", "Shape", "many_rows", "weight_gradient"]
 
 ACTIVATIONS = (None, "relu", "tanh")
 """The activations of the layers."""
@@ -103,13 +103,13 @@ class _ManyRows(torch.autograd.Function):
             scratch = torch.empty_like(slope) if slope is slopes else slope
             slope = _slope_before(slope, kept[i], activations[i], scratch)
             if i:
-                by_weights[i], by_biases[i] = _of_weight(slope, kept[i - 1]), torch.mv(slope.t(), ones)
+                by_weights[i], by_biases[i] = weight_gradient(slope, kept[i - 1]), torch.mv(slope.t(), ones)
                 slope = torch.mm(slope, weights[i])
         by_agent = slope.view(-1, agents, slope.shape[1])
         by_base = torch.mv(by_agent.flatten(1).t(), ones[: len(by_agent)]).view(agents, -1)
         by_all = by_agent.sum(1) if any(part.dim() == 2 for part in features) else slope
         slopes_of = [slope if part.dim() == 3 else by_all for part in features]
-        columns = [_of_weight(each, _flat(part)) for each, part in zip(slopes_of, features, strict=True)]
+        columns = [weight_gradient(each, _flat(part)) for each, part in zip(slopes_of, features, strict=True)]
         by_weights[0] = torch.cat([*columns, by_base.t()] if has_numbers else columns, 1)
         by_biases[0] = by_base.sum(0)
         parts, _ = _first_layer(shape, features, weights[0], biases[0])
@@ -138,7 +138,7 @@ def _flat(features: Tensor) -> Tensor:
     return features.reshape(-1, features.shape[-1])
 
 
-def _of_weight(slope: Tensor, inputs: Tensor) -> Tensor:
+def weight_gradient(slope: Tensor, inputs: Tensor) -> Tensor:
     """Return the gradient by a weight `[out, in]`."""
     if slope.shape[1] < _NARROW:
         return torch.mm(slope.t(), inputs)

@@ -203,6 +203,8 @@ class PerAgent(team_networks.PerAgent, nn.Module):
         if each.shape[0] * self._agents < _MANY_ROWS or not all(map(_is_array, features)):
             return None
         (chain,) = self._chains()
+        if len(chain) == 1 and len(features) == 1:  # PyTorch's layer is faster alone
+            return None
         if not chain or not all(layer.activation in ACTIVATIONS for layer in chain):
             return None
         shape = Shape([layer.activation for layer in chain], self._agents, self._ids and self._agents > 1)

@@ -36,12 +36,13 @@ class QMIX(contract.QMIX, Algorithm):
         here, later = self._present(batch, values.dtype)
         q_tm1 = paddle.take_along_axis(values, batch.action.unsqueeze(2), 2).squeeze(2) * here
         with paddle.no_grad():
-            q_t = paddle.gather(self._values_of(self.target_model, batch), ahead)
-            q_t_selector = paddle.gather(values, ahead) if self.double else q_t
+            q = self._values_of(self.target_model, batch)
+            selector = values if self.double else q
             if "action_mask" in obs:
-                possible = paddle.gather(obs["action_mask"].astype("int32"), ahead).astype("bool")
-                q_t_selector = paddle.where(possible, q_t_selector, paddle.full_like(q_t_selector, -math.inf))
-            v_t = paddle.take_along_axis(q_t, q_t_selector.argmax(2, keepdim=True), 2).squeeze(2) * later
+                possible = obs["action_mask"].astype("bool")
+                selector = paddle.where(possible, selector, paddle.full_like(selector, -math.inf))
+            v = paddle.take_along_axis(q, selector.argmax(2, keepdim=True), 2).squeeze(2)
+            v_t = paddle.gather(v, ahead) * later
             next_state = paddle.gather(obs["state"], ahead)
             target = batch.reward + batch.discount * self.target_model.mixed(v_t, next_state)
         td_error = target - self.model.mixed(q_tm1, obs["state"])

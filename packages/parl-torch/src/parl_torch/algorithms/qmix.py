@@ -34,11 +34,11 @@ class QMIX(contract.QMIX, Algorithm):
         here, later = self._present(batch, values.dtype)
         q_tm1 = values.gather(2, batch.action.unsqueeze(2)).squeeze(2) * here
         with torch.no_grad():
-            q_t = self._values_of(self.target_model, batch)[ahead]
-            q_t_selector = values[ahead] if self.double else q_t
+            q = self._values_of(self.target_model, batch)
+            selector = values if self.double else q
             if "action_mask" in obs:
-                q_t_selector = q_t_selector.masked_fill(~obs["action_mask"][ahead].bool(), -math.inf)
-            v_t = q_t.gather(2, q_t_selector.argmax(2, keepdim=True)).squeeze(2) * later
+                selector = selector.masked_fill(~obs["action_mask"].bool(), -math.inf)
+            v_t = q.gather(2, selector.argmax(2, keepdim=True)).squeeze(2)[ahead] * later
             target = batch.reward + batch.discount * self.target_model.mixed(v_t, obs["state"][ahead])
         td_error = target - self.model.mixed(q_tm1, obs["state"])
         loss = squared_error(td_error, self._weighted(batch.weights, td_error))
