@@ -17,6 +17,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,10 @@ def independent(agent: parl.Agent, env: str, hidden: tuple[int, ...], seed: int,
     return parl.Agent(parl.algorithms.MADDPG(model, **arguments), seed=seed)
 
 
-def trained(name: str, game: str, seed: int, steps: int, settings: Mapping[str, Any]) -> tuple[parl.Agent, Any, Any]:
-    """Train an agent, and return it with its loop and its result."""
+def trained(
+    name: str, game: str, seed: int, steps: int, settings: Mapping[str, Any], loop: Mapping[str, Any], at_once: int
+) -> tuple[parl.Agent, Any]:
+    """Train an agent, and return it with its result."""
     algorithm = "MADDPG" if name == "independent" else name
     recipe = training.find_recipe(algorithm, game).with_steps(steps)
     arguments, sizes = {**recipe.algorithm, **settings}, dict(recipe.sizes)
@@ -65,13 +68,13 @@ def trained(name: str, game: str, seed: int, steps: int, settings: Mapping[str, 
     train = training.train_off_policy if algorithm == "MADDPG" else training.train_on_policy
     ended = train(
         agent,
-        Particles(game, AT_ONCE[name]),
-        recipe.loop,
+        Particles(game, at_once),
+        replace(recipe.loop, **loop),
         evaluator=lambda: evaluated(agent, game),
         evaluate_every=steps // 10,
         seed=seed,
     )
-    return agent, recipe, ended
+    return agent, ended
 
 
 def evaluated(agent: parl.Agent, game: str) -> training.Evaluation:
@@ -104,10 +107,10 @@ def played(game: str, agents: Mapping[int | None, parl.Agent], seed: int, episod
 
 
 def row_of(
-    name: str, game: str, seed: int, steps: int, settings: Mapping[str, Any]
+    name: str, game: str, seed: int, steps: int, settings: Mapping[str, Any], loop: Mapping[str, Any], at_once: int
 ) -> tuple[parl.Agent, dict[str, Any]]:
     began, cpu = time.monotonic(), time.process_time()
-    agent, _, ended = trained(name, game, seed, steps, settings)
+    agent, ended = trained(name, game, seed, steps, settings, loop, at_once)
     seconds, cpu = time.monotonic() - began, time.process_time() - cpu
     make = partial(make_joint_env, game, team_reward="sum")
     greedy = training.evaluate(agent, make, _EPISODES, seed=_FINAL_SEED)
@@ -118,6 +121,8 @@ def row_of(
         "steps": ended.step,
         "seed": seed,
         "settings": dict(settings),
+        "loop": dict(loop),
+        "at_once": at_once,
         "greedy": greedy.mean,
         "sampled": drawn.mean,
         "curve": [[found.step, round(found.mean, 2)] for found in ended.evaluations],
@@ -156,6 +161,8 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=1, help="how many")
     parser.add_argument("--first-seed", type=int, default=100)
     parser.add_argument("--set", type=json.loads, default={}, help="arguments of the algorithms, as JSON")
+    parser.add_argument("--loop", type=json.loads, default={}, help="settings of the loops, as JSON")
+    parser.add_argument("--at-once", type=int, help="how many episodes; default: 200 of MADDPG, 128 of MAPPO and IPPO")
     parser.add_argument("--results", type=Path, default=FOLDER)
     given = parser.parse_args()
     parl.set_backend("torch")
@@ -165,7 +172,8 @@ if __name__ == "__main__":
             game, agents = f"mpe2:{module}", {}
             file = given.results / f"mpe-{module}.jsonl"
             for name in given.algorithms:
-                agents[name], row = row_of(name, game, seed, given.steps or STEPS[name], given.set)
+                steps, at_once = given.steps or STEPS[name], given.at_once or AT_ONCE[name]
+                agents[name], row = row_of(name, game, seed, steps, given.set, given.loop, at_once)
                 print(f"{game} {name} seed {seed}: {row['greedy']:.2f} in {row['cpu_seconds']} s", flush=True)
                 with file.open("a") as lines:
                     lines.write(json.dumps(row) + "\n")
