@@ -43,6 +43,12 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
         assert in_place or not in_site, f"{link} leaves the site; name the path without a link"
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("packages/*/README.md")), ids=lambda page: page.parent.name)
+def test_links_of_a_package_lead_somewhere_from_the_package_index_too(page: Path) -> None:
+    links = _LINK.findall(_CODE.sub("", page.read_text()))
+    assert all("://" in link for link in links), "name the path in the repository without a link"
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_of_the_repository_that_a_page_names_exist(page: Path) -> None:
     if page in OF_OTHER_LIBRARIES:
