@@ -89,9 +89,13 @@ def test_bad_settings_and_arrays_are_refused() -> None:
             with pytest.raises(EvolutionError, match="std and line_std must be"):
                 new(**{name: deviation})
     search = MapElites([0.0], [0], [1], [2])
-    for number in ("1", 1j, 10**400):
+    numbers: tuple[Any, ...] = ("1", 1j, None)
+    for number in numbers:
         with pytest.raises(LayoutMismatch):
-            search.tell([[1.0]], [1.0], [[number]] if number != "1" else [["one"]])
+            search.tell([[1.0]], [1.0], [[number]])
+        with pytest.raises(LayoutMismatch):
+            search.tell([[number]], [1.0], [[0.5]])
+    assert search.tell([[1.0]], [1.0], [[10**400]]).outside == 1
     for reward in ("1", 1j):
         with pytest.raises(InvalidReward, match="a reward must be a number"):
             search.tell([[1.0]], [reward], [[0.5]])

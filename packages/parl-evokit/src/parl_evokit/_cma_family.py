@@ -185,7 +185,7 @@ class CmaFamily(Strategy):
         found = region(solutions)
         search = cls(found.mean, config, layout)
         if (box := search._bounds) is not None:
-            found = region(box.searched(np.asarray(solutions)))
+            found = region(box.searched(checked_solutions(solutions, rewards)[0]))
             search = cls(box.moved(search.mean, found.mean - box.searched(search.mean))[0], config, layout)
         search._sigma = found.sigma
         search._begin_with(found.covariance)
@@ -478,7 +478,7 @@ def checked_solutions(
         raise LayoutMismatch(f"solutions must be finite float32 numbers; solution {first} is not")
     try:
         given = array_of(rewards)
-    except (TypeError, ValueError, RuntimeError) as error:  # such as rows of different lengths
+    except (TypeError, ValueError) as error:  # such as rows of different lengths
         raise InvalidReward(f"{len(table)} solutions need one finite reward each: {error}") from error
     if given.shape != (len(table),):
         raise InvalidReward(f"{len(table)} solutions need one finite reward each, not an array of shape {given.shape}")

@@ -28,6 +28,7 @@ __all__ = [
     "ParameterLayout",
     "array_of",
     "float32_array",
+    "float64_array",
     "read_arrays",
     "under",
     "within",
@@ -146,9 +147,23 @@ def float32_array(name: str, values: Any) -> NDArray[np.float32]:
     Raises:
         LayoutMismatch: They are not real numbers.
     """
+    with np.errstate(over="ignore"):
+        numbers: NDArray[np.float32] = np.ma.filled(_real_numbers(name, values).astype(np.float32), np.nan)
+    return numbers
+
+
+def float64_array(name: str, values: Any) -> NDArray[np.float64]:
+    """Return numbers in float64, as `float32_array` does in float32."""
+    with np.errstate(over="ignore"):
+        numbers: NDArray[np.float64] = np.ma.filled(_real_numbers(name, values).astype(np.float64), np.nan)
+    return numbers
+
+
+def _real_numbers(name: str, values: Any) -> NDArray[Any]:
+    """Return values as integers or floats of any precision, masked if they are."""
     try:
         array = array_of(values)
-    except (TypeError, ValueError, RuntimeError) as error:  # such as a tensor that requires a gradient
+    except (TypeError, ValueError) as error:
         raise LayoutMismatch(f"{name} must be an array of real numbers: {error}") from error
     held = np.ma.getdata(array)
     if held.dtype == object and all(map(_is_real, held.flat)):
@@ -156,19 +171,20 @@ def float32_array(name: str, values: Any) -> NDArray[np.float32]:
         array = np.ma.array(floats, mask=np.ma.getmask(array))
     if array.dtype.kind not in "fiu":
         raise LayoutMismatch(f"{name} must hold real numbers, not {array.dtype}")
-    with np.errstate(over="ignore"):
-        numbers: NDArray[np.float32] = np.ma.filled(array.astype(np.float32), np.nan)
-    return numbers
+    return array
 
 
 def array_of(values: Any) -> NDArray[Any]:
     """Return values as an array, masked if they are; bfloat16, which numpy lacks, becomes float32.
 
     Raises:
-        TypeError: As from numpy, as well as `ValueError` and `RuntimeError`.
+        TypeError: As from numpy, as well as `ValueError`; or they are tensors that require gradients.
     """
-    values = _without_bfloat16(values)
-    array = np.ma.asarray(values) if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
+    try:
+        values = _without_bfloat16(values)
+        array = np.ma.asarray(values) if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
+    except RuntimeError as error:  # of torch
+        raise TypeError(f"a tensor that is part of a graph of gradients must be detached: {error}") from error
     foreign = array.dtype.kind == "V" and np.can_cast(array.dtype, np.float32)  # such as float8 of ml_dtypes
     return array.astype(np.float32) if foreign else array
 

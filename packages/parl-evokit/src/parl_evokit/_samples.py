@@ -240,7 +240,7 @@ def float_numbers(rewards: Any) -> NDArray[np.float64]:
         raise
     except OverflowError:
         numbers = np.array([as_float(reward) for reward in rewards])
-    except (TypeError, ValueError, RuntimeError) as error:  # the last from tensors that require a gradient
+    except (TypeError, ValueError) as error:
         raise InvalidReward(f"a reward must be a number: {error}") from error
     if isinstance(rewards, np.ma.MaskedArray):  # masked entries are not rewards, and are set aside as well
         numbers = np.where(np.ma.getmaskarray(rewards), np.nan, numbers)

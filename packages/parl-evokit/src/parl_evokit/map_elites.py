@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from parl_evokit._params import float32_array, float64_array
 from parl_evokit._samples import float_numbers
 from parl_evokit.errors import EvolutionError, InvalidReward, LayoutMismatch
 from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles, random_bits
@@ -78,15 +79,16 @@ class MapElites:
         initial_std: float = 1.0,
         seed: int = 0,
     ) -> None:
-        self._mean0 = np.array(mean0, np.float32)
+        self._mean0 = float32_array("mean0", mean0)
         if self._mean0.ndim != 1 or not self._mean0.size or not np.isfinite(self._mean0).all():
             raise LayoutMismatch("mean0 must be a vector of finite numbers")
-        self._lower, self._upper = np.array(lower, np.float64), np.array(upper, np.float64)
+        self._lower, self._upper = float64_array("lower", lower), float64_array("upper", upper)
         try:
             self._cells = tuple(index(count) for count in cells)
         except TypeError as error:
             raise EvolutionError(f"cells must be whole numbers: {error}") from error
-        if not (len(self._lower) == len(self._upper) == len(self._cells) > 0) or min(self._cells) < 1:
+        k = (len(self._cells),)
+        if not self._cells or not self._lower.shape == self._upper.shape == k or min(self._cells) < 1:
             raise EvolutionError(
                 "lower, upper and cells must have one number for each descriptor, and cells must be 1 or more"
             )
@@ -136,11 +138,7 @@ class MapElites:
             LayoutMismatch: An array has another shape or is not of numbers, or a candidate is not finite.
             InvalidReward: Rewards and candidates differ in number, or a reward is not a number.
         """
-        try:
-            with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and raise an error below
-                x, like = np.asarray(candidates, np.float32), np.asarray(descriptors, np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise LayoutMismatch(f"candidates and descriptors must be numbers: {error}") from error
+        x, like = float32_array("candidates", candidates), float64_array("descriptors", descriptors)
         worth = float_numbers(rewards)
         if x.ndim != 2 or x.shape[1] != self._mean0.size or not np.isfinite(x).all():
             raise LayoutMismatch(f"candidates must be finite numbers [m, {self._mean0.size}], not {x.shape}")

@@ -25,8 +25,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit._params import float64_array
 from parl_evokit._records import Record, SamplingInfo, is_decision
-from parl_evokit.errors import EvolutionError, RecordError, _shown
+from parl_evokit.errors import EvolutionError, LayoutMismatch, RecordError, _shown
 from parl_evokit.log._frames import Header, is_header, scan
 from parl_evokit.log._reader import read_log
 from parl_evokit.log._segments import FileGone, FileUnreadable, files_of, stretch_of
@@ -188,8 +189,8 @@ def evaluate(decisions: Decisions, candidate: Policy, *, level: float = 0.95) ->
         raise EvolutionError(f"level must be a number above 0 and below 1, not {_shown(level)}")
     returned = candidate(decisions.contexts)  # its exceptions belong to the caller
     try:
-        chances = np.asarray(returned, np.float64)
-    except (TypeError, ValueError) as error:
+        chances = float64_array("probabilities", returned)
+    except LayoutMismatch as error:
         raise EvolutionError(f"a candidate must return probabilities [{n}, actions]: {error}") from error
     least = int(decisions.actions.max()) + 1
     k = chances.shape[1] if chances.ndim == 2 else 0
