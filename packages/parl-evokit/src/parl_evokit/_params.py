@@ -180,6 +180,8 @@ def array_of(values: Any) -> NDArray[Any]:
     Raises:
         TypeError: As from numpy, as well as `ValueError`; or they are tensors that require gradients.
     """
+    if type(values) is np.ndarray and values.dtype.kind in "fiub":  # most often
+        return values
     try:
         values = _without_bfloat16(values)
         array = np.ma.asarray(values) if isinstance(values, np.ma.MaskedArray) else np.asarray(values)

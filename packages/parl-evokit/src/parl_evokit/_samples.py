@@ -225,17 +225,16 @@ def float_numbers(rewards: Any) -> NDArray[np.float64]:
     """
     try:
         found = np.asarray(array_of(rewards))
+        if found.dtype == np.float64 and found.ndim and not isinstance(rewards, np.ma.MaskedArray):  # most often
+            return np.array(found)
         if not found.ndim:
             raise InvalidReward(f"rewards must be a sequence of numbers, not a {type(rewards).__name__}")
         if found.dtype.kind not in NUMBERS:  # numpy would make numbers of texts, dates and halves of complex ones
             raise TypeError(f"these are of type {found.dtype}, such as {found.ravel()[:1].tolist()}")
         if found.dtype == object and (texts := [x for x in found.ravel().tolist() if isinstance(x, str | bytes)]):
             raise TypeError(f"not {texts[0]!r}")
-        if found.dtype == np.float64:
-            numbers = np.array(found)
-        else:
-            with np.errstate(over="ignore"):  # beyond float64 becomes infinite, as beyond float32 below
-                numbers = found.astype(np.float64)
+        with np.errstate(over="ignore"):  # beyond float64 becomes infinite, as beyond float32 below
+            numbers = found.astype(np.float64)
     except InvalidReward:
         raise
     except OverflowError:
@@ -259,8 +258,8 @@ def _checked(rewards: Sequence[float] | NDArray[np.floating], n: int) -> tuple[N
     if not n:
         return numbers, True
     sizes = np.abs(numbers)
-    finite = bool(sizes[sizes.argmax()] < INFINITE_IN_FLOAT32)  # NaN counts as the largest
-    if not finite or sizes[sizes.argmin()] <= ZERO_IN_FLOAT32:
+    finite: bool = sizes.item(sizes.argmax()) < INFINITE_IN_FLOAT32  # NaN counts as the largest
+    if not finite or sizes.item(sizes.argmin()) <= ZERO_IN_FLOAT32:
         np.multiply(numbers, np.inf, out=numbers, where=sizes >= INFINITE_IN_FLOAT32)
         np.multiply(numbers, 0.0, out=numbers, where=sizes <= ZERO_IN_FLOAT32)
     return numbers, finite

@@ -100,7 +100,8 @@ class Optimizer(ABC):
         longest = max(self._longest, norm)
         # If nothing can overflow, no copy before and no check afterwards is needed.
         safe = longest < SAFE_NORM and self._largest_change(max(1.0, longest)) < SAFE_CHANGE
-        if safe and -SAFE_CHANGE < parameters[parameters.argmin()] <= parameters[parameters.argmax()] < SAFE_CHANGE:
+        least, most = parameters.item(parameters.argmin()), parameters.item(parameters.argmax())  # NaN is either
+        if safe and -SAFE_CHANGE < least <= most < SAFE_CHANGE:
             self._longest = longest
             return self.step(parameters, gradient, out)
         before = self.state()
@@ -175,11 +176,12 @@ class Momentum(Optimizer):
     def __init__(self, size: int, base_lr: float, momentum: float = 0.9) -> None:
         super().__init__(size, base_lr)
         self.momentum = _decay("momentum", momentum)
+        self._shares = _shares(momentum)
 
     def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
-        scratch = np.empty_like(gradient)
-        _decay_towards(moments["m"], self.momentum, gradient, scratch)
-        return np.multiply(moments["m"], rate, out=scratch)
+        m, scratch = moments["m"], np.empty_like(gradient)
+        _decay_towards(m, self._shares, gradient, scratch)
+        return np.multiply(m, rate, scratch)
 
 
 class Adam(Optimizer):
@@ -207,6 +209,8 @@ class Adam(Optimizer):
         self.beta1 = _decay("beta1", beta1)
         self.beta2 = _decay("beta2", beta2)
         self.epsilon = epsilon
+        self._shares = _shares(beta1), _shares(beta2)
+        self._least = np.array(epsilon, np.float32)
 
     def _largest_change(self, longest: float) -> float:
         return super()._largest_change(longest) / ((1.0 - self.beta1) * min(1.0, self.epsilon))
@@ -217,20 +221,30 @@ class Adam(Optimizer):
 
     def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
         m, v, scratch = moments["m"], moments["v"], np.empty_like(gradient)  # one array for all intermediate results
-        _decay_towards(m, self.beta1, gradient, scratch)
-        _decay_towards(v, self.beta2, np.multiply(gradient, gradient, out=scratch), scratch)
-        np.sqrt(v, out=scratch)
-        scratch += np.float32(self.epsilon)
-        np.divide(m, scratch, out=scratch)
-        scratch *= rate
-        return scratch
+        decay, squares_decay = self._shares
+        _decay_towards(m, decay, gradient, scratch)
+        _decay_towards(v, squares_decay, np.multiply(gradient, gradient, scratch), scratch)
+        np.sqrt(v, scratch)
+        np.add(scratch, self._least, scratch)
+        np.divide(m, scratch, scratch)
+        return np.multiply(scratch, rate, scratch)
 
 
-def _decay_towards(moment: FlatVector, decay: float, target: FlatVector, scratch: FlatVector) -> None:
-    """Move `moment` to `target`, which may be `scratch`, by `1 - decay` of the way; `scratch` is overwritten."""
-    np.multiply(target, np.float32(1.0 - decay), out=scratch)
-    moment *= np.float32(decay)
-    moment += scratch
+# Numbers are arrays without dimensions, which numpy takes faster than scalars; results are given by position, too.
+_Shares = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+
+def _shares(decay: float) -> _Shares:
+    """Return the shares of a moment and of a new target, `decay` and `1 - decay`."""
+    return np.array(decay, np.float32), np.array(1.0 - decay, np.float32)
+
+
+def _decay_towards(moment: FlatVector, shares: _Shares, target: FlatVector, scratch: FlatVector) -> None:
+    """Move `moment` to `target`, which may be `scratch`, by its share of the way; `scratch` is overwritten."""
+    of_moment, of_target = shares
+    np.multiply(target, of_target, scratch)
+    np.multiply(moment, of_moment, moment)
+    np.add(moment, scratch, moment)
 
 
 def _decay(name: str, value: float) -> float:

@@ -57,7 +57,7 @@ def centered_rank(rewards: NDArray[np.float64]) -> Utilities:
     n = len(rewards)
     order = rewards.argsort()
     ascending = rewards[order]
-    if n and not -inf < ascending[0] <= ascending[-1] < inf:  # any NaN is last
+    if n and not -inf < ascending.item(0) <= ascending.item(-1) < inf:  # any NaN is last
         _require_finite(rewards)
     if not np.count_nonzero(ascending[1:] == ascending[:-1]):
         weights = np.empty(n, np.int64)

@@ -64,9 +64,21 @@ class ExactSum:
         self, noise: GaussianNoise, keys: Sequence[int] | NDArray[np.uint64], weights: NDArray[np.int64]
     ) -> None:
         pairs, joined, units = _joined_pairs(noise, keys, weights)
+        self._noise = noise
         self._upper: ExactSum | None = None
+        self._scratch = np.empty(0, np.float32)
+        self._units: NDArray[np.float32] | None = None
         sizes = np.abs(joined, dtype=np.float64)
         size = float(np.add.reduce(sizes))
+        few = len(pairs) <= LONGEST and size <= LARGEST_SIZE
+        # the usual case of few samples; float32 holds larger multiples of a power of two, too
+        if few and (size <= BUDGET or int(size) >> _common_zeros(joined) <= BUDGET):
+            row = joined.astype(np.float32)
+            self._digits: list[tuple[int, NDArray[np.float32]]] = [(0, row.reshape(1, 1, len(row)))]
+            self._pairs, self._units, self._row, self._run, self._zeros = pairs, units, row, len(row), 0
+            self._runs = min(self._run, 1)
+            self._at_once, self._fits_float64 = bool(self._runs), True
+            return
         if size > LARGEST_SIZE:
             upper = joined >> UPPER_SHIFT
             joined = joined - (upper << UPPER_SHIFT)
@@ -75,27 +87,22 @@ class ExactSum:
             size = float(sizes.sum())
         self._fits_float64 = size <= FLOAT64_SUM
         self._zeros = _common_zeros(joined)
+        if self._zeros:
+            joined = joined >> self._zeros
+            sizes *= 0.5**self._zeros
         digits: list[tuple[int, NDArray[np.integer]]] = [(0, joined)]
-        if len(pairs) <= LONGEST and int(size) >> self._zeros <= BUDGET:  # the usual case of few samples
-            self._run, self._zeros = len(pairs), 0  # float32 holds larger multiples of a power of two, too
-        else:
-            if self._zeros:
-                joined = joined >> self._zeros
-                sizes *= 0.5**self._zeros
-            digits, self._run = [(0, joined)], _run_length([sizes])
-            if not self._run:  # one product of short runs is cheaper than two of long ones
-                digits = _digits(joined)
-                self._run = _run_length([np.abs(digit) for _, digit in digits])
+        self._run = _run_length([sizes])
+        if not self._run:  # one product of short runs is cheaper than two of long ones
+            digits = _digits(joined)
+            self._run = _run_length([np.abs(digit) for _, digit in digits])
         self._runs = -(-len(pairs) // max(1, self._run))
         if surplus := self._runs * self._run - len(pairs):  # rows of weight 0 fill up the last run
             pairs = np.append(pairs, np.full(surplus, pairs[0]))
             digits = [(shift, np.append(digit, np.zeros(surplus, digit.dtype))) for shift, digit in digits]
         self._at_once = self._runs == len(digits) == 1 and not self._zeros
         shape = (self._runs, 1, self._run)
-        self._scratch = np.empty(0, np.float32)
         self._digits = [(shift, digit.astype(np.float32).reshape(shape)) for shift, digit in digits]
-        self._units = units if self._at_once else None
-        self._noise, self._pairs = noise, pairs
+        self._pairs, self._row = pairs, self._digits[0][1][0, 0] if self._at_once else np.empty(0, np.float32)
 
     def part(self, start: int, count: int, out: NDArray[_Number] | None = None) -> NDArray[_Number]:
         """Return the sum for the coordinates `start` to `start + count - 1`.
@@ -112,6 +119,11 @@ class ExactSum:
         Raises:
             EvolutionError: `out` is int64, and the absolute weights add up to more than 2**48.
         """
+        total: NDArray[Any]
+        if self._units is not None and start + count <= self._units.shape[1]:
+            total = np.empty(count, np.int64) if out is None else out
+            total[...] = np.dot(self._row, self._units[:, start : start + count])
+            return total
         if self._upper is not None:
             if out is None or out.dtype != np.float64:
                 raise EvolutionError("the weights add up to more than 2**48: use a float64 array for their sum")
@@ -120,13 +132,10 @@ class ExactSum:
         if out is not None and out.dtype == np.float64 and not self._fits_float64:
             out[...] = self.part(start, count)
             return out
-        total: NDArray[Any] = np.empty(count, np.int64) if out is None else out
-        if self._units is not None and start + count <= self._units.shape[1]:
-            total[...] = np.dot(self._digits[0][1][0, 0], self._units[:, start : start + count])
-            return total
+        total = np.empty(count, np.int64) if out is None else out
         columns = min(self._noise.row_chunk, COLUMNS)
         if self._at_once and start % columns + count <= columns and self._run * count <= AT_ONCE_ENTRIES:
-            total[...] = np.dot(self._digits[0][1][0, 0], self._rows_of(slice(0, self._run), start, count, None))
+            total[...] = np.dot(self._row, self._rows_of(slice(0, self._run), start, count, None))
             return total
         for chunk in chunks(count, columns, start):
             size, here = chunk.stop - chunk.start, total[chunk.start - start : chunk.stop - start]

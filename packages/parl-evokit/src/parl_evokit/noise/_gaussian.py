@@ -103,6 +103,7 @@ class GaussianNoise:
     def __init__(self, spec: NoiseSpec) -> None:
         self.spec = spec
         self._block, self._window_count = spec.block, spec.windows
+        self._windows_64 = np.array(spec.windows, np.uint64)
         self._scaled: tuple[float, FlatVector] = (0.0, np.empty(0, np.float32))
         self._last: tuple[int, float, FlatVector] = (0, 0.0, np.empty(0, np.float32))  # pair, std, noise
         self._computed: tuple[int, dict[int, NDArray[np.int16]]] = (0, {})  # size of rows, and units by pair: no table
@@ -501,8 +502,7 @@ class GaussianNoise:
 
     def _window_starts(self, pairs: NDArray[np.uint64], blocks: NDArray[np.uint64] | int) -> NDArray[np.int64]:
         starts = splitmix64_array(pairs, blocks)
-        starts %= np.uint64(self._window_count)
-        return starts.view(np.int64)
+        return np.remainder(starts, self._windows_64, starts).view(np.int64)
 
     @functools.cached_property
     def _table(self) -> NDArray[np.int16]:
@@ -527,6 +527,7 @@ class GaussianNoise:
         return scaled
 
 
+@functools.lru_cache(maxsize=64)
 def _step(std: float) -> np.float32:
     """Return the value of one unit."""
     return np.float32(std) * np.float32(1 / UNITS_PER_ONE)
@@ -566,8 +567,9 @@ def _is_fixed(keys: NDArray[np.uint64]) -> bool:
 def are_pairs(numbers: NDArray[np.uint64]) -> bool:
     """Return whether the keys are mirrored pairs, the even half of each just before the odd one."""
     even, odd = numbers[::2], numbers[1::2]
-    same = len(even) == len(odd) and (even | SIGN_BIT).tobytes() == odd.tobytes()
-    return same and not int(np.bitwise_or.reduce(even)) & 1
+    if len(even) != len(odd):
+        return False
+    return not np.count_nonzero((even | SIGN_BIT) ^ odd | even & SIGN_BIT)
 
 
 @functools.cache

@@ -44,8 +44,8 @@ CONTROL_KEY = 0
 KEY_BITS = 62
 HALF_BITS = 31
 HALF_MASK = 2**HALF_BITS - 1
-SURPLUS_BITS = np.uint64(64 - KEY_BITS + 1)  # of 64 random bits, without those of a pair
-SIGN_BIT = np.uint64(1)
+SURPLUS_BITS = np.array(64 - KEY_BITS + 1, np.uint64)  # of 64 random bits, without those of a pair
+SIGN_BIT = np.array(1, np.uint64)
 KEYS = 2**KEY_BITS
 ARM_BIT = 60  # bit of an identity from which on it is the number of the arm
 
@@ -189,9 +189,9 @@ class RandomKeys:
             numbers[0] = secrets.randbits(KEY_BITS - 1)
             numbers.sort()
         keys = np.empty(halves * len(numbers), np.uint64)
-        even = np.left_shift(numbers, SIGN_BIT, out=keys[::halves])
+        even = np.left_shift(numbers, SIGN_BIT, keys[::halves])
         if self._mirrored:
-            np.bitwise_or(even, SIGN_BIT, out=keys[1::2])
+            np.bitwise_or(even, SIGN_BIT, keys[1::2])
             if wanted % 2:
                 self._waiting.append((os.getpid(), int(keys[-1])))
                 keys = keys[:-1]

@@ -252,9 +252,9 @@ def _plain_words(seed: int, stream: int, first: int, blocks: int) -> NDArray[np.
 GAMMA = 0x9E3779B97F4A7C15
 MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
-# The same for arrays: making such a number takes a third of the time of a short array's product.
-ONE_64, GAMMA_64, MIX_1_64, MIX_2_64 = (np.uint64(number) for number in (1, GAMMA, MIX_1, MIX_2))
-SHIFT_30, SHIFT_27, SHIFT_31 = (np.uint64(bits) for bits in (30, 27, 31))
+# The same for arrays. numpy takes arrays without dimensions faster than scalars: a third of a short array's product.
+ONE_64, GAMMA_64, MIX_1_64, MIX_2_64 = (np.array(number, np.uint64) for number in (1, GAMMA, MIX_1, MIX_2))
+SHIFT_30, SHIFT_27, SHIFT_31 = (np.array(bits, np.uint64) for bits in (30, 27, 31))
 
 
 def splitmix64(key: int, n: int) -> int:
@@ -267,11 +267,12 @@ def splitmix64(key: int, n: int) -> int:
 
 def splitmix64_array(keys: NDArray[np.uint64], n: NDArray[np.uint64] | int) -> NDArray[np.uint64]:
     """Return `splitmix64` of arrays, which broadcast against each other."""
-    steps = np.uint64((n + 1) * GAMMA & MASK) if isinstance(n, int) else (n + ONE_64) * GAMMA_64
+    steps = np.array((n + 1) * GAMMA & MASK, np.uint64) if isinstance(n, int) else (n + ONE_64) * GAMMA_64
     z: NDArray[np.uint64] = keys + steps
-    z ^= z >> SHIFT_30
-    z *= MIX_1_64
-    z ^= z >> SHIFT_27
-    z *= MIX_2_64
-    z ^= z >> SHIFT_31
+    shifted = z >> SHIFT_30
+    np.bitwise_xor(z, shifted, z)
+    np.multiply(z, MIX_1_64, z)
+    np.bitwise_xor(z, np.right_shift(z, SHIFT_27, shifted), z)
+    np.multiply(z, MIX_2_64, z)
+    np.bitwise_xor(z, np.right_shift(z, SHIFT_31, shifted), z)
     return z
