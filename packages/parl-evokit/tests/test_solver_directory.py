@@ -68,6 +68,29 @@ def test_a_summary_that_is_none_is_refused(saved: Path, text: str, message: str)
         _solver_dir.read(saved, make())
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ledger", {"segment": None}),
+        ("used", {"used-1.npy": None}),
+        ("missing", {"segment": []}),
+        ("gone", [None]),
+        ("gone", 5),
+        ("now_us", "noon"),
+        ("history", [1]),
+    ],
+)
+def test_a_summary_of_another_program_whose_fields_have_another_form_is_refused(
+    saved: Path, name: str, value: object
+) -> None:
+    path = saved / "solver.json"
+    summary = json.loads(path.read_text()) | {name: value}
+    np.save(saved / "used-1.npy", np.zeros(1, np.uint64))
+    path.write_text(json.dumps(summary | {"checksum": _solver_dir._checksum(summary)}))
+    with pytest.raises(SolverError, match=r"solver\.json has .*of another form than the format's"):
+        _solver_dir.read(saved, make())
+
+
 def test_a_solver_of_another_model_seed_or_optimizer_is_refused(saved: Path) -> None:
     with pytest.raises(SolverError, match="other weights than the model has"):
         _solver_dir.read(saved, make(2.0))

@@ -60,6 +60,8 @@ __all__ = [
 FORMAT = 2
 READABLE = (1, FORMAT)  # 1 has no used samples
 SUMMARY = "solver.json"
+_COUNTS: dict[str, type] = dict.fromkeys(("oldest", "now_us", "since_us"), int)
+_OPTIONAL: dict[str, type] = {"used": dict, "missing": dict, "gone": list, "history": dict, **_COUNTS}
 ARRAYS = "solver.npz"
 WAITING = "waiting.npz"
 COLUMNS = ("keys", "models", "fingerprints")
@@ -317,16 +319,18 @@ def read(directory: Path, strategy: Strategy) -> Progress:
         strategy.load_state(read_arrays(path))
     except LayoutMismatch as error:
         raise SolverError(f"{path} does not fit the solver: {error}") from error
-    ledger = {str(segment): int(offset) for segment, offset in summary["ledger"].items()}
-    return Progress(
-        ledger,
-        _waiting(directory / WAITING if WAITING in summary["files"] else None),
-        UsedSamples.read(directory, summary.get("used", {}), int(summary.get("oldest", 0))),
-        {str(segment): int(model) for segment, model in summary.get("missing", {}).items()},
-        int(summary.get("now_us", 0)),
-        int(summary.get("since_us", 0)),
-        [int(model) for model in summary.get("gone", ())],
-    )
+    try:
+        return Progress(
+            {str(segment): int(offset) for segment, offset in summary["ledger"].items()},
+            _waiting(directory / WAITING if WAITING in summary["files"] else None),
+            UsedSamples.read(directory, summary.get("used", {}), int(summary.get("oldest", 0))),
+            {str(segment): int(model) for segment, model in summary.get("missing", {}).items()},
+            int(summary.get("now_us", 0)),
+            int(summary.get("since_us", 0)),
+            [int(model) for model in summary.get("gone", ())],
+        )
+    except (TypeError, ValueError, AttributeError) as error:  # written by another program
+        raise SolverError(f"{directory / SUMMARY} has a field of another form than the format's: {error}") from error
 
 
 def read_summary(directory: Path) -> dict[str, Any]:
@@ -348,6 +352,9 @@ def read_summary(directory: Path) -> dict[str, Any]:
     wrong = [name for name, kind in types.items() if not isinstance(summary.get(name), kind)]
     if wrong:
         raise SolverError(f"{path} lacks {', '.join(wrong)}")
+    wrong = [name for name, kind in _OPTIONAL.items() if not isinstance(summary.get(name, kind()), kind)]
+    if wrong:
+        raise SolverError(f"{path} has fields of another form than the format's: {', '.join(wrong)}")
     if summary.get("checksum", "") != _checksum(summary):
         raise SolverError(f"{path} is damaged or was changed by hand: its checksum is wrong")
     return summary
@@ -448,7 +455,7 @@ def _summary_of(history: Sequence[str]) -> dict[str, Any]:
 
 
 def _described(summary: Mapping[str, Any]) -> str:
-    return f"{summary['lines']} lines, of which the last has the SHA-256 {summary['last'] or 'of none'}"
+    return f"{summary.get('lines')} lines, of which the last has the SHA-256 {summary.get('last') or 'of none'}"
 
 
 def _line_digest(line: str) -> str:
