@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <string>
@@ -280,6 +281,20 @@ int bare(char **given) {
     return evokit_log_close(log) ? failed() : 0;
 }
 
+// removed LOG: the results of rewards, before the second of which the log's directory is removed
+int removed(char **given) {
+    evokit_log *log = evokit_log_open(given[0], nullptr, 2);
+    if (!log) return failed();
+    evokit_info info{};
+    info.key = 42, info.model_iter_id = 3, info.fingerprint = 9;
+    std::printf("%d\n", evokit_log_reward(log, &info, 1.0f));
+    std::filesystem::remove_all(given[0]);
+    int result = evokit_log_reward(log, &info, 2.0f);
+    std::printf("%d %s\n", result, evokit_error());
+    std::printf("%d\n", evokit_log_reward(log, &info, 3.0f));
+    return evokit_log_close(log) ? failed() : 0;
+}
+
 // speed MODELS QUANTILES INPUTS OUTPUTS: nanoseconds a parameter perturbed without a table, predictions a second
 int speed(char **given) {
     evokit_noise *made = evokit_noise_open(given[1], 18, 0);
@@ -325,7 +340,8 @@ int main(int argc, char **argv) {
                                 {"redeem", 2, redeem}, {"serve", 9, serve},           {"parameters", 2, parameters},
                                 {"speed", 4, speed},   {"feedback", 2, feedback},     {"values", 2, values},
                                 {"bare", 1, bare},     {"rotated", 1, rotated},       {"forked", 2, forked},
-                                {"forked-reader", 2, forked_reader}, {"full", 3, full}};
+                                {"forked-reader", 2, forked_reader}, {"full", 3, full},
+                                {"removed", 1, removed}};
     for (const Command &command : commands)
         if (argc == command.arguments + 2 && !std::strcmp(argv[1], command.name)) return command.run(argv + 2);
     std::fprintf(stderr, "usage: see cpp_client_program.cpp\n");

@@ -623,6 +623,14 @@ def test_a_forked_child_of_a_cpp_service_redeems_while_its_parent_reads_the_secr
     assert said(cpp, "forked-reader", secret, token) == [str(Refusal.UNKNOWN_SECRET.value)]
 
 
+def test_a_segment_that_is_removed_while_a_cpp_service_has_it_open_is_reported(cpp: Command, tmp_path: Path) -> None:
+    first, second, third = said(cpp, "removed", tmp_path / "log")
+    assert (first, third) == ("0", "0")
+    assert second.startswith("-1 ")
+    assert "was removed while it was written to" in second
+    assert read_log(tmp_path / "log").samples.rewards.tolist() == [3.0]
+
+
 def test_the_cpp_client_logs_no_sample_that_readers_would_take_for_damage(cpp: Command, tmp_path: Path) -> None:
     good, bad = "42 0 3 9\n", ["1 0 3 9", f"{2**62} 0 3 9", f"0 {2**62} 3 9", f"42 0 {2**31} 9"]
     assert said(cpp, "bare", tmp_path / "log", given=good + "\n".join(bad)) == ["0", "-1", "-1", "-1", "-1"]

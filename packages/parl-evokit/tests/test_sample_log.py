@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,22 @@ def test_a_full_disk_is_reported_to_the_writer(tmp_path: Path, monkeypatch: pyte
     contents = read_log(tmp_path)
     assert numbers(contents.infos) == [1, 3]
     assert contents.damaged_bytes == 0  # the torn frame was taken back
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["segment", "directory"])
+def test_a_segment_that_is_removed_while_it_is_open_is_reported_and_a_new_one_begun(
+    tmp_path: Path, whole: bool
+) -> None:
+    log = LogWriter(tmp_path / "log", fsync_every=2)
+    log.reward(info(1), 1.0)
+    shutil.rmtree(tmp_path / "log")
+    if not whole:
+        (tmp_path / "log").mkdir()
+    with pytest.raises(LogError, match="was removed while it was written to"):
+        log.reward(info(2), 1.0)
+    log.reward(info(2), 1.0)
+    log.close()
+    assert numbers(read_log(tmp_path / "log").infos) == [2]
 
 
 def test_a_segment_whose_header_cannot_be_written_takes_no_records(

@@ -1418,6 +1418,18 @@ size_t evokit_frame(uint8_t *out, const uint8_t *payload, uint16_t length) {
     return 8 + static_cast<size_t>(length);
 }
 
+namespace {
+
+void make_directories(const std::string &path) {
+    for (size_t slash = 0; slash != std::string::npos;) {
+        slash = path.find('/', slash + 1);
+        std::string upper = path.substr(0, slash);
+        if (mkdir(upper.c_str(), 0777) != 0 && errno != EEXIST) throw Failure(system_error(upper + " cannot be made"));
+    }
+}
+
+}  // namespace
+
 struct evokit_log {
     std::string directory;
     evokit_tokens *tokens;
@@ -1437,8 +1449,17 @@ struct evokit_log {
     }
 
     void sync() {
-        if (file >= 0 && owner == getpid() && fsync(file) != 0)
-            throw Failure(system_error(directory + " cannot be written to disk"));
+        if (file >= 0 && owner == getpid()) {
+            struct stat found;
+            if (fsync(file) != 0 || fstat(file, &found) != 0)
+                throw Failure(system_error(directory + " cannot be written to disk"));
+            unsynced = 0;
+            if (found.st_nlink == 0) {
+                give_back();
+                throw Failure("a segment of " + directory + " was removed while it was written to, and its records are " +
+                              "lost; the next record begins a new one");
+            }
+        }
         unsynced = 0;
     }
 
@@ -1468,6 +1489,7 @@ struct evokit_log {
         tm parts;
         std::strftime(moment, sizeof moment, "%Y%m%d-%H%M%S", gmtime_r(&seconds, &parts));
         gethostname(host, sizeof host - 1);
+        make_directories(directory); // it may have been removed since
         std::string path = directory + "/" + moment + "-" + segment.substr(0, 12) + ".evl";
         file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
         if (file < 0) throw Failure(system_error(path + " cannot be made"));
@@ -1547,11 +1569,7 @@ struct evokit_log {
 evokit_log *evokit_log_open(const char *directory, evokit_tokens *tokens, unsigned fsync_every) {
     return guarded<evokit_log *>(nullptr, [&] {
         std::string path = directory;
-        for (size_t slash = 0; slash != std::string::npos;) {
-            slash = path.find('/', slash + 1);
-            std::string upper = path.substr(0, slash);
-            if (mkdir(upper.c_str(), 0777) != 0 && errno != EEXIST) throw Failure(system_error(upper + " cannot be made"));
-        }
+        make_directories(path);
         struct stat found;
         if (stat(directory, &found) != 0 || !S_ISDIR(found.st_mode))
             throw Failure(path + " is not a directory; a log is a directory of segments");

@@ -127,7 +127,8 @@ evokit_log *evokit_log_open(const char *directory, evokit_tokens *tokens, unsign
 int evokit_log_close(evokit_log *log);
 /* When a segment ends: beyond a size, and after a time. As they are made: 64 MiB and a day. */
 void evokit_log_rotate(evokit_log *log, uint64_t max_bytes, double max_seconds);
-/* Note that a sample was served. `token` may be NULL where the log has no tokens. */
+/* Note that a sample was served. `token` may be NULL where the log has no tokens. Where a segment was removed while it was
+   open, the call that asks the system to write to disk fails, and the next one begins a new segment. */
 int evokit_log_sampled(evokit_log *log, evokit_info *info, char token[EVOKIT_TOKEN_SIZE]);
 /* Note a sample's reward; only for a log without tokens. */
 int evokit_log_reward(evokit_log *log, const evokit_info *info, float reward);

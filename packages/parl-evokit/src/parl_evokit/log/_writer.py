@@ -39,7 +39,8 @@ class LogWriter:
     """A writer of a log, which is a directory of segments; each process writes its own segments.
 
     Readers see a record as soon as the call returns, even if this process is killed right after; `fsync_every` limits
-    the loss if the machine fails. Threads must not share a writer: each needs its own.
+    the loss if the machine fails, or if someone removes the segment. Threads must not share a writer: each needs its
+    own.
 
     Args:
         directory: The log; it is made if necessary.
@@ -110,7 +111,7 @@ class LogWriter:
 
         Raises:
             RecordError: A number is out of its range.
-            LogError: The disk is full.
+            LogError: The disk is full, or the segment was removed while it was open (see `sync`).
         """
         token = "" if self._tokens is None else self._tokens.issue(info)
         more = b"" if action is None else _decision(context, action, propensity)
@@ -130,7 +131,7 @@ class LogWriter:
             RecordError: The reward is not a number, or is beyond float32.
             InvalidReward: With tokens, the reward is not finite; the token stays valid.
             InvalidToken: The token was not issued with these secrets, was changed, or has expired.
-            LogError: The disk is full; earlier records are complete, and later calls may succeed.
+            LogError: The disk is full; earlier records are complete, and later calls may succeed. Or as in `sampled`.
         """
         if self._tokens is None:
             if isinstance(sample, str):
@@ -159,20 +160,27 @@ class LogWriter:
         """Make the system write all records to disk.
 
         Raises:
-            LogError: The system cannot.
+            LogError: The system cannot, or the segment was removed while it was open.
         """
         if self._descriptor is not None and self._owner == os.getpid():
             try:
                 os.fsync(self._descriptor)
+                removed = os.fstat(self._descriptor).st_nlink == 0
             except OSError as error:
                 raise LogError(f"{self._directory} cannot be written to disk: {error}") from error
             self._unsynced = 0
+            if removed:
+                self._give_back()
+                raise LogError(
+                    f"a segment of {self._directory} was removed while it was written to, and its records are lost; "
+                    "the next record begins a new one"
+                )
 
     def close(self) -> None:
         """Write all records to disk and close the segment; a later record begins a new one.
 
         Raises:
-            LogError: The last records could not be written; the segment is closed nevertheless.
+            LogError: The last records could not be written, or the segment was removed; it is closed nevertheless.
         """
         try:
             if self._own_refused():
@@ -251,6 +259,7 @@ class LogWriter:
         moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now / 1e6))
         path = self._directory / f"{moment}-{segment[:12]}{SUFFIX}"
         try:
+            self._directory.mkdir(parents=True, exist_ok=True)  # it may have been removed since
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
         except OSError as error:
             raise LogError(f"{path} cannot be made: {error}") from error
