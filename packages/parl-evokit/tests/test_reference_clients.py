@@ -229,6 +229,8 @@ def test_the_cpp_client_refuses_what_python_refuses_for_the_same_reason(cpp: Com
     found = said(cpp, "redeem", secret, NOW, given="\n".join(bad) + "\n")
     assert [int(each.split()[0]) for each in found] == reasons
     assert set(reasons) == {1, 2, 3}
+    (still,) = said(cpp, "redeem", secret, NOW + 100.9, given=good + "\n")
+    assert still.split()[0] == "0"
     (late,) = said(cpp, "redeem", secret, NOW + 101, given=good + "\n")
     assert late.startswith("4 ")
 

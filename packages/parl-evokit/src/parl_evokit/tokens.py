@@ -220,9 +220,9 @@ class Tokens:
             raise InvalidToken("the token was signed with a secret that is not known here", Refusal.UNKNOWN_SECRET)
         if not hmac.compare_digest(found, self._hash(secret, body)):
             raise InvalidToken("the token was not issued here, or was changed", Refusal.FORGED)
-        late = self._clock() - expiry
+        late = int(self._clock()) - expiry  # the second of the expiry is part of the lifetime
         if late > 0:
-            raise InvalidToken(f"the token expired {late:.0f} s ago", Refusal.EXPIRED)
+            raise InvalidToken(f"the token expired {late} s ago", Refusal.EXPIRED)
         info = SamplingInfo()
         if flags & WITHOUT_NOISE:
             info.fill(CONTROL_KEY, model, fingerprint)

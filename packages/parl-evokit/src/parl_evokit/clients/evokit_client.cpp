@@ -1339,7 +1339,7 @@ int redeemed(const Secrets &secrets, const uint8_t *data, double now, evokit_inf
         evokit_tokens::sign(secret, data, hash);
         for (size_t i = 0; i < hash_size; i++) differ |= hash[i] ^ data[body_size + i]; // in constant time
         if (differ) return EVOKIT_FORGED;
-        if (now > little<uint32_t>(data + 6)) return EVOKIT_EXPIRED;
+        if (std::floor(now) > little<uint32_t>(data + 6)) return EVOKIT_EXPIRED; // its last second counts
         uint64_t key = little<uint64_t>(data + 18);
         *info = {data[1] ? 0 : key, data[1] ? key : 0, little<uint32_t>(data + 10), little<uint32_t>(data + 14)};
         return 0;
