@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from parl_evokit import Config, GaussianNoise, NoiseSpec
+from parl_evokit import Config, ESAgent, GaussianNoise, LogWriter, NoiseSpec, mlp
 from parl_evokit.agent import solver_class
+from parl_evokit.cli import main
 from parl_evokit.config import SolverKind
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -52,6 +54,22 @@ def test_every_algorithm_has_a_page_that_names_its_class_and_module(kind: str) -
     assert f"{cls.__module__.rpartition('.')[2]}.py`" in page
     for heading in ("## Equations", "## Settings", "## Sources"):
         assert heading in page
+
+
+def test_the_page_of_commands_has_all_fields_of_an_update(tmp_path: Path) -> None:
+    agent = ESAgent({}, mlp([2, 2]))
+    agent.save(tmp_path / "model")
+    with LogWriter(tmp_path / "log") as log:
+        for number, info in enumerate(agent.clone().draw(4)):
+            log.reward(info, number)
+    (tmp_path / "c.prototxt").write_text(Config().to_prototxt())
+    paths = {"log_path": "log", "model_dir": "model", "updated_model_dir": "next", "config_path": "c.prototxt"}
+    arguments = [f"--{name}={tmp_path / path}" for name, path in paths.items()]
+    done = CliRunner().invoke(main, ["offline-update", *arguments, "--model=mlp:2-2", "--json"])
+    fields = json.loads(done.output)
+    page = (DOCS / "reference" / "evokit" / "command_line.md").read_text()
+    names = re.findall(r"`(\w+)`", page.split("## What `offline-update --json` prints")[1])
+    assert sorted(names) == sorted([*fields, *fields["set_aside"]])
 
 
 def test_the_tutorials_configuration_is_that_of_the_example(tmp_path: Path) -> None:
