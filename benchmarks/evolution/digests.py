@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -38,7 +39,7 @@ def probe() -> dict[str, str]:
     def digest(array: np.ndarray) -> str:
         return hashlib.sha256(array.tobytes()).hexdigest()[:16]
 
-    found = {"numpy": np.__version__}
+    found = {"python": platform.python_version(), "numpy": np.__version__}
     for name, spec in (("computed", NoiseSpec(1024)), ("table", NoiseSpec(1024, cached=True))):
         noise = GaussianNoise(spec)
         zeros = np.zeros(200_001, np.float32)
@@ -65,9 +66,9 @@ def probe() -> dict[str, str]:
 
 def in_fresh_environment(python: str, numpy: str, folder: Path) -> list[tuple[str, dict[str, str]]]:
     """Return digests by variant; empty if this version of numpy cannot be installed."""
-    name = f"{Path(python).name}-numpy-{numpy}"
-    subprocess.run([python, "-m", "venv", folder / name], check=True)
-    interpreter = folder / name / "bin" / "python"
+    place = Path(tempfile.mkdtemp(dir=folder))  # of its own, because interpreters may have the same name
+    subprocess.run([python, "-m", "venv", place], check=True)
+    interpreter = place / "bin" / "python"
     install = [str(interpreter), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary=numpy"]
     done = subprocess.run([*install, f"numpy=={numpy}"], capture_output=True, text=True)
     if done.returncode:
@@ -95,11 +96,9 @@ def main() -> int:
     rows: list[tuple[str, str, str, dict[str, str]]] = []
     with tempfile.TemporaryDirectory() as folder:
         for python in arguments.python:
-            command = [python, "-c", "import platform; print(platform.python_version())"]
-            version = subprocess.check_output(command, text=True).strip()
             for numpy in arguments.numpy:
                 for variant, digests in in_fresh_environment(python, numpy, Path(folder)):
-                    rows.append((version, digests.pop("numpy"), variant, digests))
+                    rows.append((digests.pop("python"), digests.pop("numpy"), variant, digests))
     if not rows:
         return 2
     whats = list(rows[0][3])
