@@ -102,6 +102,32 @@ def test_a_program_whose_directory_was_removed_calls_functions(run_program: Run,
     assert (result.stdout, result.stderr) == ("[1]\n", "")
 
 
+def test_an_actor_that_its_host_cannot_start_names_the_file_that_is_missing(run_program: Run) -> None:
+    # As after a service that removes old files from /tmp.
+    result = run_program(
+        program="""
+import os, shutil, tempfile
+import parl_remote as parl
+
+@parl.remote_class(n_cpu=0)
+class Adder:
+    pass
+
+tempfile.tempdir = os.environ["TMPDIR"] = os.getcwd()
+before = set(os.listdir())
+parl.connect(cpu_num=1)
+first = Adder()
+[made] = set(os.listdir()) - before
+shutil.rmtree(made)
+try:
+    Adder()
+except parl.ActorLost as error:
+    print("No such file or directory: " + os.path.join(os.getcwd(), made) in str(error))
+"""
+    )
+    assert (result.stdout, result.stderr) == ("True\n", "")
+
+
 def test_actors_see_the_program_s_arguments(run_program: Run, tmp_path: Path) -> None:
     (tmp_path / "arguments.py").write_text(
         """

@@ -106,7 +106,10 @@ class _Zygote:
                 _kill_group(pid)
                 os.waitpid(pid, 0)
             self._unlink(number)
-            self.tell(refused=number, reason=error.strerror or str(error))
+            reason = error.strerror or str(error)
+            if isinstance(error, FileNotFoundError):  # the folder of sockets; `bind` does not name it
+                reason += f": {self._socket_of(number)}"
+            self.tell(refused=number, reason=reason)
             return
         self._pids[number] = pid
         self._by_pidfd[pidfd] = number
