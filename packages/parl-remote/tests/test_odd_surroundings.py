@@ -102,6 +102,25 @@ def test_a_program_whose_directory_was_removed_calls_functions(run_program: Run,
     assert (result.stdout, result.stderr) == ("[1]\n", "")
 
 
+def test_actors_have_the_interpreter_options_of_the_program(run_program: Run) -> None:
+    result = run_program(
+        *("-O", "-W", "ignore:only here", "-X", "utf8"),
+        "-c",
+        """
+import sys
+import parl_remote as parl
+
+def options(_):
+    return sys.flags.optimize, sys.flags.utf8_mode, sys.warnoptions
+
+parl.connect(cpu_num=1)
+print(options(0), list(parl.map(options, [0])))
+""",
+    )
+    options = "(1, 1, ['ignore:only here'])"
+    assert (result.stdout, result.stderr) == (f"{options} [{options}]\n", "")
+
+
 def test_an_actor_that_its_host_cannot_start_names_the_file_that_is_missing(run_program: Run) -> None:
     # As after a service that removes old files from /tmp.
     result = run_program(

@@ -29,7 +29,7 @@ from pathlib import Path
 from parl_remote._actor.reports import STACK_SIGNAL, ignore_stack_signal
 from parl_remote._portable.processes import descendants
 from parl_remote._system.facilities import Waker
-from parl_remote._system.processes import chosen_by_user, set_variables
+from parl_remote._system.processes import chosen_by_user, python_command, set_variables
 from parl_remote._transport.unix import Listening, listen_at
 
 __all__ = ["Spawner", "main"]
@@ -81,7 +81,7 @@ class Spawner:
         settings = json.dumps([self._path_of(number), self._preload, self._clear])
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _PROGRAM.format(path=sys.path), settings],
+                [*python_command(), "-P", "-c", _PROGRAM.format(path=sys.path), settings],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,

@@ -75,7 +75,7 @@ class PrivateCluster:
                 }
                 path = sorted(map(absolute, sys.path), key=os.path.dirname(os.__file__).__ne__)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", _PROGRAM.format(path=path), json.dumps(settings)],
+                    [*processes.python_command(), "-P", "-c", _PROGRAM.format(path=path), json.dumps(settings)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -28,6 +28,7 @@ import io
 import os
 import signal
 import struct
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
@@ -54,6 +55,7 @@ __all__ = [
     "limit_numeric_threads",
     "listener_at",
     "marks_of",
+    "python_command",
     "raise_descriptor_limit",
     "read_marks",
     "redirect_output",
@@ -184,6 +186,11 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(1)
+
+
+def python_command() -> list[str]:
+    """Return the command that runs this Python with this process's options: -O, -W and -X utf8, for example."""
+    return [sys.executable, *subprocess._args_from_interpreter_flags()]  # type: ignore[attr-defined]  # as multiprocessing
 
 
 def set_name(name: str) -> None:

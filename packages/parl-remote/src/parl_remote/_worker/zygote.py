@@ -360,7 +360,7 @@ def _spawn(control: socket.socket, directory: str, preload: tuple[str, ...], cle
     descriptor = control.fileno()
     settings = json.dumps([descriptor, directory, preload, clear])
     os.set_inheritable(descriptor, True)
-    command = [sys.executable, "-P", "-c", _PROGRAM.format(path=sys.path), settings]
+    command = [*processes.python_command(), "-P", "-c", _PROGRAM.format(path=sys.path), settings]
     return os.posix_spawn(sys.executable, command, os.environ)
 
 
