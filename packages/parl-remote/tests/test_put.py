@@ -307,6 +307,14 @@ def test_references_say_what_they_are(shared_cluster: None) -> None:
 
 
 @pytest.mark.slow
+def test_the_page_on_large_data_shows_a_block_that_workers_do_not_track(run_program: Callable[..., Any]) -> None:
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "data.md"
+    program = page.read_text().partition("### Blocks of")[2].partition("```python\n")[2].partition("```")[0]
+    done = run_program(program=program)
+    assert (done.stdout, done.stderr) == ("5\n", "")
+
+
+@pytest.mark.slow
 def test_the_page_on_large_data_shows_a_program_that_runs(run_program: Callable[..., Any]) -> None:
     page = Path(__file__).parents[3] / "docs" / "how-to" / "data.md"
     program = page.read_text().partition("```python\n")[2].partition("```")[0]
