@@ -57,7 +57,7 @@ Path = tuple[str, ...]
 
 _BUDGETS = ("total_steps", "updates")
 _BY_SPACES = ("act_dim", "nvec", "continuous_action", "n_actions", "n_agents", "act_space")  # the model has them
-_BY_FORM = ("qmixer_model", "agent_index")  # the command makes these, or has no use for them
+_BY_FORM = ("qmixer_model", "agent_index", "sample_probabilities")  # the command makes these, or has no use for them
 _OLD_FORM = ("policy_lr", "value_lr", "epsilon")  # of PPO in PARL 1.x's form
 _SAME = {"learning_rate": "lr", "initial_lr": "lr", "clip_param": "clip"}
 _OF_EVERY_UPDATE = {OnPolicySettings: ("lr", "clip", "entropy_coef")}
