@@ -278,7 +278,7 @@ def test_a_step_of_three_lines_is_answered_with_the_line_that_takes_it() -> None
     algorithm.learn(obs, by_hand=False)
     assert not same(algorithm.model.get_weights(), before)
     with pytest.raises(AttributeError, match=r"use get_state\(\)"):
-        _ = algorithm.optimizer.state_dict
+        _ = algorithm.optimizer.state_dict  # type: ignore[attr-defined]
 
 
 def test_a_rate_below_zero_and_other_entries_of_a_group_are_refused() -> None:
