@@ -345,6 +345,33 @@ def test_agents_draw_actions_also_where_impala_samples_probabilities() -> None:
     assert (tuple(actions.shape), tuple(logits.shape)) == ((5,), (5, 2))
 
 
+class Sevens(parl.algorithms.IMPALA):
+    def sample(self, obs: Any) -> Any:
+        actions, logits = super().sample(obs)
+        return 0 * actions + 7, logits
+
+
+def test_agents_take_what_the_sample_of_a_subclass_returns() -> None:
+    numbers = {"gamma": 0.9, "vf_loss_coeff": 0.5, "clip_rho_threshold": 1.0, "clip_pg_rho_threshold": 1.0}
+    algorithm = Sevens(Values(), sample_batch_steps=3, **numbers)  # type: ignore[arg-type]
+    actions, _ = parl.Agent(algorithm).sample(np.zeros((5, 4), np.float32))
+    np.testing.assert_array_equal(actions, np.full(5, 7))
+
+
+class OwnLoss(parl.algorithms.CQL):
+    def critic_loss(self, batch: Transitions, *drawn: Any) -> Any:
+        loss, figures = super().critic_loss(batch, *drawn)
+        return loss, {"td_error": figures["td_error"], "gap": figures["gap"]}
+
+
+def test_a_critic_loss_of_the_program_needs_no_figure_of_parl_2() -> None:
+    rng = np.random.default_rng(2)
+    obs, next_obs = (rng.normal(size=(8, 3)).astype(np.float32) for _ in range(2))
+    action, reward, terminal = (rng.uniform(-1.0, 0.0, size).astype(np.float32) for size in ((8, 1), 8, 8))
+    agent = parl.Agent(OwnLoss(ActorCritic(), gamma=0.9, tau=0.1, policy_eval_start=1))
+    assert np.isfinite(agent.learn(obs, action, reward, next_obs, 0.0 * terminal)).all()
+
+
 def test_probabilities_of_numbers_are_refused() -> None:
     with pytest.raises(HyperparameterError, match="for discrete actions"):
         parl.algorithms.IMPALA(Values(), sample_batch_steps=3, continuous_action=True, sample_probabilities=True)

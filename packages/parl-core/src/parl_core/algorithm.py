@@ -585,7 +585,7 @@ class Algorithm:
     def sample_actions(self, *args: Any, **kwargs: Any) -> Any:
         """Return the values for `Agent.sample` if a subclass defines `sample`; here all that `sample` returns.
 
-        A subclass whose `sample_actions` takes any keywords passes them to `sample`.
+        It passes all options on.
         """
         return self.sample(*args, **kwargs)
 
@@ -909,9 +909,11 @@ class Algorithm:
 
     def _taking_options(self) -> Callable[..., Any]:
         """Return the method with the options of `Agent.sample`: `sample` where `sample_actions` passes all to it."""
-        parameters = inspect.signature(self.sample_actions).parameters.values()
+        function = type(self).sample_actions
+        parameters = inspect.signature(function).parameters.values()
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        return self.sample if takes_any else self.sample_actions
+        is_of_program = function.__module__.partition(".")[0] != __name__.partition(".")[0]
+        return self.sample_actions if is_of_program or not takes_any else self.sample
 
     def _without_option(self, names: Iterable[str]) -> UnknownOptionError:
         return UnknownOptionError(

@@ -83,7 +83,8 @@ class IMPALA(CountingUpdates):
         continuous_action: Whether the policy is a Gaussian; default: that of the model (`action_kind`), else False.
         sample_probabilities: Whether `sample` returns the probabilities of all actions instead of drawn actions, as in
             PARL 2.x on paddle. Default: True on paddle if the call has the arguments of PARL 2.x, which are the first
-            six and no others; else False. Agents draw actions in either case.
+            six and no others, and the class has no `sample` of its own; else False. Agents draw actions in either
+            case.
         optimizer: One of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of the first five settings.
@@ -183,7 +184,8 @@ class IMPALA(CountingUpdates):
                 "sample_probabilities=True is for discrete actions: a Gaussian has no probabilities of actions"
             )
         self.sample_probabilities = bool(sample_probabilities)
-        if sample_probabilities is None and has_parl2_arguments and not self.actions.continuous:
+        is_own = type(self).sample is not IMPALA.sample or type(self).sample_actions is not IMPALA.sample_actions
+        if sample_probabilities is None and has_parl2_arguments and not self.actions.continuous and not is_own:
             self.sample_probabilities = self.PARL2_SAMPLED_PROBABILITIES
         if self.sample_probabilities and sample_probabilities is None:
             logger.warning(
@@ -211,9 +213,11 @@ class IMPALA(CountingUpdates):
             return chosen, self._numbers_of(policy)
 
     def sample_actions(self, *args: Any, **kwargs: Any) -> Any:
-        """Return drawn actions and logits, whatever `sample` returns."""
+        """Return drawn actions and logits; what `sample` returns, if a subclass has one of its own."""
         found = self.sample(*args, **kwargs)
-        return (self._behaviour(found[1]).sample(), found[1]) if self._returns_probabilities() else found
+        if not self._returns_probabilities() or type(self).sample is not IMPALA.sample:
+            return found
+        return self._behaviour(found[1]).sample(), found[1]
 
     def _returns_probabilities(self) -> bool:
         return self.sample_probabilities and not self._is_recording()  # programs of PARL 1.x draw actions in the graph

@@ -74,7 +74,8 @@ class CQL(SAC):
     multiplier_optimizer: Optimizer
 
     imitation_loss: Callable[..., tuple[Any, dict[str, Any]]]
-    """The actor's loss before `policy_eval_start`, and `log_prob`; `critic_loss` has the figures `gap` and `mse`."""
+    """The actor's loss before `policy_eval_start`, and `log_prob`; `critic_loss` has the figures `gap` and `mse`,
+    the squared error alone."""
 
     _candidates: Callable[..., tuple[Any, Any]]
     """Backend hook: actions `[3 * samples, batch, act_dim]` and their log-densities."""
@@ -139,7 +140,7 @@ class CQL(SAC):
         if self.with_lagrange:
             self.multiplier_optimizer.descend(self._multiplier_loss, figures["gap"])
         self.sync_target()
-        return critic_loss, actor_loss, figures["td_error"], figures["mse"]
+        return critic_loss, actor_loss, figures["td_error"], figures.get("mse")
 
     def _learn_actor(self, batch: Transitions, alpha: Any, noise: Any, rate: Any) -> Any:
         step = self.actor_optimizer.descend

@@ -70,7 +70,8 @@ class CQL(contract.CQL, SAC):
     def _learn_of_parl2(self, batch: Transitions) -> tuple[Tensor, ...]:
         """Learn and return PARL 2.x's (critic_loss, mse, actor_loss, min_q) of paddle.
 
-        `mse` is the critics' squared error without the conservative term. `min_q` is the mean of min(Q1, Q2) of the
+        `mse` is the critics' squared error without the conservative term, None if a `critic_loss` of the program has no
+        such figure. `min_q` is the mean of min(Q1, Q2) of the
         policy's actions, after the update.
         """
         critic_loss, actor_loss, _, mse = self._counted_update(batch)
