@@ -181,3 +181,11 @@ def test_every_bit_is_that_of_one_float_at_a_time(name: str) -> None:
     ours = run(ALL[name](300), steps)
     by_hand = [BY_HAND[name](1.0, [float(gradient[i]) for gradient in steps]) for i in range(300)]
     assert ours.tolist() == by_hand
+
+
+def test_decays_may_be_changed_between_steps() -> None:
+    momentum, adam = Momentum(2, 0.1, 0.9), Adam(2, 0.1)
+    momentum.momentum, adam.beta1, adam.beta2, adam.epsilon = 0.0, 0.5, 0.5, 1.0
+    np.testing.assert_allclose(momentum.step(np.zeros(2, np.float32), np.ones(2, np.float32)), -0.1, rtol=1e-6)
+    expected = Adam(2, 0.1, 0.5, 0.5, 1.0).step(np.zeros(2, np.float32), np.ones(2, np.float32))
+    np.testing.assert_array_equal(adam.step(np.zeros(2, np.float32), np.ones(2, np.float32)), expected)

@@ -94,6 +94,12 @@ def test_a_candidate_that_takes_actions_that_the_log_lacks_shows_in_the_mean_wei
     assert result.effective == pytest.approx(evaluate(decisions, candidate).effective)
 
 
+def test_a_condition_is_a_policy_that_chooses_one_action() -> None:
+    decisions = traffic(np.random.default_rng(3), 500)
+    chosen = np.arange(4) == candidate(decisions.contexts).argmax(1)[:, None]
+    assert evaluate(decisions, lambda _: chosen) == evaluate(decisions, lambda _: chosen.astype(np.float64))
+
+
 def test_decisions_travel_through_the_log(tmp_path: Path) -> None:
     decisions = traffic(np.random.default_rng(3), 60)
     with LogWriter(tmp_path, tokens=Tokens([bytes(32)])) as log:

@@ -153,7 +153,9 @@ def float32_array(name: str, values: Any) -> NDArray[np.float32]:
 
 
 def float64_array(name: str, values: Any) -> NDArray[np.float64]:
-    """Return numbers in float64, as `float32_array` does in float32."""
+    """Return numbers in float64, as `float32_array` does in float32; also those of a condition, 0 and 1."""
+    if getattr(values, "dtype", None) == np.bool_:
+        values = np.ma.asarray(values).astype(np.float64)
     with np.errstate(over="ignore"):
         numbers: NDArray[np.float64] = np.ma.filled(_real_numbers(name, values).astype(np.float64), np.nan)
     return numbers

@@ -176,11 +176,10 @@ class Momentum(Optimizer):
     def __init__(self, size: int, base_lr: float, momentum: float = 0.9) -> None:
         super().__init__(size, base_lr)
         self.momentum = _decay("momentum", momentum)
-        self._shares = _shares(momentum)
 
     def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
         m, scratch = moments["m"], np.empty_like(gradient)
-        _decay_towards(m, self._shares, gradient, scratch)
+        _decay_towards(m, _shares(self.momentum), gradient, scratch)
         return np.multiply(m, rate, scratch)
 
 
@@ -209,8 +208,6 @@ class Adam(Optimizer):
         self.beta1 = _decay("beta1", beta1)
         self.beta2 = _decay("beta2", beta2)
         self.epsilon = epsilon
-        self._shares = _shares(beta1), _shares(beta2)
-        self._least = np.array(epsilon, np.float32)
 
     def _largest_change(self, longest: float) -> float:
         return super()._largest_change(longest) / ((1.0 - self.beta1) * min(1.0, self.epsilon))
@@ -221,11 +218,10 @@ class Adam(Optimizer):
 
     def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
         m, v, scratch = moments["m"], moments["v"], np.empty_like(gradient)  # one array for all intermediate results
-        decay, squares_decay = self._shares
-        _decay_towards(m, decay, gradient, scratch)
-        _decay_towards(v, squares_decay, np.multiply(gradient, gradient, scratch), scratch)
+        _decay_towards(m, _shares(self.beta1), gradient, scratch)
+        _decay_towards(v, _shares(self.beta2), np.multiply(gradient, gradient, scratch), scratch)
         np.sqrt(v, scratch)
-        np.add(scratch, self._least, scratch)
+        np.add(scratch, np.float32(self.epsilon), scratch)
         np.divide(m, scratch, scratch)
         return np.multiply(scratch, rate, scratch)
 
@@ -234,6 +230,7 @@ class Adam(Optimizer):
 _Shares = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
+@functools.lru_cache(maxsize=64)
 def _shares(decay: float) -> _Shares:
     """Return the shares of a moment and of a new target, `decay` and `1 - decay`."""
     return np.array(decay, np.float32), np.array(1.0 - decay, np.float32)
