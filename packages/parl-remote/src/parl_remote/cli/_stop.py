@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -67,8 +68,7 @@ def stop_all(run_files: RunFiles, nodes: Sequence[tuple[Path, _Record]], limits:
     """
     clusters = {where for where, node in nodes if isinstance(node, ClusterRecord)}
     gone = {node.process for _, node in nodes if not node.process.alive()}
-    family = set(_descendants(node.process for _, node in nodes))
-    orphans = {process for one in gone for process in _orphans_of(one)}
+    relatives = {node.process: set(_relatives_of(node.process)) for _, node in nodes}
     masters = [node for _, node in nodes if isinstance(node, ClusterRecord)]
     deadline = time.monotonic() + limits.shutdown_grace_s
     for master in masters:
@@ -79,25 +79,31 @@ def stop_all(run_files: RunFiles, nodes: Sequence[tuple[Path, _Record]], limits:
         if not isinstance(node, ClusterRecord):
             signal_process(node.process, signal.SIGTERM)
     late = [node.process for _, node in nodes if not _ended(node.process, deadline)]
-    family |= set(_descendants(late))  # with those that were started since
     for process in late:
+        relatives[process] |= {process, *_descendants(process)}  # with those that were started since
         signal_process(process, _KILL)
+    family = {one for process, found in relatives.items() if process not in gone for one in found}
     deadline = time.monotonic() + _LAST_WORK_S
     for process in family:
         _ended(process, deadline)
+    foreign = set()
     for process in family:  # those that did not end with the others, because they were stopped or detached
-        with contextlib.suppress(PermissionError):  # of another user, so it cannot belong to a cluster of this user
+        try:
             signal_process(process, _KILL)
+        except PermissionError:  # of another user, so it cannot belong to a cluster of this user
+            foreign.add(process)
     deadline = time.monotonic() + _KILLED_S
-    left = [process for process in (*late, *family, *orphans) if not _ended(process, deadline)]
+    left = {
+        process: [one for one in found - foreign if not _ended(one, deadline)] for process, found in relatives.items()
+    }
     now = on_record(run_files)
     for where, node in nodes:
-        if not left and (where, node) in now:  # else another one has begun there since
+        if not left[node.process] and (where, node) in now:  # else another one has begun there since
             with contextlib.suppress(OSError):  # not empty, or a read-only disk: records that stay name no process
                 (forget_monitor if isinstance(node, MonitorRecord) else forget)(where)
                 where.rmdir()
     listed = [node for where, node in nodes if not (isinstance(node, MonitorRecord) and where in clusters)]
-    return Stopped([_line(node, late, gone) for node in listed], left)
+    return Stopped([_line(node, late, gone) for node in listed], list({*chain.from_iterable(left.values())}))
 
 
 def on_record(
@@ -146,15 +152,17 @@ def _running(nodes: Sequence[tuple[Path, _Record]]) -> list[_Record]:
     return [one for where, one in alive if not (isinstance(one, MonitorRecord) and where in clusters)]
 
 
-def _descendants(roots: Iterable[ProcessRecord]) -> Iterator[ProcessRecord]:
-    """Yield records of the descendants of these processes, since a pid alone may be reused later."""
-    return _records(processes.descendants([root.pid for root in roots if root.alive()]))
-
-
-def _orphans_of(node: ProcessRecord) -> Iterator[ProcessRecord]:
-    """Yield records of the zygote and the actors of a node that has ended, as long as no other process has its pid."""
-    if not list(_records([node.pid])):
+def _relatives_of(node: ProcessRecord) -> Iterator[ProcessRecord]:
+    """Yield records of the processes below a node; of its zygote and actors, if it has ended."""
+    if node.alive():
+        yield from _descendants(node)
+    elif not list(_records([node.pid])):  # no other process has its pid
         yield from _records(processes.in_session(node.pid, "parl:"))
+
+
+def _descendants(root: ProcessRecord) -> Iterator[ProcessRecord]:
+    """Yield records of the descendants of a process, since a pid alone may be reused later."""
+    return _records(processes.descendants([root.pid] if root.alive() else []))
 
 
 def _records(pids: Iterable[int]) -> Iterator[ProcessRecord]:
