@@ -37,6 +37,8 @@ _FEW_CHANNELS = 4
 _MANY = 2**14
 """Numbers from which a tanh by a sigmoid is faster without AVX-512."""
 
+_HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+
 _threads: dict[str, int] = {}  # one per process, like PyTorch's number of threads itself
 
 _KEPT = 2**30
@@ -199,7 +201,7 @@ def tanh_(values: Tensor) -> Tensor:
     """
     if values.dtype is not torch.float32:
         return values.tanh_()
-    if torch.get_num_threads() > 1 or (values.numel() >= _MANY and torch.backends.cpu.get_cpu_capability() != "AVX512"):
+    if torch.get_num_threads() > 1 or (values.numel() >= _MANY and not _HAS_AVX512):
         return values.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
     array = values.numpy()
     np.tanh(array, out=array)
