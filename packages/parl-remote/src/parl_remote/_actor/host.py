@@ -211,6 +211,7 @@ class ActorHost:
         concurrency: The concurrency of calls; known once the object is made.
         on_state: Receives each saved state, a message to the actor's owner.
         on_early_run: Called before the first runs of each method, one of which may end the process.
+        page: The file in which the worker sees the counted calls; empty if there is none.
     """
 
     def __init__(
@@ -225,6 +226,7 @@ class ActorHost:
         self.machine = ActorMachine(ActorState.LEASED)
         self.running = ""
         self.meter = CallMeter()
+        self.page = ""
         self.exit_report = ExitReport(DeathKind.RELEASED)
         self._instance: object = None
         self._class_name = "actor"

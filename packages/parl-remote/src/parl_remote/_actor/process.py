@@ -24,6 +24,8 @@ import json
 import logging
 import math
 import os
+import pickle
+import select
 import socket
 import sys
 import threading
@@ -34,18 +36,26 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from parl_remote import _connect, _current
-from parl_remote._actor.host import ActorHost, Concurrency, ConcurrencyMode, HoldingReply, flush_output
+from parl_remote._actor.host import (
+    ActorHost,
+    Concurrency,
+    ConcurrencyMode,
+    Creation,
+    HoldingReply,
+    flush_output,
+)
 from parl_remote._actor.reports import ExitReport, allow_stack_dumps, begin_recording, recording_wanted
 from parl_remote._actor.runners import ConcurrentServing, Job, ThreadServing
 from parl_remote._actor.state import ActorState, Holders
-from parl_remote._data import object_memory
+from parl_remote._data import object_memory, serialize
 from parl_remote._data.answers import traceback_of
+from parl_remote._data.class_spec import dumps_class
 from parl_remote._data.large_frames import TICKETS, Sharing
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of, refusal_of
 from parl_remote._options import RECORD_VARIABLE
 from parl_remote._streams import close_streams, close_unwanted, read_by
 from parl_remote._system import processes
-from parl_remote._system.facilities import IN, BusyPoll, Waker, is_raised_by_handler, new_poller
+from parl_remote._system.facilities import IN, BusyPoll, Waker, is_portable, is_raised_by_handler, new_poller
 from parl_remote._system.processes import limit_numeric_threads
 from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
 from parl_remote._transport import Buffer, CutMessage, abandoned_in_children, allocate, copied
@@ -367,6 +377,12 @@ class ActorProcess:
             self.flush_all()
         for caller in self._callers.values():
             caller.outbox.wait(_PARTING_S)
+
+    def rehearse(self) -> None:
+        """Process what arrives within a moment, see `_rehearse`."""
+        for fd, _ in self.poller.poll(_REST_S):
+            self._on_readable(fd)
+        self._work()
 
     def send_exit_report(self) -> None:
         """Report to the worker that the end is regular, and its cause."""
@@ -785,10 +801,9 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
             os.chdir(settings["working_dir"])
         except OSError as error:
             _log.warning("cannot change to the directory %s: %s", settings["working_dir"], error)
-    if settings.get("calls"):
+    if settings["calls"] != host.page:
         try:
-            host.meter.publish(settings["calls"])
-            allow_stack_dumps(settings["calls"])
+            _publish_calls(host, settings["calls"])
         except OSError as error:
             _log.warning("this actor's call statistics are not visible: %s", error)
     if settings.get("record"):
@@ -802,6 +817,12 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
 
         _current.connect_when_needed(connect)
     return bool(settings.get("detached"))
+
+
+def _publish_calls(host: ActorHost, path: str) -> None:
+    host.meter.publish(path)
+    allow_stack_dumps(path)
+    host.page = path
 
 
 def _could_not_start(error: BaseException) -> ExitReport:
@@ -862,6 +883,55 @@ def _limited(report: Callable[[], None]) -> Iterator[None]:
         is_over.set()
 
 
+class _Rehearsed:
+    """The class of a spare's rehearsal."""
+
+    def call(self) -> int:
+        """Return a number."""
+        return 1
+
+
+_REST_S = 0.05  # a spare that is taken sooner has no time for a rehearsal, and does without
+
+
+def _prepare(listening: Listening, host: ActorHost) -> None:
+    """Do what can be done before this spare process is taken, so that its actor answers sooner.
+
+    When nobody takes it for a moment, it makes and calls an object of its own. So the pages that this changes, most of
+    those that an actor copies, are copied already.
+    """
+    address = listening.getsockname()
+    with contextlib.suppress(OSError):  # it is tried again when the process is taken
+        _publish_calls(host, f"{address.removesuffix('.sock')}.calls")
+    poller = select.poll()
+    poller.register(listening, select.POLLIN)
+    if not poller.poll(_REST_S * 1000):
+        with contextlib.suppress(Exception):  # there are no descriptors, for instance
+            _rehearse()
+
+
+def _rehearse() -> None:
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(socket.socket(socket.AF_UNIX))
+        scratch.bind("")  # the kernel chooses a name
+        scratch.listen()
+        caller = stack.enter_context(socket.socket(socket.AF_UNIX))
+        caller.connect(scratch.getsockname())
+        channel = UnixChannel(caller)
+        process = ActorProcess(scratch, ActorHost())
+        stack.callback(process.abandon)
+        arguments = bytes(serialize.dumps(((), {}))[0])
+        creation = Creation((None,), tuple(sys.argv), "", dumps_class(_Rehearsed), ("call",), arguments, keywords=True)
+        process.rehearse()  # accepts the connection
+        messages = (Kind.CREATE, [pickle.dumps(tuple(creation), 5)]), (Kind.CALL, ())
+        for number, (kind, payload) in enumerate(messages):
+            channel.send(pack(kind, 0, 0, number, payload))
+            process.rehearse()
+            channel.receive(_REST_S)
+        for accepted in process._callers.values():
+            accepted.channel.close()
+
+
 def run_actor(listening: Listening, parent: int) -> None:
     """Run as an actor's process, from just after the fork to its end; never returns.
 
@@ -880,6 +950,8 @@ def run_actor(listening: Listening, parent: int) -> None:
             object_memory.set_directory(os.path.dirname(listening.getsockname()))
         sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's own is meaningless to the user's code
         host = ActorHost()
+        if not is_portable():
+            _prepare(listening, host)
         try:
             process = ActorProcess(listening, host)
         except (OSError, MemoryError) as error:

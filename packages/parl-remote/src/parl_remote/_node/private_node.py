@@ -148,6 +148,7 @@ class PrivateNode:
         gpus = visible_gpus(os.environ)
         self._worker = Worker(
             self._loop,
+            slots=slots,
             directory=directory,
             log_directory=log_directory,
             zygote=zygote,

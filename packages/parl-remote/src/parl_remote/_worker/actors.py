@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -40,7 +41,9 @@ __all__ = ["ActorProcess", "ActorProcesses", "CallRecorder", "WorkerLease", "Wor
 
 _log = logging.getLogger("parl.remote")
 
-_SPARES = 1  # spare processes: one hides the fork from programs that make actors one after the other, and costs some MB
+_SPARE = 1  # started at once when the last one is taken: it hides the fork where actors are made one after the other
+_QUIET_S = 0.15  # without a new or ended actor, before further spares start; longer than the zygote's imports wait
+_PACE_S = 0.005  # between further spares, which take a third of a core meanwhile
 _REST_S = 1.0  # after a refusal no spare is started for this long, or the refusals would keep the node busy
 _MAX_FAILED_SPARES = 3
 _MAX_ZYGOTE_DEATHS = 3  # a zygote that repeatedly dies at once has a wrong configuration
@@ -70,10 +73,11 @@ class ActorProcess:
 
 
 class ActorProcesses:
-    """The processes of a worker's actors, with one spare started ahead.
+    """The processes of a worker's actors, with spares started ahead: one at once, one for each free slot when at rest.
 
     Args:
         loop: The node's loop.
+        slots: The number of actors that the node is for; so many processes there are at rest, spares among them.
         directory: The node's private directory, with the actors' sockets.
         log_directory: The directory of actors' log files.
         zygote: A running zygote.
@@ -88,6 +92,7 @@ class ActorProcesses:
         self,
         loop: Loop,
         *,
+        slots: int,
         directory: Path,
         log_directory: Path,
         zygote: ActorSource,
@@ -98,6 +103,7 @@ class ActorProcesses:
         on_ended: Callable[[ActorProcess, DeathCause], None],
     ) -> None:
         self._loop = loop
+        self._slots = slots
         self._directory = directory
         self._log_directory = log_directory
         self._restart_zygote = restart_zygote
@@ -113,23 +119,46 @@ class ActorProcesses:
         self._ever_forked = False
         self._failed_spares = 0
         self._has_zygote = True
-        self._spares_wanted = _SPARES
+        self._spares_wanted = _SPARE
+        self._quiet_at = 0.0  # when further spares may be started
+        self._awaits_quiet = False
         self._closed = False
         self._zygote = zygote
         loop.add(zygote, self._on_readable)
 
     def want(self, count: int) -> None:
-        """Order processes so that `count` actors can be taken soon, plus a spare one."""
+        """Order processes so that `count` actors can be taken soon, plus a spare one, and further ones when at rest."""
         while self._ordered + len(self._spares) < count + self._spares_wanted and self._has_zygote:
-            self._last_number += 1
-            self._ordered += 1
-            self._zygote.fork(self._last_number)
+            self._order()
+        if not self._awaits_quiet and self._lacks_spares():
+            self._awaits_quiet = True
+            self._loop.call_at(max(self._quiet_at, self._loop.now() + _PACE_S), self._order_at_rest)
+
+    def _order(self) -> None:
+        self._last_number += 1
+        self._ordered += 1
+        self._zygote.fork(self._last_number)
+
+    def _lacks_spares(self) -> bool:
+        """Return whether there are fewer processes than the node is for."""
+        others = len(self._actors) - len(self._spares)
+        spares = min(self._slots - others, self._zygote.most_spares)
+        return len(self._spares) < spares and self._spares_wanted > 0
+
+    def _order_at_rest(self) -> None:
+        """Order one of the spares that the node has at rest; the next one follows when it is ready."""
+        self._awaits_quiet = False
+        if self._loop.now() < self._quiet_at:
+            self.want(0)
+        elif self._has_zygote and not self._ordered and self._lacks_spares():
+            self._order()
 
     def take(self) -> ActorProcess | None:
         """Return a process for an actor, None if none is ready."""
         if not self._spares:
             return None
         self._failed_spares = 0
+        self._quiet_at = self._loop.now() + _QUIET_S
         return self._spares.popleft()
 
     def kill(self, actor: ActorProcess, cause: DeathCause) -> None:
@@ -194,11 +223,12 @@ class ActorProcesses:
         self._on_refused(reason)
 
     def _want_spares(self) -> None:
-        self._spares_wanted = _SPARES
+        self._spares_wanted = _SPARE
         self._on_spare()
 
     def _ended(self, actor: ActorProcess, cause: DeathCause) -> None:
         del self._actors[actor.number]
+        self._quiet_at = self._loop.now() + _QUIET_S
         if actor in self._spares:
             self._spares.remove(actor)
             self._record_failed_spare()
@@ -206,8 +236,8 @@ class ActorProcesses:
             known = actor.cause or cause  # the reason for a kill says more than its signal
             lines = processes.tail(actor.log, self._log_tail_lines)
             self._on_ended(actor, dataclasses.replace(known, log_tail=lines))
-            with contextlib.suppress(OSError):
-                os.unlink(actor.stats)
+        # Not now: somebody may wait for the actor's resources, and this can take a millisecond.
+        self._loop.call_later(_QUIET_S, functools.partial(_remove, actor.stats))
 
     def _record_failed_spare(self) -> None:
         """Count a spare process that ended by itself; several in a row mean that the host lacks resources for one."""
@@ -248,6 +278,11 @@ class ActorProcesses:
         """Refuse the waiting requests, and start another zygote after a moment."""
         self._loop.call_later(_REST_S, self._replace_zygote)
         self._refused(reason)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 _ENDS_KEPT = 500  # causes kept for late borrowers; a cause with its log is some kilobytes
