@@ -145,11 +145,15 @@ def test_a_refused_spare_is_tried_again_later_and_refuses_no_request() -> None:
     assert node.spares == 4
 
 
-def test_a_rehearsal_leaves_nothing_behind() -> None:
+def test_a_rehearsal_makes_and_calls_an_object_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = Mock(return_value=1)
+    monkeypatch.setattr(process._Rehearsed, "call", lambda _: called())
+    process.write_rehearsal()
     before = os.listdir("/proc/self/fd"), threading.enumerate(), list(sys.path), list(sys.argv)
     for _ in range(3):
         process._rehearse()
     assert (os.listdir("/proc/self/fd"), threading.enumerate(), list(sys.path), list(sys.argv)) == before
+    assert called.call_count == 3
 
 
 class Counter:

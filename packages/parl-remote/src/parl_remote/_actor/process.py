@@ -44,7 +44,7 @@ from parl_remote._actor.host import (
     HoldingReply,
     flush_output,
 )
-from parl_remote._actor.reports import ExitReport, allow_stack_dumps, begin_recording, recording_wanted
+from parl_remote._actor.reports import PAGE_BYTES, ExitReport, allow_stack_dumps, begin_recording, recording_wanted
 from parl_remote._actor.runners import ConcurrentServing, Job, ThreadServing
 from parl_remote._actor.state import ActorState, Holders
 from parl_remote._data import object_memory, serialize
@@ -61,6 +61,7 @@ from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
 from parl_remote._transport import Buffer, CutMessage, abandoned_in_children, allocate, copied
 from parl_remote._transport.sealed import Handover, SealedChannel
 from parl_remote._transport.unix import Acceptor, Listening, UnixChannel
+from parl_remote._transport.unix.sockets import stream
 from parl_remote.errors import ChannelClosed, DeathKind, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -910,24 +911,32 @@ def _prepare(listening: Listening, host: ActorHost) -> None:
             _rehearse()
 
 
+_script: list[bytes] = []
+
+
+def write_rehearsal() -> None:
+    """Write the messages of the rehearsals of all actors that are forked from this process."""
+    arguments = bytes(serialize.dumps(((), {}))[0])
+    creation = Creation((None,), tuple(sys.argv), "", dumps_class(_Rehearsed), ("call",), arguments, keywords=True)
+    messages = pack(Kind.CREATE, 0, 0, 0, [pickle.dumps(tuple(creation), 5)]), pack(Kind.CALL, 0, 0, 1)
+    _script[:] = [b"".join(stream(message)) for message in messages]
+
+
 def _rehearse() -> None:
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(socket.socket(socket.AF_UNIX))
         scratch.bind("")  # the kernel chooses a name
         scratch.listen()
         caller = stack.enter_context(socket.socket(socket.AF_UNIX))
+        caller.settimeout(_REST_S)
         caller.connect(scratch.getsockname())
-        channel = UnixChannel(caller)
         process = ActorProcess(scratch, ActorHost())
         stack.callback(process.abandon)
-        arguments = bytes(serialize.dumps(((), {}))[0])
-        creation = Creation((None,), tuple(sys.argv), "", dumps_class(_Rehearsed), ("call",), arguments, keywords=True)
         process.rehearse()  # accepts the connection
-        messages = (Kind.CREATE, [pickle.dumps(tuple(creation), 5)]), (Kind.CALL, ())
-        for number, (kind, payload) in enumerate(messages):
-            channel.send(pack(kind, 0, 0, number, payload))
+        for message in _script:
+            caller.sendall(message)
             process.rehearse()
-            channel.receive(_REST_S)
+            caller.recv(PAGE_BYTES)
         for accepted in process._callers.values():
             accepted.channel.close()
 

@@ -203,6 +203,7 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
         _expect_elsewhere()
         failed |= _import_and_freeze(preload)
         _set_value_directory(directory)
+        _write_rehearsal()
         zygote = _Zygote(control, directory, clear)
         zygote.tell(ready=os.getpid(), failed=failed)
         zygote.run()
@@ -215,6 +216,12 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
 def _set_value_directory(directory: str) -> None:
     """Determine, once for all actors, the directory of values of `put`."""
     object_memory.set_directory(directory)
+
+
+def _write_rehearsal() -> None:
+    from parl_remote._actor.process import write_rehearsal  # imported already, see `_WARM`
+
+    write_rehearsal()
 
 
 def _expect_elsewhere() -> None:
