@@ -30,10 +30,8 @@ class Host:
         self.zygote = Mock()
         self.zygote.fileno.return_value = self._reads
         self.zygote.pending.return_value = False
-        self.zygote.most_spares = 1
         self.worker = Worker(
             self.loop,
-            slots=1,
             directory=directory,
             log_directory=directory,
             zygote=self.zygote,

@@ -24,8 +24,6 @@ import json
 import logging
 import math
 import os
-import pickle
-import select
 import socket
 import sys
 import threading
@@ -36,20 +34,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from parl_remote import _connect, _current
-from parl_remote._actor.host import (
-    ActorHost,
-    Concurrency,
-    ConcurrencyMode,
-    Creation,
-    HoldingReply,
-    flush_output,
-)
-from parl_remote._actor.reports import PAGE_BYTES, ExitReport, allow_stack_dumps, begin_recording, recording_wanted
+from parl_remote._actor.host import ActorHost, Concurrency, ConcurrencyMode, HoldingReply, flush_output
+from parl_remote._actor.reports import ExitReport, allow_stack_dumps, begin_recording, recording_wanted
 from parl_remote._actor.runners import ConcurrentServing, Job, ThreadServing
 from parl_remote._actor.state import ActorState, Holders
-from parl_remote._data import object_memory, serialize
+from parl_remote._data import object_memory
 from parl_remote._data.answers import traceback_of
-from parl_remote._data.class_spec import dumps_class
 from parl_remote._data.large_frames import TICKETS, Sharing
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of, refusal_of
 from parl_remote._options import RECORD_VARIABLE
@@ -61,7 +51,6 @@ from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
 from parl_remote._transport import Buffer, CutMessage, abandoned_in_children, allocate, copied
 from parl_remote._transport.sealed import Handover, SealedChannel
 from parl_remote._transport.unix import Acceptor, Listening, UnixChannel
-from parl_remote._transport.unix.sockets import stream
 from parl_remote.errors import ChannelClosed, DeathKind, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -378,12 +367,6 @@ class ActorProcess:
             self.flush_all()
         for caller in self._callers.values():
             caller.outbox.wait(_PARTING_S)
-
-    def rehearse(self) -> None:
-        """Process what arrives within a moment, see `_rehearse`."""
-        for fd, _ in self.poller.poll(_REST_S):
-            self._on_readable(fd)
-        self._work()
 
     def send_exit_report(self) -> None:
         """Report to the worker that the end is regular, and its cause."""
@@ -884,63 +867,6 @@ def _limited(report: Callable[[], None]) -> Iterator[None]:
         is_over.set()
 
 
-class _Rehearsed:
-    """The class of a spare's rehearsal."""
-
-    def call(self) -> int:
-        """Return a number."""
-        return 1
-
-
-_REST_S = 0.05  # a spare that is taken sooner has no time for a rehearsal, and does without
-
-
-def _prepare(listening: Listening, host: ActorHost) -> None:
-    """Do what can be done before this spare process is taken, so that its actor answers sooner.
-
-    When nobody takes it for a moment, it makes and calls an object of its own. So the pages that this changes, most of
-    those that an actor copies, are copied already.
-    """
-    address = listening.getsockname()
-    with contextlib.suppress(OSError):  # it is tried again when the process is taken
-        _publish_calls(host, f"{address.removesuffix('.sock')}.calls")
-    poller = select.poll()
-    poller.register(listening, select.POLLIN)
-    if not poller.poll(_REST_S * 1000):
-        with contextlib.suppress(Exception):  # there are no descriptors, for instance
-            _rehearse()
-
-
-_script: list[bytes] = []
-
-
-def write_rehearsal() -> None:
-    """Write the messages of the rehearsals of all actors that are forked from this process."""
-    arguments = bytes(serialize.dumps(((), {}))[0])
-    creation = Creation((None,), tuple(sys.argv), "", dumps_class(_Rehearsed), ("call",), arguments, keywords=True)
-    messages = pack(Kind.CREATE, 0, 0, 0, [pickle.dumps(tuple(creation), 5)]), pack(Kind.CALL, 0, 0, 1)
-    _script[:] = [b"".join(stream(message)) for message in messages]
-
-
-def _rehearse() -> None:
-    with contextlib.ExitStack() as stack:
-        scratch = stack.enter_context(socket.socket(socket.AF_UNIX))
-        scratch.bind("")  # the kernel chooses a name
-        scratch.listen()
-        caller = stack.enter_context(socket.socket(socket.AF_UNIX))
-        caller.settimeout(_REST_S)
-        caller.connect(scratch.getsockname())
-        process = ActorProcess(scratch, ActorHost())
-        stack.callback(process.abandon)
-        process.rehearse()  # accepts the connection
-        for message in _script:
-            caller.sendall(message)
-            process.rehearse()
-            caller.recv(PAGE_BYTES)
-        for accepted in process._callers.values():
-            accepted.channel.close()
-
-
 def run_actor(listening: Listening, parent: int) -> None:
     """Run as an actor's process, from just after the fork to its end; never returns.
 
@@ -959,8 +885,9 @@ def run_actor(listening: Listening, parent: int) -> None:
             object_memory.set_directory(os.path.dirname(listening.getsockname()))
         sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's own is meaningless to the user's code
         host = ActorHost()
-        if not is_portable():
-            _prepare(listening, host)
+        if not is_portable():  # nobody waits for this process yet; if it fails, it is tried again in `configure`
+            with contextlib.suppress(OSError):
+                _publish_calls(host, f"{listening.getsockname().removesuffix('.sock')}.calls")
         try:
             process = ActorProcess(listening, host)
         except (OSError, MemoryError) as error:

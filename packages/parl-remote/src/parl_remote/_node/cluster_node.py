@@ -152,7 +152,6 @@ class ClusterNode:
         settings = self._settings
         worker = Worker(
             self._loop,
-            slots=int(settings.cpu),
             directory=self._socket_directory,
             log_directory=Path(settings.directory) / "actors",
             zygote=zygote,

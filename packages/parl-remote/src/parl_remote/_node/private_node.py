@@ -148,7 +148,6 @@ class PrivateNode:
         gpus = visible_gpus(os.environ)
         self._worker = Worker(
             self._loop,
-            slots=slots,
             directory=directory,
             log_directory=log_directory,
             zygote=zygote,

@@ -53,12 +53,7 @@ class Spawner:
         directory: The node's private directory.
         preload: Modules that each actor imports before it is ready.
         clear: Whether the last process removes the directory when this one is gone.
-
-    Attributes:
-        most_spares: The most processes to start ahead of their use; each is a program of its own.
     """
-
-    most_spares = 1
 
     def __init__(self, directory: str | Path, preload: tuple[str, ...] = (), *, clear: bool = False) -> None:
         self.pid = os.getpid()

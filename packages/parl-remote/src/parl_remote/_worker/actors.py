@@ -41,9 +41,8 @@ __all__ = ["ActorProcess", "ActorProcesses", "CallRecorder", "WorkerLease", "Wor
 
 _log = logging.getLogger("parl.remote")
 
-_SPARE = 1  # started at once when the last one is taken: it hides the fork where actors are made one after the other
-_QUIET_S = 0.15  # without a new or ended actor, before further spares start; longer than the zygote's imports wait
-_PACE_S = 0.005  # between further spares, which take a third of a core meanwhile
+_SPARES = 1  # spare processes: one hides the fork from programs that make actors one after the other, and costs some MB
+_LATER_S = 0.2
 _REST_S = 1.0  # after a refusal no spare is started for this long, or the refusals would keep the node busy
 _MAX_FAILED_SPARES = 3
 _MAX_ZYGOTE_DEATHS = 3  # a zygote that repeatedly dies at once has a wrong configuration
@@ -58,7 +57,7 @@ class ActorProcess:
         pid: Its process id.
         address: The path of its socket.
         log: The file of its output once it is in use.
-        stats: The file of its call statistics once it is in use.
+        stats: The file of its call statistics.
         cause: The cause for which it was killed or asked to end; None if it was not.
         peak: Its peak memory in bytes, known once it has ended.
     """
@@ -73,11 +72,10 @@ class ActorProcess:
 
 
 class ActorProcesses:
-    """The processes of a worker's actors, with spares started ahead: one at once, one for each free slot when at rest.
+    """The processes of a worker's actors, with one spare started ahead.
 
     Args:
         loop: The node's loop.
-        slots: The number of actors that the node is for; so many processes there are at rest, spares among them.
         directory: The node's private directory, with the actors' sockets.
         log_directory: The directory of actors' log files.
         zygote: A running zygote.
@@ -92,7 +90,6 @@ class ActorProcesses:
         self,
         loop: Loop,
         *,
-        slots: int,
         directory: Path,
         log_directory: Path,
         zygote: ActorSource,
@@ -103,7 +100,6 @@ class ActorProcesses:
         on_ended: Callable[[ActorProcess, DeathCause], None],
     ) -> None:
         self._loop = loop
-        self._slots = slots
         self._directory = directory
         self._log_directory = log_directory
         self._restart_zygote = restart_zygote
@@ -119,46 +115,23 @@ class ActorProcesses:
         self._ever_forked = False
         self._failed_spares = 0
         self._has_zygote = True
-        self._spares_wanted = _SPARE
-        self._quiet_at = 0.0  # when further spares may be started
-        self._awaits_quiet = False
+        self._spares_wanted = _SPARES
         self._closed = False
         self._zygote = zygote
         loop.add(zygote, self._on_readable)
 
     def want(self, count: int) -> None:
-        """Order processes so that `count` actors can be taken soon, plus a spare one, and further ones when at rest."""
+        """Order processes so that `count` actors can be taken soon, plus a spare one."""
         while self._ordered + len(self._spares) < count + self._spares_wanted and self._has_zygote:
-            self._order()
-        if not self._awaits_quiet and self._lacks_spares():
-            self._awaits_quiet = True
-            self._loop.call_at(max(self._quiet_at, self._loop.now() + _PACE_S), self._order_at_rest)
-
-    def _order(self) -> None:
-        self._last_number += 1
-        self._ordered += 1
-        self._zygote.fork(self._last_number)
-
-    def _lacks_spares(self) -> bool:
-        """Return whether there are fewer processes than the node is for."""
-        others = len(self._actors) - len(self._spares)
-        spares = min(self._slots - others, self._zygote.most_spares)
-        return len(self._spares) < spares and self._spares_wanted > 0
-
-    def _order_at_rest(self) -> None:
-        """Order one of the spares that the node has at rest; the next one follows when it is ready."""
-        self._awaits_quiet = False
-        if self._loop.now() < self._quiet_at:
-            self.want(0)
-        elif self._has_zygote and not self._ordered and self._lacks_spares():
-            self._order()
+            self._last_number += 1
+            self._ordered += 1
+            self._zygote.fork(self._last_number)
 
     def take(self) -> ActorProcess | None:
         """Return a process for an actor, None if none is ready."""
         if not self._spares:
             return None
         self._failed_spares = 0
-        self._quiet_at = self._loop.now() + _QUIET_S
         return self._spares.popleft()
 
     def kill(self, actor: ActorProcess, cause: DeathCause) -> None:
@@ -223,12 +196,11 @@ class ActorProcesses:
         self._on_refused(reason)
 
     def _want_spares(self) -> None:
-        self._spares_wanted = _SPARE
+        self._spares_wanted = _SPARES
         self._on_spare()
 
     def _ended(self, actor: ActorProcess, cause: DeathCause) -> None:
         del self._actors[actor.number]
-        self._quiet_at = self._loop.now() + _QUIET_S
         if actor in self._spares:
             self._spares.remove(actor)
             self._record_failed_spare()
@@ -237,7 +209,7 @@ class ActorProcesses:
             lines = processes.tail(actor.log, self._log_tail_lines)
             self._on_ended(actor, dataclasses.replace(known, log_tail=lines))
         # Not now: somebody may wait for the actor's resources, and this can take a millisecond.
-        self._loop.call_later(_QUIET_S, functools.partial(_remove, actor.stats))
+        self._loop.call_later(_LATER_S, functools.partial(_remove, actor.stats))
 
     def _record_failed_spare(self) -> None:
         """Count a spare process that ended by itself; several in a row mean that the host lacks resources for one."""

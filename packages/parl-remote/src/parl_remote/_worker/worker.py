@@ -5,8 +5,8 @@
     client  --StartActor, StopActor-------->
             <--ActorStarted, ActorFailed, ActorDied--
 
-Processes are started ahead, so that the next actors answer within milliseconds: one at once, and one for each free CPU
-when the node is at rest. When a client's connection closes, its actors are killed at once, except detached ones.
+One actor is always started ahead, so that the next one answers within milliseconds. When a client's connection closes,
+its actors are killed at once, except detached ones.
 """
 
 from __future__ import annotations
@@ -124,7 +124,6 @@ class Worker:
 
     Args:
         loop: The node's loop.
-        slots: The number of actors that the node is for, its CPUs.
         directory: The node's private directory, for sockets.
         log_directory: The directory of actors' log files.
         zygote: A running zygote.
@@ -144,7 +143,6 @@ class Worker:
         self,
         loop: Loop,
         *,
-        slots: int,
         directory: Path,
         log_directory: Path,
         zygote: ActorSource,
@@ -180,7 +178,6 @@ class Worker:
         self.parts.add(("WatchActor", "ActorReached", "UnwatchActor", "DescribeActor"), lambda: self._borrowers)
         self._processes = ActorProcesses(
             loop,
-            slots=slots,
             directory=directory,
             log_directory=log_directory,
             zygote=zygote,

@@ -51,7 +51,7 @@ _WARM = ("numpy", "numpy.random", "cloudpickle", "parl", "parl_remote._decorator
 # What an actor needs when it makes or receives another one; imported while no actor is requested, so that it does not
 # delay the first actor of a program.
 _LATER = ("parl_remote._program.client", "parl_remote._messages.parts")
-_QUIET_MS = 100
+_QUIET_MS = 250
 
 
 class _Zygote:
@@ -203,7 +203,6 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
         _expect_elsewhere()
         failed |= _import_and_freeze(preload)
         _set_value_directory(directory)
-        _write_rehearsal()
         zygote = _Zygote(control, directory, clear)
         zygote.tell(ready=os.getpid(), failed=failed)
         zygote.run()
@@ -216,12 +215,6 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
 def _set_value_directory(directory: str) -> None:
     """Determine, once for all actors, the directory of values of `put`."""
     object_memory.set_directory(directory)
-
-
-def _write_rehearsal() -> None:
-    from parl_remote._actor.process import write_rehearsal  # imported already, see `_WARM`
-
-    write_rehearsal()
 
 
 def _expect_elsewhere() -> None:
@@ -264,10 +257,7 @@ class ZygoteProcess:
 
     Attributes:
         pid: Its process id.
-        most_spares: The most processes to start ahead of their use; each takes some 3 MB and 10 ms of CPU time.
     """
-
-    most_spares = 32
 
     def __init__(self, pid: int, control: socket.socket) -> None:
         self.pid = pid
