@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import functools
 import gc
+import hashlib
 import itertools
 import math
 import multiprocessing
@@ -25,6 +26,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -1936,6 +1938,27 @@ def test_a_function_without_a_state_of_its_own_is_unpickled_once() -> None:
     assert [unpack(run[1]) for run in runs] == [[9], [9]]
     lazy = runner._functions[code.key]
     assert lazy.read() is lazy.read()
+
+
+def test_a_function_is_digested_again_only_after_it_or_what_it_reads_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, digest = np.zeros(1_000_000), Mock(wraps=hashlib.blake2b)
+    monkeypatch.setattr(hashlib, "blake2b", digest)
+
+    def look(at: int) -> float:
+        return float(table[at])
+
+    first = Code.of(look)
+    assert Code.of(look) is first
+    assert digest.call_count == 1
+    table[3] = 7.0
+    changed = Code.of(look)
+    assert changed.key != first.key
+    assert digest.call_count == 2
+    assert (unpack(first.packed)(3), unpack(changed.packed)(3)) == (0.0, 7.0)
+    table[3] = 0.0
+    assert Code.of(look).key == first.key
 
 
 def test_a_worker_that_has_read_a_function_gets_changes_of_its_classes(shared_cluster: None) -> None:
