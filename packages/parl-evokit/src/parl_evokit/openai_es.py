@@ -216,23 +216,21 @@ class ES(Strategy):
     def _summed(self, intake: SortedSamples, sampler: Sampler, utilities: Sequence[shaping.Utilities]) -> FlatVector:
         """Return the gradient of equation (1)."""
         update, scale = self.config.solver.update, self._scale(intake)
-        terms: list[tuple[ExactSum, float]] = []
-        for group, own in zip(intake.groups, utilities, strict=True):
-            factor = scale * own.unit * _weight(group, update)
-            terms.append((ExactSum(sampler.noise, group.keys, own.weights), factor))
+        terms = [
+            (ExactSum(sampler.noise, group.keys, own.weights), scale * own.unit * _weight(group, update))
+            for group, own in zip(intake.groups, utilities, strict=True)
+        ]
         gradient = np.empty_like(sampler.parameters)
-        size = min(PART, len(gradient))
-        rooms = np.zeros((min(len(terms), 2) or 1, size))
+        total, term = np.empty(min(PART, len(gradient))), np.empty(min(PART, len(gradient)))
         for start in range(0, len(gradient), PART):
-            count = min(PART, len(gradient) - start)
-            total, term = rooms[0, :count], rooms[-1, :count]
-            for place, (exact, factor) in enumerate(terms):  # youngest first: the order of these float64 sums is fixed
-                one = term if place else total
-                exact.part(start, count, one)
-                one *= factor
-                if place:
-                    total += one
-            np.add(total, 0.0, gradient[start : start + count], casting="same_kind")  # 0.0 in place of -0.0
+            here = gradient[start : start + PART]
+            total, term = total[: len(here)], term[: len(here)]
+            total.fill(0.0)
+            for exact, factor in terms:  # youngest first: the order of these float64 sums is fixed
+                exact.part(start, len(here), term)
+                term *= factor
+                total += term
+            here[...] = total
         return gradient
 
     def _scale(self, intake: SortedSamples) -> float:

@@ -13,6 +13,7 @@ all even):
 from __future__ import annotations  # so that nested functions are cheap to define
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -60,25 +61,24 @@ class ExactSum:
         InvalidKey: See `check_key`.
     """
 
+    _upper: ExactSum | None = None
+    _units: NDArray[np.float32] | None = None
+    _scratch: NDArray[np.float32] = np.empty(0, np.float32)
+
     def __init__(
         self, noise: GaussianNoise, keys: Sequence[int] | NDArray[np.uint64], weights: NDArray[np.int64]
     ) -> None:
         pairs, joined, units = _joined_pairs(noise, keys, weights)
         self._noise = noise
-        self._upper: ExactSum | None = None
-        self._scratch = np.empty(0, np.float32)
-        self._units: NDArray[np.float32] | None = None
-        sizes = np.abs(joined, dtype=np.float64)
-        size = float(np.add.reduce(sizes))
-        few = len(pairs) <= LONGEST and size <= LARGEST_SIZE
-        # the usual case of few samples; float32 holds larger multiples of a power of two, too
-        if few and (size <= BUDGET or int(size) >> _common_zeros(joined) <= BUDGET):
+        if len(pairs) <= LONGEST and _fits_float32(joined.tolist()):  # the usual case of few samples
             row = joined.astype(np.float32)
             self._digits: list[tuple[int, NDArray[np.float32]]] = [(0, row.reshape(1, 1, len(row)))]
             self._pairs, self._units, self._row, self._run, self._zeros = pairs, units, row, len(row), 0
             self._runs = min(self._run, 1)
             self._at_once, self._fits_float64 = bool(self._runs), True
             return
+        sizes = np.abs(joined, dtype=np.float64)
+        size = float(np.add.reduce(sizes))
         if size > LARGEST_SIZE:
             upper = joined >> UPPER_SHIFT
             joined = joined - (upper << UPPER_SHIFT)
@@ -243,6 +243,15 @@ def _joined_pairs(
         return pairs, joined, units
     kept = joined != 0
     return pairs[kept], joined[kept], None
+
+
+def _fits_float32(weights: list[int]) -> bool:
+    """Return whether float32 holds all sums of units with these weights, but for a power of two in all of them."""
+    size = sum(map(abs, weights))
+    if size <= BUDGET:
+        return True
+    bits = functools.reduce(operator.or_, weights)
+    return size <= LARGEST_SIZE and size // (bits & -bits) <= BUDGET
 
 
 def _common_zeros(weights: NDArray[np.int64]) -> int:
