@@ -14,7 +14,7 @@ from parl_evokit import LogWriter, read_log
 from parl_evokit._records import Record, SamplingInfo
 from parl_evokit.errors import LogError, RecordError
 from parl_evokit.log import write_raw
-from parl_evokit.log._frames import Header, frame, scan
+from parl_evokit.log._frames import MANY, SYNC, Header, find_frames, frame, scan
 
 PRINT = 0xDEADBEEF
 
@@ -312,3 +312,21 @@ def test_a_scan_goes_on_where_the_last_one_ended() -> None:
     first = scan(data[:-2])
     assert (first.payloads, first.damage) == ([b"one"], [])
     assert scan(data, first.end).payloads == [b"two"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_frames_of_a_long_piece_are_found_although_payloads_hold_the_bytes_that_begin_a_frame(seed: int) -> None:
+    draw = random.Random(seed)
+    data, places = bytearray(), []
+    while len(data) < 2 * MANY:
+        payload = draw.randbytes(draw.randrange(40)) + draw.choice([b"", b"", SYNC, SYNC[:1], frame(b"x")])
+        places.append(len(data))
+        data += frame(payload)
+    damaged = set(draw.sample(range(len(places)), 5) if seed % 2 else [])
+    for number in damaged:
+        data[places[number] + 4] ^= 1  # a byte of the checksum
+    found = find_frames(bytes(data))
+    inside = {place for start, end in found.damage for place in range(start, end)}  # a frame in a damaged one is found
+    good = [place for number, place in enumerate(places) if number not in damaged]
+    assert [place for place in found.places if place in set(places)] == good
+    assert all(places[number] in inside for number in damaged)

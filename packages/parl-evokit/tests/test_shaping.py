@@ -26,6 +26,14 @@ def test_equal_rewards_get_the_mean_of_their_ranks_as_integers() -> None:
     assert centered_rank(np.array([1.0, 1.0, 2.0, 1.0])).weights.tolist() == [-1, -1, 3, -1]
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_ranks_are_what_counting_smaller_and_equal_rewards_gives(seed: int) -> None:
+    rewards = np.random.default_rng(seed).integers(-seed, seed + 1, 50).astype(np.float64)
+    rewards[::7] *= -1.0  # also into zeros with a sign
+    expected = [2 * int((rewards < r).sum()) + int((rewards == r).sum()) - len(rewards) for r in rewards]
+    assert centered_rank(rewards).weights.tolist() == expected
+
+
 def test_centered_rewards_keep_their_distances() -> None:
     utilities = centered(np.array([1.0, 2.0, 6.0]))
     assert utilities.weights.tolist() == [-21845, -10923, 32768]

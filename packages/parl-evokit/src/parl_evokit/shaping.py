@@ -64,8 +64,11 @@ def centered_rank(rewards: NDArray[np.float64]) -> Utilities:
         weights[order] = _ranks(n)
         return Utilities(weights, 0.5 / max(1, n - 1))
     # Equal rewards have the ranks from `first` to `last` - 1, so twice their mean rank is first + last - 1.
-    first, last = (np.searchsorted(ascending, rewards, side) for side in ("left", "right"))
-    return Utilities((first + last - n).astype(np.int64), 0.5 / max(1, n - 1))
+    first = np.flatnonzero(np.append(True, ascending[1:] != ascending[:-1]))
+    last = np.append(first[1:], n)
+    weights = np.empty(n, np.int64)
+    weights[order] = np.repeat(first + last - n, last - first)
+    return Utilities(weights, 0.5 / max(1, n - 1))
 
 
 def centered(rewards: NDArray[np.float64]) -> Utilities:

@@ -117,11 +117,7 @@ def _regular_frames(data: bytes, start: int) -> tuple[list[int], list[int]]:
     after = at + HEAD.size + lengths
     following = np.searchsorted(at, after)
     following[(following == len(at)) | (after > len(data))] = len(at) - 1
-    goes_on, follows = (at[following] == after).tolist(), following.tolist()
-    chain: list[int] = [0]
-    while goes_on[chain[-1]]:
-        chain.append(follows[chain[-1]])
-    rows = np.array(chain)
+    rows = _chain(at[following] == after, following)
     if after[rows[-1]] > len(data):
         rows = rows[:-1]
     at, lengths, after = at[rows], lengths[rows], after[rows]
@@ -137,6 +133,24 @@ def _regular_frames(data: bytes, start: int) -> tuple[list[int], list[int]]:
             good[row] = zlib.crc32(payload, zlib.crc32(LENGTH.pack(length))) == HEAD.unpack_from(data, place)[2]
     stop = len(good) if good.all() else int(good.argmin())
     return at[:stop].tolist(), after[:stop].tolist()
+
+
+def _chain(goes_on: NDArray[np.bool_], following: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of the chain that starts at row 0, and goes from a row to its following one while it goes on.
+
+    Nearly always the following row is the next one, which costs no loop here.
+    """
+    others = np.flatnonzero(~goes_on | (following != np.arange(1, len(following) + 1))).tolist()  # the last is there
+    runs: list[NDArray[np.int64]] = []
+    row = 0
+    for other in others:
+        if other < row:  # skipped: within the payload of an earlier frame
+            continue
+        runs.append(np.arange(row, other + 1))
+        if not goes_on[other]:
+            break
+        row = int(following[other])
+    return np.concatenate(runs)
 
 
 def _checksums(content: NDArray[np.uint8], at: NDArray[np.int64], length: int) -> NDArray[np.bool_]:

@@ -320,8 +320,8 @@ class Batch:
     def add(
         self,
         data: bytes,
-        starts: Sequence[int],
-        ends: Sequence[int],
+        starts: Sequence[int] | NDArray[np.int64],
+        ends: Sequence[int] | NDArray[np.int64],
         fingerprint: int,
         report: SegmentReport,
         origin: int,
@@ -336,9 +336,10 @@ class Batch:
             report: Report of the file; payloads that are not records are added to its damage.
             origin: Index of the piece in the file.
         """
-        if not starts:
+        if not len(starts):
             return
-        self._waiting.append((data, np.array(starts, np.int64), np.array(ends, np.int64), fingerprint, report, origin))
+        places = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
+        self._waiting.append((data, *places, fingerprint, report, origin))
         self._size += len(data)
         if self._size >= BATCH:
             self.flush()
@@ -404,21 +405,13 @@ def read_segment(
         report = SegmentReport(copies[0].path, header.segment, 0, [], 0, size=copies[0].size)
         end = used
         for data, origin, found in _pieces(copies[0].path, used, limit):
-            starts = [place + HEAD.size for place in found.places]
-            rows = [
-                row
-                for row, (start, stop) in enumerate(zip(starts, found.ends, strict=True))
-                if start == stop or data[start] != FORMAT_TAG
-            ]
+            starts, stops = np.array(found.places, np.int64) + HEAD.size, np.array(found.ends, np.int64)
+            records = starts == stops
+            content = np.frombuffer(data, np.uint8)
+            records[~records] = content[starts[~records]] != FORMAT_TAG  # all others are headers
             report.damage += [(start + origin, stop + origin) for start, stop in found.damage]
-            report.records += len(rows)
-            if len(rows) == len(starts):
-                batch.add(data, starts, found.ends, header.fingerprint, report, origin)
-            else:
-                batch.add(
-                    data, [starts[row] for row in rows], [found.ends[row] for row in rows], header.fingerprint, report,
-                    origin,
-                )  # fmt: skip
+            report.records += int(np.count_nonzero(records))
+            batch.add(data, starts[records], stops[records], header.fingerprint, report, origin)
             end = origin + found.end
         stop = _end_of_damage(copies[0].path, end, limit)
         report.damage += [(end, stop)] if stop > end else []
