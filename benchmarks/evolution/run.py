@@ -35,6 +35,7 @@ SECTIONS = {
     "cartpole": "cartpole:cartpole",
     "log": "storage:speeds",
     "damage": "storage:damage",
+    "long_logs": "storage:long_logs",
     "stale": "stale:stale",
     "pools": "pools:pools",
 }

@@ -4,16 +4,20 @@ import os
 import random
 import shutil
 import struct
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from timing import Table, clock, in_turns
 
-from parl_evokit import LogWriter, RandomKeys, Record, SamplingInfo, read_log
+from parl_evokit import ESAgent, LogWriter, NothingToUpdate, RandomKeys, Record, SamplingInfo, mlp, read_log
 from parl_evokit._records import sampling_infos
 
 REWARD = 1.5
+HERE = Path(__file__).parent
 
 
 def records(count: int) -> list[SamplingInfo]:
@@ -115,3 +119,61 @@ def damage(table: Table, quick: bool) -> None:
             table.row(row, "", lost["framed"], {"raw form": float(lost["raw form"][0])}, "20 or 173; 0 wrong")
     finally:
         shutil.rmtree(folder)
+
+
+def long_logs(table: Table, quick: bool) -> None:
+    """Measure the processor time of an update of many records, and of one that finds nothing new in many segments."""
+    count, segments = (50_000, 200) if quick else (1_500_000, 5_000)
+    folder = Path(tempfile.mkdtemp())
+    try:
+        clone = agent().clone()
+        with LogWriter(folder / "one", fsync_every=0) as log:
+            for info in clone.draw(count):
+                log.reward(info, float(info.key[1] % 97))
+        for info in clone.draw(segments):
+            with LogWriter(folder / "many", fsync_every=0) as log:
+                log.reward(info, float(info.key[1] % 97))
+        seconds, megabytes = measured_alone("first_update", folder / "one")
+        (empty,) = measured_alone("empty_update", folder / "many")
+    finally:
+        shutil.rmtree(folder)
+    what = f"update from a log of {count:,} records, 990 parameters, table"
+    table.row(f"{what}: processor time", "s", seconds, None, "<= 3 s")
+    table.row(f"{what}: memory above import", "MB", megabytes, None, "<= 250 MB")
+    table.row(f"update that finds nothing new in {segments:,} segments: processor time", "s", empty, None, "<= 0.2 s")
+
+
+def measured_alone(function: str, log: Path) -> list[float]:
+    """Return the numbers that a function of this file prints for a log, run in a separate process."""
+    program = f"import storage; storage.{function}({str(log)!r})"
+    return [float(word) for word in subprocess.check_output([sys.executable, "-c", program], cwd=HERE).split()]
+
+
+def agent() -> ESAgent:
+    sampling = {"gaussian_sampling": {"cached": True}}
+    return ESAgent({"solver": {"optimizer": {"type": "ADAM"}, "sampling": sampling}}, mlp([41, 23, 1]))
+
+
+def first_update(log: str) -> None:
+    """Print processor time and memory of an update."""
+    learner = agent()
+    before, began = peak_mb(), time.process_time()
+    learner.update_from_log(log)
+    print(time.process_time() - began, peak_mb() - before)
+
+
+def peak_mb() -> float:
+    """Return the largest resident memory of this program so far (Linux; `getrusage` has that of its parent, too)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+def empty_update(log: str) -> None:
+    """Print the processor time of an update after one that has used the whole log."""
+    learner = agent()
+    learner.update_from_log(log)
+    began = time.process_time()
+    try:
+        learner.update_from_log(log)
+    except NothingToUpdate:
+        print(time.process_time() - began)
