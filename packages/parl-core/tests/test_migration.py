@@ -1225,6 +1225,89 @@ def test_steps_of_parl_2_that_learn_does_not_call_are_found_where_a_subclass_def
     ]
 
 
+def test_steps_of_the_optimizers_of_algorithms_are_found_where_they_are_taken_by_hand() -> None:
+    text = """\
+        import parl
+        import torch
+        from parl.algorithms import DDPG
+
+        class Own(DDPG):
+            def learn(self, obs):
+                loss = self.model(obs)
+                self.critic_optimizer.zero_grad()
+                loss.backward()
+                self.critic_optimizer.step()
+                return loss
+
+        class OwnAgain(Own):
+            def learn(self, obs):
+                self.critic_optimizer.minimize(loss)
+                self.actor_optimizer.clear_grad()
+
+        class WithItsOwn(DDPG):
+            def __init__(self, model):
+                self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+            def learn(self, obs):
+                self.optimizer.zero_grad()
+                self.optimizer.step()
+
+        class Other(parl.Algorithm):
+            def learn(self, obs):
+                self.optimizer.step()
+
+        class Agent(parl.Agent):
+            def learn(self, obs):
+                self.alg.optimizer.step()
+                self.env.step(obs)
+
+        alg = DDPG(None, gamma=0.9, tau=0.01)
+        alg.critic_optimizer.step()
+        other = Other(None)
+        other.optimizer.step()
+        torch.save(alg.actor_optimizer.state_dict(), "file")
+        """
+    (found,) = report([program(text)]).values()
+    lines = {finding.line: finding.message for finding in found}
+    steps = "write minimize(loss) for zero_grad() or clear_grad(), loss.backward() and step()"
+    assert lines == {
+        8: f"optimizers of parl.algorithms have no zero_grad: {steps}",
+        10: f"optimizers of parl.algorithms have no step: {steps}",
+        16: f"optimizers of parl.algorithms have no clear_grad: {steps}",
+        32: f"optimizers of parl.algorithms have no step: {steps}, if self.alg is one of them and optimizer is its own",
+        36: f"optimizers of parl.algorithms have no step: {steps}",
+        39: "optimizers of parl.algorithms have no state_dict: use get_state()",
+    }
+    assert not any(finding.mechanical for finding in found)
+
+
+def test_attributes_of_algorithms_that_are_gone_are_found_unless_the_program_defines_them() -> None:
+    text = """\
+        import parl
+
+        class Own(parl.algorithms.CQL):
+            target_action_gap = 1.0
+
+            def __init__(self, model):
+                super().__init__(model, gamma=0.9)
+                self.num_random = 5
+
+            def learn(self, obs):
+                return self.alpha_prime * self.num_random * self.target_action_gap + self._critic_learn(obs)
+
+        alg = parl.algorithms.DQN(None, gamma=0.9, lr=1e-3)
+        loss = alg.mse_loss(1, 2)
+        print(Own(None).num_random, Own(None).log_alpha_prime, loss.mse_loss)
+        """
+    (found,) = report([program(text)]).values()
+    assert [(finding.line, finding.message.partition(":")[0]) for finding in found] == [
+        (11, "_critic_learn is gone"),
+        (11, "alpha_prime is gone"),
+        (14, "mse_loss is gone"),
+        (15, "log_alpha_prime is gone"),
+    ]
+
+
 def test_attributes_of_the_client_that_are_gone_are_found() -> None:
     text = """\
         import parl

@@ -47,6 +47,7 @@ REMOVED_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         **STEPS_OF_PARL2,
         "Q_next": "use Q(obs_n, act_n, use_target_model=True)",
         "actor_learn": "learn takes the steps of actor and critic",
+        "alpha_optimizer": "use temperature_optimizer",
         "alpha_prime": "use multiplier.alpha()",
         "alpha_prime_optimizer": "use multiplier_optimizer",
         "build_program": "an agent may define it on paddle, for static graphs; without it, updates are eager",
@@ -58,8 +59,12 @@ REMOVED_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "model_ids": "use model_id of each model",
         "mse_loss": "use torch.nn.MSELoss() or paddle.nn.MSELoss()",
         "num_random": "use samples",
+        "policy_optimizer": "IQL calls it actor_optimizer",
         "predict_next": "use sample(obs, use_target_model=True)",
+        "q_optimizer": "use critic_optimizer",
+        "q_target": "use target_model",
         "target_action_gap": "use lagrange_thresh",
+        "v_optimizer": "use value_optimizer",
     }
 )
 """Attributes of agents and algorithms in PARL 1.x and 2.x, with their replacements."""

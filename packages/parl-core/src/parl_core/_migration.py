@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from parl_core._deprecation import REMOVED_ATTRIBUTES, REMOVED_CLIENT_ATTRIBUTES, RENAMED_METHODS, STEPS_OF_PARL2
+from parl_core._deprecation import (
+    REMOVED_ATTRIBUTES,
+    REMOVED_CLIENT_ATTRIBUTES,
+    REMOVED_OPTIMIZER_ATTRIBUTES,
+    RENAMED_METHODS,
+    STEPS_OF_PARL2,
+)
 
 __all__ = [
     "REMOVED_MODULES",
@@ -301,7 +307,10 @@ _GONE_OF_LAYERS: Mapping[str, str] = MappingProxyType(
 )
 """Arguments of fluid's layers that `parl.layers` does not have, with their replacements."""
 
-_OF_AN_ALGORITHM = re.compile(r"(.*\.)?(alg|algorithm)\.(learn|sample)")
+_AN_ALGORITHM = re.compile(r"(.*\.)?(alg|algorithm)")
+_OF_AN_ALGORITHM = re.compile(rf"{_AN_ALGORITHM.pattern}\.(learn|sample)")
+# Names that are right in agents and models, or that another rule reports.
+_OF_AGENTS = ("build_program", "fluid_executor", *RENAMED_METHODS, *_IDS_OF_MODELS)
 _A2C_RATE = "A2C.learn takes its learning rate as learning_rate: learn(..., learning_rate=...)"
 _ONE_MODEL = (
     "takes one model with policy, value, get_actor_params and get_critic_params, and gives actions in [-1, 1]: no "
@@ -573,6 +582,9 @@ class _Reader(ast.NodeVisitor):
         self._origins: dict[str, str | None] = {}  # origins of objects: {"self.alg": "parl.algorithms.A2C"}
         # the program's own classes: True if they derive from PARL's; None if unknown
         self._classes: dict[str, bool | None] = {}
+        # the names that the program's own subclasses of parl.algorithms define, by class
+        self._algorithms: dict[str, frozenset[str]] = {}
+        self._defined: frozenset[str] | None = None  # those of the class of `self`; None if it is no such subclass
         self._methods: dict[ast.stmt, bool | None] = {}  # the class of each method
         self._self: bool | None = None  # the class of `self`
 
@@ -641,6 +653,7 @@ class _Reader(ast.NodeVisitor):
         if node.attr in REMOVED_CLIENT_ATTRIBUTES and _last(self._origin_of(node.value)) == "get_global_client":
             message = f"get_global_client().{node.attr} is gone: {REMOVED_CLIENT_ATTRIBUTES[node.attr]}"
             self.findings.append(Finding(node.lineno, message))
+        self._of_an_algorithm(node)
         made = self._made.get(ast.unparse(node.value))
         if made is not None and node.attr in ("reset", "seed", "step"):
             self._plain.add(made)
@@ -705,10 +718,7 @@ class _Reader(ast.NodeVisitor):
         if any(self._unpacks_five(base) for base in node.bases):
             self._wrappers.add(node.name)
         methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
-        if (
-            any((self._path(base) or "").startswith("parl.algorithms.") for base in node.bases)
-            and "learn" not in methods
-        ):
+        if any(self._names_of_algorithm(base) is not None for base in node.bases) and "learn" not in methods:
             for name in methods.keys() & STEPS_OF_PARL2.keys():
                 message = f"learn does not call {name}: {STEPS_OF_PARL2[name]}"
                 self.findings.append(Finding(methods[name].lineno, message))
@@ -720,10 +730,15 @@ class _Reader(ast.NodeVisitor):
         kind = True if True in kinds else None if None in kinds else False
         self._classes[node.name] = kind
         self._methods |= dict.fromkeys(node.body, kind)
-        outer = (self._self, self._origins, self._made, self._raw, self._compat)
-        self._self, self._origins, self._made, self._raw, self._compat = kind, dict(self._origins), {}, set(), set()
+        of_bases = [names for base in node.bases if (names := self._names_of_algorithm(base)) is not None]
+        defined = frozenset(methods.keys() | _attributes_of_self(node)).union(*of_bases) if of_bases else None
+        if defined is not None:
+            self._algorithms[node.name] = defined
+        outer = (self._self, self._defined, self._origins, self._made, self._raw, self._compat)
+        self._self, self._defined, self._origins = kind, defined, dict(self._origins)
+        self._made, self._raw, self._compat = {}, set(), set()
         self.generic_visit(node)
-        self._self, self._origins, self._made, self._raw, self._compat = outer
+        self._self, self._defined, self._origins, self._made, self._raw, self._compat = outer
 
     def visit_Assign(self, node: ast.Assign) -> None:
         target = node.targets[0]
@@ -848,6 +863,24 @@ class _Reader(ast.NodeVisitor):
         self._change_part(line, call.col_offset, start, message, "")
         self.edits.append(Edit(line, end, call.end_col_offset or 0, ""))
         self.visit(program)
+
+    def _of_an_algorithm(self, node: ast.Attribute) -> None:
+        """Report an attribute that PARL's algorithms or their optimizers had in PARL 2.x."""
+        defined = self._names_defined_by(node.value)
+        instead = None if node.attr in _OF_AGENTS else REMOVED_ATTRIBUTES.get(node.attr)
+        if defined is not None and instead is not None and node.attr not in defined:
+            self.findings.append(Finding(node.lineno, f"{node.attr} is gone: {instead}"))
+        optimizer = node.value
+        instead = REMOVED_OPTIMIZER_ATTRIBUTES.get(node.attr)
+        if instead is None or not isinstance(optimizer, ast.Attribute) or not optimizer.attr.endswith("optimizer"):
+            return
+        message = f"optimizers of parl.algorithms have no {node.attr}: {instead}"
+        defined, name = self._names_defined_by(optimizer.value), ast.unparse(optimizer.value)
+        if defined is not None and optimizer.attr not in defined:
+            self.findings.append(Finding(node.end_lineno or node.lineno, message))
+        elif defined is None and _AN_ALGORITHM.fullmatch(name) and self._origin_of(optimizer.value) is None:
+            message = f"{message}, if {name} is one of them and {optimizer.attr} is its own"
+            self.findings.append(Finding(node.end_lineno or node.lineno, message))
 
     def _of_np_random(self, call: ast.Call, method: ast.Attribute) -> None:
         """Replace a method of numpy's RandomState, where the generator of an environment calls it."""
@@ -1178,6 +1211,18 @@ class _Reader(ast.NodeVisitor):
             return True
         return False if path.startswith(("parl.", "gym")) or ast.unparse(node) == "object" else None
 
+    def _names_defined_by(self, owner: ast.expr) -> frozenset[str] | None:
+        """Return the names that the program defines in an object of parl.algorithms; None for other objects."""
+        if ast.unparse(owner) == "self":
+            return self._defined
+        origin = self._origin_of(owner) or ""
+        return frozenset() if origin.startswith("parl.algorithms.") else self._algorithms.get(origin)
+
+    def _names_of_algorithm(self, base: ast.expr) -> frozenset[str] | None:
+        """Return the names that the program defines in a class of algorithms; None if it is not of parl.algorithms."""
+        path = self._path(base) or ""
+        return frozenset() if path.startswith("parl.algorithms.") else self._algorithms.get(ast.unparse(base))
+
     def _origin_of(self, node: ast.expr) -> str | None:
         """Return the path of PARL, or the class of the program, that made an object; None if unknown."""
         return self._origin(node) or self._origins.get(ast.unparse(node))
@@ -1249,6 +1294,13 @@ def _takes_apart(scope: ast.AST, name: str) -> bool:
         if unpacks and isinstance(part, ast.Assign | ast.Subscript) and ast.unparse(part.value) == name:
             return True
     return False
+
+
+def _attributes_of_self(node: ast.ClassDef) -> set[str]:
+    """Return the names of the attributes that a class and its methods set."""
+    targets = [each for part in node.body if isinstance(part, ast.Assign) for each in part.targets]
+    of_self = [one for one in ast.walk(node) if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self"]
+    return {one.attr for one in of_self if isinstance(one.ctx, ast.Store)}.union(*map(_names_in, targets))
 
 
 def _has_gyms_api(methods: Mapping[str, ast.FunctionDef]) -> bool:
