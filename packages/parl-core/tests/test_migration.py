@@ -813,7 +813,8 @@ def test_static_programs_of_fluid_become_those_of_paddle(imported: str, fluid: s
             def build_program(self):
                 self.program = {fluid}.Program()
                 with {fluid}.program_guard(self.program, {fluid}.default_startup_program()):
-                    {fluid}.optimizer.Adam(1e-3, epsilon=1e-3)
+                    {fluid}.optimizer.AdamOptimizer(1e-3, regularization=None).minimize(1, parameter_list=None)
+                    {fluid}.optimizer.DecayedAdagrad(1e-3)
                     {fluid}.layers.fc(1, size=2)
                     {fluid}.dygraph.guard()
         """
@@ -828,14 +829,15 @@ def test_static_programs_of_fluid_become_those_of_paddle(imported: str, fluid: s
             def build_program(self):
                 self.program = paddle.static.Program()
                 with paddle.static.program_guard(self.program, paddle.static.default_startup_program()):
-                    {fluid}.optimizer.Adam(1e-3, epsilon=1e-3)
+                    paddle.optimizer.Adam(1e-3, weight_decay=None).minimize(1, parameters=None)
+                    {fluid}.optimizer.DecayedAdagrad(1e-3)
                     {fluid}.layers.fc(1, size=2)
                     {fluid}.dygraph.guard()
         """
     )
     by_hand = [(one.line, one.message) for one in report([one])[one.path] if not one.mechanical]
-    assert [line for line, _ in by_hand] == [8, 9, 10]
-    words = ["fluid.optimizer.Adam is gone: use paddle.optimizer", "fluid.layers.fc is gone: parl.layers", "table"]
+    assert [line for line, _ in by_hand] == [9, 10, 11]
+    words = ["DecayedAdagrad is gone: use paddle.optimizer", "fluid.layers.fc is gone: parl.layers", "table"]
     assert all(word in message for word, (_, message) in zip(words, by_hand, strict=True))
 
 

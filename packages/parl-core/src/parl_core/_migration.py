@@ -265,8 +265,16 @@ _STATIC: Mapping[str, str] = MappingProxyType(
         }.items()
         for name in names.split()
     }
+    | {
+        f"paddle.fluid.optimizer.{name}{end}": f"paddle.optimizer.{name}"
+        for name in ("Adadelta", "Adagrad", "Adam", "Adamax", "Lamb", "Momentum", "RMSProp", "SGD")
+        for end in ("", "Optimizer")
+    }
 )
 """Names for programs of static graphs that paddle has moved to another module."""
+
+_OF_OPTIMIZERS: Mapping[str, str] = MappingProxyType({"parameter_list": "parameters", "regularization": "weight_decay"})
+"""Arguments of the optimizers of `paddle.fluid` and of their `minimize`, with those of `paddle.optimizer`."""
 
 _ONE_DEVICE = (
     "run the program with the agent's executor, on one device; several GPUs learn with paddle.distributed.launch"
@@ -282,7 +290,7 @@ _GONE_OF_FLUID: Mapping[str, str] = MappingProxyType(
         "io": "use agent.save, agent.restore and agent.save_inference_model",
         "layers": "parl.layers has most layers, under the same names; instead of a reader, feed the program: "
         "run(program, feed={...})",
-        "optimizer": "use paddle.optimizer in build_program, parl.optim with eager code",
+        "optimizer": "use paddle.optimizer",
     }
 )
 """Parts of `paddle.fluid`, with replacements of them or of their contents."""
@@ -556,6 +564,7 @@ class _Reader(ast.NodeVisitor):
         self.old_resets: list[int] = []
         self.has_new_steps = False
         self._is_of_parl = False
+        self._has_fluid = False
         self.has_wrapper = False
         self._modules: dict[str, str] = {}  # the paths of imported names: "gym", "parl", "parl.utils.utils.to_str"
         self._wrapped: set[ast.AST] = set()
@@ -604,6 +613,7 @@ class _Reader(ast.NodeVisitor):
                 new = f"{name} as {alias.asname}" if alias.asname else "gymnasium as gym"
                 self._change(alias, _NOW_GYMNASIUM, new)
             if alias.name == "paddle.fluid":
+                self._has_fluid = True
                 self._change(alias, _NOW_STATIC, "paddle")
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
@@ -613,6 +623,7 @@ class _Reader(ast.NodeVisitor):
             return
         if [f"{module}.{alias.name}" for alias in node.names] == ["paddle.fluid"] and node.end_lineno == node.lineno:
             self._modules[node.names[0].asname or "fluid"] = "paddle.fluid"
+            self._has_fluid = True
             self._change(node, _NOW_STATIC, "import paddle")
             return
         gone = self._module(node, module)
@@ -799,6 +810,13 @@ class _Reader(ast.NodeVisitor):
         if "fetch_list" in words and self._is_of_parl and not self._in_program:
             self._fetched(words["fetch_list"])
         method = node.func if isinstance(node.func, ast.Attribute) else None
+        makes_optimizer = (self._path(node.func) or "").startswith("paddle.fluid.optimizer.")
+        if makes_optimizer or (method and method.attr == "minimize" and self._has_fluid):
+            for word in node.keywords:
+                old, instead = word.arg or "", _OF_OPTIMIZERS.get(word.arg or "")
+                if instead is not None:
+                    message = f"paddle.optimizer calls {old} {instead}"
+                    self._change_part(word.lineno, word.col_offset, word.col_offset + len(old), message, instead)
         if method and method.attr == "sync_params_to" and self._is_learner(method.value):
             self._without_gpu(node)
         if method and has_gym and method.attr in _METHODS_OF_NP_RANDOM:
