@@ -1268,6 +1268,8 @@ def test_steps_of_the_optimizers_of_algorithms_are_found_where_they_are_taken_by
         other = Other(None)
         other.optimizer.step()
         torch.save(alg.actor_optimizer.state_dict(), "file")
+        torch.optim.lr_scheduler.LinearLR(alg.actor_optimizer)
+        torch.optim.lr_scheduler.LinearLR(other.optimizer)
         """
     (found,) = report([program(text)]).values()
     lines = {finding.line: finding.message for finding in found}
@@ -1279,6 +1281,8 @@ def test_steps_of_the_optimizers_of_algorithms_are_found_where_they_are_taken_by
         32: f"optimizers of parl.algorithms have no step: {steps}, if self.alg is one of them and optimizer is its own",
         36: f"optimizers of parl.algorithms have no step: {steps}",
         39: "optimizers of parl.algorithms have no state_dict: use get_state()",
+        40: "PyTorch's schedulers take no optimizer of parl.algorithms: pass a schedule as the algorithm's lr, or call "
+        "set_lr",
     }
     assert not any(finding.mechanical for finding in found)
 

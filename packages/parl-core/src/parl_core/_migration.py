@@ -319,6 +319,10 @@ _AN_ALGORITHM = re.compile(r"(.*\.)?(alg|algorithm)")
 _OF_AN_ALGORITHM = re.compile(rf"{_AN_ALGORITHM.pattern}\.(learn|sample)")
 # Names that are right in agents and models, or that another rule reports.
 _OF_AGENTS = ("build_program", "fluid_executor", *RENAMED_METHODS, *_IDS_OF_MODELS)
+_SCHEDULER = re.compile(r"\blr_scheduler\.|LR$")
+_RATE = (
+    "PyTorch's schedulers take no optimizer of parl.algorithms: pass a schedule as the algorithm's lr, or call set_lr"
+)
 _A2C_RATE = "A2C.learn takes its learning rate as learning_rate: learn(..., learning_rate=...)"
 _ONE_MODEL = (
     "takes one model with policy, value, get_actor_params and get_critic_params, and gives actions in [-1, 1]: no "
@@ -809,6 +813,10 @@ class _Reader(ast.NodeVisitor):
             self.findings.append(Finding(node.lineno, f"{name} {_ONE_MODEL}"))
         if "fetch_list" in words and self._is_of_parl and not self._in_program:
             self._fetched(words["fetch_list"])
+        if _SCHEDULER.search(ast.unparse(node.func)):
+            for argument in (*node.args[:1], *(word.value for word in node.keywords if word.arg == "optimizer")):
+                if (condition := self._as_optimizer(argument)) is not None:
+                    self.findings.append(Finding(argument.lineno, f"{_RATE}{condition}"))
         method = node.func if isinstance(node.func, ast.Attribute) else None
         makes_optimizer = (self._path(node.func) or "").startswith("paddle.fluid.optimizer.")
         if makes_optimizer or (method and method.attr == "minimize" and self._has_fluid):
@@ -888,17 +896,24 @@ class _Reader(ast.NodeVisitor):
         instead = None if node.attr in _OF_AGENTS else REMOVED_ATTRIBUTES.get(node.attr)
         if defined is not None and instead is not None and node.attr not in defined:
             self.findings.append(Finding(node.lineno, f"{node.attr} is gone: {instead}"))
-        optimizer = node.value
-        instead = REMOVED_OPTIMIZER_ATTRIBUTES.get(node.attr)
-        if instead is None or not isinstance(optimizer, ast.Attribute) or not optimizer.attr.endswith("optimizer"):
-            return
-        message = f"optimizers of parl.algorithms have no {node.attr}: {instead}"
-        defined, name = self._names_defined_by(optimizer.value), ast.unparse(optimizer.value)
-        if defined is not None and optimizer.attr not in defined:
+        instead, condition = REMOVED_OPTIMIZER_ATTRIBUTES.get(node.attr), self._as_optimizer(node.value)
+        if instead is not None and condition is not None:
+            message = f"optimizers of parl.algorithms have no {node.attr}: {instead}{condition}"
             self.findings.append(Finding(node.end_lineno or node.lineno, message))
-        elif defined is None and _AN_ALGORITHM.fullmatch(name) and self._origin_of(optimizer.value) is None:
-            message = f"{message}, if {name} is one of them and {optimizer.attr} is its own"
-            self.findings.append(Finding(node.end_lineno or node.lineno, message))
+
+    def _as_optimizer(self, node: ast.expr) -> str | None:
+        """Return on what it depends whether an object is the optimizer of one of PARL's algorithms.
+
+        Returns:
+            The condition for messages, empty if there is none; None if it is no such optimizer.
+        """
+        if not isinstance(node, ast.Attribute) or not node.attr.endswith("optimizer"):
+            return None
+        defined, owner = self._names_defined_by(node.value), ast.unparse(node.value)
+        if defined is not None:
+            return None if node.attr in defined else ""
+        is_unknown = _AN_ALGORITHM.fullmatch(owner) is not None and self._origin_of(node.value) is None
+        return f", if {owner} is one of them and {node.attr} is its own" if is_unknown else None
 
     def _of_np_random(self, call: ast.Call, method: ast.Attribute) -> None:
         """Replace a method of numpy's RandomState, where the generator of an environment calls it."""
