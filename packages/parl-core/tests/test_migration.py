@@ -1285,6 +1285,7 @@ def test_steps_of_the_optimizers_of_algorithms_are_found_where_they_are_taken_by
         "set_lr",
     }
     assert not any(finding.mechanical for finding in found)
+    assert lines_of(program("import torch\n\ndef step(trainer):\n    trainer.alg.optimizer.step()\n")) == []
 
 
 def test_attributes_of_algorithms_that_are_gone_are_found_unless_the_program_defines_them() -> None:

@@ -912,8 +912,8 @@ class _Reader(ast.NodeVisitor):
         defined, owner = self._names_defined_by(node.value), ast.unparse(node.value)
         if defined is not None:
             return None if node.attr in defined else ""
-        is_unknown = _AN_ALGORITHM.fullmatch(owner) is not None and self._origin_of(node.value) is None
-        return f", if {owner} is one of them and {node.attr} is its own" if is_unknown else None
+        may_be = self._is_of_parl and _AN_ALGORITHM.fullmatch(owner) is not None and self._origin_of(node.value) is None
+        return f", if {owner} is one of them and {node.attr} is its own" if may_be else None
 
     def _of_np_random(self, call: ast.Call, method: ast.Attribute) -> None:
         """Replace a method of numpy's RandomState, where the generator of an environment calls it."""
