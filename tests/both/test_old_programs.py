@@ -162,6 +162,24 @@ def test_a_subclass_whose_steps_learn_would_not_call_is_refused() -> None:
         _ = parl.algorithms.DQN(ActorCritic(), gamma=0.9, lr=1e-3).mse_loss  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("CQL", "alpha_optimizer", "temperature_optimizer"),
+        ("IQL", "policy_optimizer", "actor_optimizer"),
+        ("IQL", "q_optimizer", "critic_optimizer"),
+        ("IQL", "q_target", "target_model"),
+        ("IQL", "v_optimizer", "value_optimizer"),
+    ],
+)
+def test_optimizers_with_other_names_in_parl_2_name_the_present_ones(name: str, old: str, new: str) -> None:
+    kind = {"CQL": parl.networks.SquashedActorCritic, "IQL": parl.networks.ImplicitActorCritic}[name]
+    algorithm = getattr(parl.algorithms, name)(kind(1))
+    with pytest.raises(AttributeError, match=rf"'{old}', .*{new}"):
+        getattr(algorithm, old)
+    assert getattr(algorithm, new) is not None
+
+
 def test_an_algorithm_of_the_programs_own_may_set_its_device() -> None:
     class Own(parl.Algorithm):
         def __init__(self, model: parl.Model) -> None:
