@@ -186,10 +186,8 @@ class Code(NamedTuple):
                 f"function {name} cannot be sent to a worker: {described(error)}{cause}",
                 what=culprit or f"function {name}",
             ) from error
-        if not references:
-            for last in _last_code:
-                if _is_same(last.packed, frames):
-                    return last
+        if _last_code and not references and _is_same((last := _last_code[0]).packed, frames):
+            return last
         digest = hashlib.blake2b(digest_size=16)
         for part in frames:
             digest.update(part)

@@ -42,7 +42,7 @@ __all__ = ["ActorProcess", "ActorProcesses", "CallRecorder", "WorkerLease", "Wor
 _log = logging.getLogger("parl.remote")
 
 _SPARES = 1  # spare processes: one hides the fork from programs that make actors one after the other, and costs some MB
-_LATER_S = 0.2
+_LATER_S = 0.2  # after an actor's end its files are removed
 _REST_S = 1.0  # after a refusal no spare is started for this long, or the refusals would keep the node busy
 _MAX_FAILED_SPARES = 3
 _MAX_ZYGOTE_DEATHS = 3  # a zygote that repeatedly dies at once has a wrong configuration
