@@ -43,6 +43,7 @@ def polled(monkeypatch: pytest.MonkeyPatch) -> Polled:
     monkeypatch.setattr(facilities, "_BUSY_POLL_S", 0.0)
     monkeypatch.setattr(facilities, "_WITHOUT_AT_FIRST", 0)
     monkeypatch.setattr(facilities, "cpu_count", lambda: 2)
+    monkeypatch.setattr(facilities, "_load", facilities._Load())
     return Polled()
 
 
@@ -143,13 +144,27 @@ def test_the_poll_ends_soon_and_sooner_where_the_cpu_is_wanted(
     assert next(times, None) is None
 
 
+def test_the_load_is_read_every_few_milliseconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "loadavg"
+    file.write_text("5.00 5.00 5.00 3/200 1234\n")
+    monkeypatch.setattr(facilities, "_LOAD", str(file))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    load = facilities._Load()
+    assert load.exceeds_cpus(7.0)
+    file.write_text("5.00 5.00 5.00 2/200 1234\n")
+    assert load.exceeds_cpus(7.001)
+    assert not load.exceeds_cpus(7.003)
+    file.write_text("5.00 5.00 5.00 3/200 1234\n")
+    assert not load.exceeds_cpus(7.004)
+    assert load.exceeds_cpus(7.006)
+
+
+@pytest.mark.parametrize("file", ["no such file", ""])
 def test_a_kernel_that_does_not_tell_of_its_load_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str
 ) -> None:
-    monkeypatch.setattr(facilities, "_LOAD", str(tmp_path / "no such file"))
-    assert not facilities._processes_wait_for_a_cpu()
-    monkeypatch.setattr(facilities, "_LOAD", str(tmp_path))
-    assert not facilities._processes_wait_for_a_cpu()
+    monkeypatch.setattr(facilities, "_LOAD", str(tmp_path / file))
+    assert not facilities._Load().exceeds_cpus(0.0)
 
 
 @pytest.mark.parametrize("timeout_s", [None, PATIENCE_S])

@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import math
 import os
 import select
 import selectors
@@ -150,7 +151,8 @@ def cpu_count() -> int:
 
 _BUSY_POLL_S = 0.0001  # several times what it takes to wake a sleeping thread
 _WITHOUT_IDLE_CPU_S = 0.00004  # longer than the other end of a small call takes
-_LOAD = "/proc/loadavg"  # to read it takes about 15 us
+_LOAD = "/proc/loadavg"
+_LOAD_EVERY_S = 0.002  # to read it takes 15 to 30 us, during which what is polled for may come
 _WITHOUT_AT_FIRST = 4  # waits of a start, which are long
 _MAX_BACKOFF = 8  # 2**8 waits without a poll, so that polls in vain take 0.4 us a wait
 
@@ -191,8 +193,8 @@ class BusyPoll:
         begun = time.perf_counter()
         limit = _WITHOUT_IDLE_CPU_S
         while not (ready := poll(0)):
-            if time.perf_counter() > begun + limit:
-                if limit < _BUSY_POLL_S and not _processes_wait_for_a_cpu():
+            if (now := time.perf_counter()) > begun + limit:
+                if limit < _BUSY_POLL_S and not _load.exceeds_cpus(now):
                     limit = _BUSY_POLL_S
                     continue
                 self._skipped = 2**self._backoff
@@ -203,13 +205,31 @@ class BusyPoll:
         return ready
 
 
-def _processes_wait_for_a_cpu() -> bool:
-    """Return whether more threads of this machine are runnable than it has CPUs; False if the kernel does not say."""
-    try:
-        with open(_LOAD, "rb", buffering=0) as file:
-            return int(file.read().split()[3].partition(b"/")[0]) > (os.cpu_count() or 1)
-    except (OSError, ValueError, IndexError):
-        return False
+class _Load:
+    """Whether threads of this machine wait for a CPU, as the kernel said it a moment ago."""
+
+    def __init__(self) -> None:
+        self._exceeds_cpus = False
+        self._read_again = -math.inf
+
+    def exceeds_cpus(self, now: float) -> bool:
+        """Return whether more threads are runnable than the machine has CPUs; False if the kernel does not say.
+
+        Args:
+            now: The time, in the seconds of `time.perf_counter`.
+        """
+        if now >= self._read_again:
+            self._read_again = now + _LOAD_EVERY_S
+            try:
+                with open(_LOAD, "rb", buffering=0) as file:
+                    runnable = int(file.read().split()[3].partition(b"/")[0])
+            except (OSError, ValueError, IndexError):
+                runnable = 0
+            self._exceeds_cpus = runnable > (os.cpu_count() or 1)
+        return self._exceeds_cpus
+
+
+_load = _Load()
 
 
 class Waker:
