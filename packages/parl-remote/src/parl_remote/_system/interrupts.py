@@ -68,8 +68,8 @@ _set_handler: Callable[[int, Any], Any] = _signal.signal
 
 _main = threading.main_thread().ident
 _handlers: dict[int, Any] = {}  # the program's own, by signal
-_found: tuple[Any, ...] = (object(),) * len(_SIGNALS)  # their handlers when this was last entered
-_own: list[int] = []  # the signals among them that have a handler of the program
+_found: tuple[Any, ...] = (object(),) * len(_SIGNALS)  # their handlers when they last changed
+_own: list[tuple[int, Any]] = []  # the signals among them that have a handler of the program, and that handler
 _deferred: list[int] = []  # signals whose handlers have not run yet
 _deferred_since = 0.0  # when the first of them came
 # The blocks and waits that the main thread is in, the innermost last. A handler that raises in a wait ends it at once,
@@ -98,10 +98,11 @@ class _Uninterrupted:
         if get_ident() == _main:
             if not _within:
                 found = tuple(map(_get_handler, _SIGNALS))
-                if any(map(operator.is_not, found, _found)):
+                if found != _found:
                     _look_at(found)
-                for number in _own:
-                    _set_handler(number, _defer)
+                for number, handler in _own:
+                    if _set_handler(number, _defer) is not handler:  # but equals it
+                        _look_at(found)
             _within.append(self._mark)  # last: if a handler raises before this, there is nothing to undo
 
     def __exit__(self, *_: object) -> None:
@@ -283,10 +284,12 @@ def has_own_handlers() -> bool:
 def _look_at(found: tuple[Any, ...]) -> None:
     """Record the program's handlers, which have changed since the last time."""
     global _found, _own
-    own = [(number, one) for number, one in zip(_SIGNALS, found, strict=True) if callable(one) and one is not _defer]
+    # The program may have put `_defer` back itself, which it found while it was in place.
+    handlers = tuple(_handlers.get(number) if one is _defer else one for number, one in zip(_SIGNALS, found, strict=True))
+    own = [(number, one) for number, one in zip(_SIGNALS, handlers, strict=True) if callable(one)]
     _handlers.update(own)
-    _own = [number for number, _ in own]
-    _found = found  # last: a handler may raise before this
+    _own = own
+    _found = handlers  # last: a handler may raise before this
 
 
 def _defer(number: int, frame: FrameType | None) -> None:
@@ -326,7 +329,7 @@ def _run_handlers(frame: FrameType | None) -> None:
 
 def _give_back() -> None:
     """Put the program's handlers in place again, unless it has set others."""
-    for number, handler in _handlers.items():
+    for number, handler in _own:
         if _get_handler(number) is _defer:
             _set_handler(number, handler)
 
