@@ -110,6 +110,10 @@ def counted_in_its_module(*_: object) -> int:
     return int(_state["calls"])
 
 
+def global_of_its_module(name: str) -> object:
+    return globals().get(name)
+
+
 def endless_at_700(n: int) -> int:
     if n == 700:
         threading.Event().wait()
@@ -1923,10 +1927,13 @@ def test_results_of_one_chunk_with_handles_arrive_as_each_was_returned(shared_cl
 
 def test_functions_of_a_module_share_its_globals_from_call_to_call(shared_cluster: None) -> None:
     def setup() -> None:
+        global assigned
         _state["calls"] = 10
+        assigned = "a name that the module lacks"  # type: ignore[name-defined]
 
     with Executor(1, initializer=setup) as executor:
         assert [executor.submit(counted_in_its_module).result(PATIENCE_S) for _ in range(3)] == [11, 12, 13]
+        assert executor.submit(global_of_its_module, "assigned").result(PATIENCE_S) == "a name that the module lacks"
 
 
 def test_a_function_without_a_state_of_its_own_is_unpickled_once() -> None:

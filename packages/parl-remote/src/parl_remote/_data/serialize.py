@@ -18,6 +18,7 @@ import contextlib
 import copyreg
 import functools
 import hashlib
+import importlib
 import inspect
 import io
 import itertools
@@ -45,6 +46,7 @@ __all__ = [
     "FuturePickled",
     "Pickled",
     "Reference",
+    "call_sharing_globals",
     "culprit_in",
     "dumps",
     "dumps_arguments",
@@ -53,7 +55,6 @@ __all__ = [
     "has_stand_ins",
     "inside",
     "is_open_file",
-    "keep_globals",
     "loads",
     "look_at_new_modules",
     "modules_being_loaded",
@@ -670,19 +671,38 @@ def _fill_function(function: FunctionType, how: tuple[Callable[[FunctionType, An
         function.__globals__.update((name, value) for name, value in kept.items() if name[:2] != "__")
 
 
-def keep_globals(function: Callable[..., object]) -> None:
-    """Give the globals of a function to functions of its module that are sent to this process later.
+def call_sharing_globals(function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Call a function; functions of its module in this process see from then on the globals that it assigns.
 
-    A function that is sent by value, one of `__main__` for example, has globals of its own, with the values that they
-    had when it was sent. What an initializer assigns there has to be seen by others, as within a module.
+    A function that is sent by value, one of `__main__` or one within another for example, has globals of its own, with
+    the values that they had when it was sent. Functions of its module that are sent by value later get these globals;
+    if the module can be imported here, so does the module.
     """
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(getattr(function, "__func__", function))
-    if not isinstance(function, FunctionType):
-        function = getattr(type(function), "__call__", function)  # noqa: B004  # looked up as a call does
-    if isinstance(function, FunctionType):
-        _kept_globals[function.__globals__.get("__name__", "")] = function.__globals__
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    inner = inspect.unwrap(getattr(inner, "__func__", inner))
+    if not isinstance(inner, FunctionType):
+        inner = getattr(type(inner), "__call__", inner)  # noqa: B004  # looked up as a call does
+    sent = inner.__globals__ if isinstance(inner, FunctionType) else {}
+    name = sent.get("__name__", "")
+    if name:
+        _kept_globals[name] = sent
+    module = _imported(name) if name not in ("", "__main__") else None
+    if module is None or vars(module) is sent:
+        function(*args, **kwargs)
+        return
+    before = {key: value for key, value in sent.items() if key[:2] != "__"}
+    vars(module).update(before)
+    function(*args, **kwargs)
+    changed = (item for item in sent.items() if item[0][:2] != "__" and before.get(item[0], sent) is not item[1])
+    vars(module).update(changed)
+
+
+def _imported(name: str) -> ModuleType | None:
+    with contextlib.suppress(Exception):  # those that need the module are told
+        return importlib.import_module(name)
+    return None
 
 
 _kept_globals: dict[str, dict[str, Any]] = {}  # by module

@@ -294,8 +294,7 @@ class FunctionWorker:
         self._functions: FunctionCache[_LazyFunction] = FunctionCache()
         if initializer is not None:
             function, ((args, kwargs),) = map(unpack, initializer)
-            serialize.keep_globals(function)
-            function(*args, **kwargs)
+            serialize.call_sharing_globals(function, args, kwargs)
 
     def run(self, key: bytes, code: Any, name: str, items: Any, how: int, most_s: float) -> tuple[Any, ...]:
         """Run a function on items.
