@@ -351,23 +351,31 @@ def clone_of(root: Path, folder: Path) -> Path:
     return clone
 
 
-def release(package: str, wanted: str, out: Path, pytest_arguments: Sequence[str], *, dry_run: bool) -> list[Row]:
+def release(
+    package: str, wanted: str, out: Path, pytest_arguments: Sequence[str], *, dry_run: bool
+) -> tuple[list[Row], list[str]]:
     """Release one package, and copy commit and tag into this checkout unless it is a dry run.
 
+    Returns:
+        The finished steps, and the failure, if there was one.
+
     Raises:
-        ReleaseError: The checkout has uncommitted changes, or a step failed.
+        ReleaseError: The checkout has uncommitted changes.
     """
     if not dry_run:
         require_committed(ROOT)
     with tempfile.TemporaryDirectory(prefix="parl-release-") as scratch:
         clone = clone_of(ROOT, Path(scratch))
-        done = Release(package, clone, Path(scratch), out, pytest_arguments)
-        done.run(wanted)
-        if not dry_run:
-            _git(ROOT, "fetch", "--quiet", "--no-tags", clone, f"refs/tags/{done.tag}")
-            _git(ROOT, "merge", "--quiet", "--ff-only", "FETCH_HEAD")  # this fails if the checkout has other commits
-            _git(ROOT, "tag", done.tag, "FETCH_HEAD")
-    return done.rows
+        one = Release(package, clone, Path(scratch), out, pytest_arguments)
+        try:
+            one.run(wanted)
+            if not dry_run:
+                _git(ROOT, "fetch", "--quiet", "--no-tags", clone, f"refs/tags/{one.tag}")
+                _git(ROOT, "merge", "--quiet", "--ff-only", "FETCH_HEAD")  # fails if the checkout has other commits
+                _git(ROOT, "tag", one.tag, "FETCH_HEAD")
+        except RuntimeError as error:
+            return one.rows, [str(error)]
+    return one.rows, []
 
 
 def require_committed(root: Path) -> None:
@@ -467,7 +475,7 @@ def main() -> int:
     elif len(arguments.package) == 2:
         try:
             package, wanted = arguments.package
-            rows = release(package, wanted, out, pytest_arguments, dry_run=arguments.dry_run)
+            rows, failed = release(package, wanted, out, pytest_arguments, dry_run=arguments.dry_run)
         except RuntimeError as error:
             rows, failed = [], [str(error)]
     else:

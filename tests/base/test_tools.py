@@ -177,6 +177,20 @@ def test_a_release_of_a_clone_has_a_commit_and_a_tag_and_leaves_the_checkout(too
         done.run("0.0.1")
 
 
+def test_a_release_that_fails_reports_the_steps_before(
+    tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = tool("release")
+    row = release.Row("parl-core", "build", 1.0, "two files")
+
+    def run(one: Any, wanted: str) -> None:
+        one.rows.append(row)
+        raise release.ReleaseError(f"no {wanted}")
+
+    monkeypatch.setattr(release.Release, "run", run)
+    assert release.release("parl-core", "minor", tmp_path, (), dry_run=True) == ([row], ["no minor"])
+
+
 def commit(folder: Path, message: str) -> None:
     subprocess.run(["git", "commit", "--quiet", "--allow-empty", "--message", message], cwd=folder, check=True)
 
@@ -232,10 +246,9 @@ def test_a_release_brings_commit_and_tag_or_neither(
 
     class Done:
         tag = "parl-core-v0.2.0"
-        rows = ("a row",)
 
         def __init__(self, package: str, clone: Path, *_: object) -> None:
-            self.clone = clone
+            self.clone, self.rows = clone, ["a row"]
 
         def run(self, wanted: str) -> None:
             commit(self.clone, wanted)
@@ -245,12 +258,13 @@ def test_a_release_brings_commit_and_tag_or_neither(
 
     monkeypatch.setattr(release, "ROOT", checkout)
     monkeypatch.setattr(release, "Release", Done)
+    rows, failed = release.release("parl-core", "minor", tmp_path, (), dry_run=False)
+    assert rows == ["a row"]
     if moves:
-        with pytest.raises(release.ReleaseError, match="fast-forward"):
-            release.release("parl-core", "minor", tmp_path, (), dry_run=False)
+        assert "fast-forward" in failed[0]
         assert tags_of(checkout) == []
     else:
-        assert release.release("parl-core", "minor", tmp_path, (), dry_run=False) == ("a row",)
+        assert not failed
         assert tags_of(checkout) == [Done.tag]
         heads = subprocess.run(
             ["git", "rev-parse", "HEAD", f"{Done.tag}^{{commit}}"], cwd=checkout, check=True, capture_output=True
