@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 from parl_evokit import (
     AsyncESAgent,
     ESAgent,
+    EvolutionError,
     InvalidToken,
     LogError,
     LogWriter,
@@ -405,6 +406,15 @@ def test_prometheus_client_has_the_same_metrics(agent: AsyncESAgent, tmp_path: P
     assert "evokit_model_iter_id 4.0" in told
     assert 'evokit_refused_tokens_total{reason="malformed"} 1.0' in told
     assert "evokit_quarantined_segments_total 0.0" in told
+
+
+def test_a_registry_has_the_metrics_of_one_object() -> None:
+    prometheus_client = pytest.importorskip("prometheus_client")
+    registry = prometheus_client.CollectorRegistry()
+    Metrics(registry)
+    with pytest.raises(EvolutionError, match="a registry for each model"):
+        Metrics(registry)
+    Metrics(prometheus_client.CollectorRegistry())
 
 
 def test_an_arm_without_rewards_has_no_mean_in_prometheus_client() -> None:

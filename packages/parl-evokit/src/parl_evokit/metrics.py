@@ -116,7 +116,7 @@ class Metrics:
         registry: Registry of prometheus_client. Default: its global registry.
 
     Raises:
-        EvolutionError: prometheus_client is not installed.
+        EvolutionError: prometheus_client is not installed, or the registry has the metrics of another object.
     """
 
     def __init__(self, registry: Any = None) -> None:
@@ -129,12 +129,18 @@ class Metrics:
             "mean_reward": ["arm"], "stale_samples": ["age"], "set_aside_total": ["reason"],
             "refused_tokens_total": ["reason"],
         }  # fmt: skip
-        self._series: dict[str, Any] = {
-            name: (prometheus_client.Counter if name in COUNTERS else prometheus_client.Gauge)(
-                f"evokit_{name}", text, labels.get(name, []), registry=registry
-            )
-            for name, text in HELP.items()
-        }
+        try:
+            self._series: dict[str, Any] = {
+                name: (prometheus_client.Counter if name in COUNTERS else prometheus_client.Gauge)(
+                    f"evokit_{name}", text, labels.get(name, []), registry=registry
+                )
+                for name, text in HELP.items()
+            }
+        except ValueError as error:
+            raise EvolutionError(
+                "this registry has the metrics of another Metrics object: use that one, or a registry for each model, "
+                f"Metrics(prometheus_client.CollectorRegistry()) ({error})"
+            ) from error
 
     def observe(self, report: UpdateReport, contents: LogContents | None = None) -> None:
         """Set the metrics from the result of `update_from_log`."""
