@@ -285,7 +285,9 @@ def _look_at(found: tuple[Any, ...]) -> None:
     """Record the program's handlers, which have changed since the last time."""
     global _found, _own
     # The program may have put `_defer` back itself, which it found while it was in place.
-    handlers = tuple(_handlers.get(number) if one is _defer else one for number, one in zip(_SIGNALS, found, strict=True))
+    handlers = tuple(
+        _handlers.get(number) if one is _defer else one for number, one in zip(_SIGNALS, found, strict=True)
+    )
     own = [(number, one) for number, one in zip(_SIGNALS, handlers, strict=True) if callable(one)]
     _handlers.update(own)
     _own = own
