@@ -9,6 +9,7 @@
 | `newcomer` | the commands of the READMEs in bare environments (tools/newcomer.py) |
 | `pythons` | the base suite under each supported Python that is installed |
 | `properties` | a thousand random examples, new ones in each run, of each test that Hypothesis draws examples for |
+| `cases` | the tests marked `long` |
 | `futures` | a hundred rounds of ten thousand futures, with every way to wait |
 | `soak` | an hour of random faults under load |
 | `soak_evolution` | an hour of random faults of an online product: kills, clocks, full disks, damage |
@@ -96,6 +97,11 @@ def futures(folder: Path) -> None:
     _do(ROOT, "env", "PARL_FUTURES_ROUNDS=100", *command, "packages/parl-remote/tests/test_many_futures.py")
 
 
+def cases(folder: Path) -> None:  # noqa: ARG001  # the suites have environments of their own
+    """Run the slow tests that `hatch run test:all` leaves out."""
+    _do(ROOT, sys.executable, "tools/suites.py", "all", "-m", "long")
+
+
 def soak(folder: Path) -> None:
     """Run random faults under load for an hour; the tables are written beside the benchmark."""
     python = _environment(folder / "soak", *(f"-e{ROOT / 'packages' / package}" for package in PACKAGES[:2]))
@@ -113,6 +119,7 @@ PARTS: dict[str, Callable[[Path], str | None]] = {
     "newcomer": newcomer,
     "pythons": pythons,
     "properties": properties,
+    "cases": cases,
     "futures": futures,
     "soak": soak,
     "soak_evolution": soak_evolution,

@@ -5,7 +5,7 @@
 
 Arguments go to pytest. Paths among them replace the suite's paths and run in one process; `--lf` does the same with the
 files of failed tests. Tests marked `slow` are skipped, unless `--slow` selects them, a test is named as `file::test`,
-or `--lf` repeats a failed one.
+or `--lf` repeats a failed one. Those marked `long` as well, which `--slow` leaves out, are selected by `-m long`.
 """
 
 import json
@@ -63,7 +63,7 @@ def one(suite: str, arguments: list[str]) -> int:
         command += ["--last-failed-no-failures", "none"]
     marked = any(argument.startswith("-m") for argument in arguments)
     if not (all_that_failed or marked or any("::" in path for path in paths)):
-        command += ["-m", "slow" if slow else "not slow"]
+        command += ["-m", "slow and not long" if slow else "not slow"]
     if not paths:
         command += ["--durations", "20", *SUITES[suite]]
     in_workers = any(argument.startswith(("-n", "--numprocesses")) for argument in arguments)

@@ -115,7 +115,8 @@ print(point, *states)
 @pytest.mark.parametrize(
     ("exchange", "into", "first"),
     [
-        ("exchange", "place", 1),  # offline-update of a directory onto itself
+        # offline-update of a directory onto itself
+        pytest.param("exchange", "place", 1, marks=pytest.mark.long),
         ("rename", "place", 120),  # the same where two names cannot be exchanged; only the later points differ
         ("exchange", "warehouse", 1),  # AsyncESAgent, which writes a directory, keeps orphans, and removes an old model
     ],

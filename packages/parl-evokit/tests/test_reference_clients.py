@@ -116,6 +116,7 @@ def test_a_client_makes_the_noise_and_the_parameters_of_the_vectors(client: Comm
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_compilers_that_fuse_products_and_sums_give_the_same_bits(tmp_path: Path) -> None:
     compilers = [found for name in ("g++", "clang++") if (found := shutil.which(name))]
     if not compilers:
@@ -329,7 +330,11 @@ def test_the_cpp_client_reads_the_secrets_anew_for_a_token_of_an_unknown_one(cpp
     assert len(read_log(tmp_path / "log").samples) == 5
 
 
+_EACH_COMPILER = pytest.mark.parametrize("cpp", ["g++", pytest.param("clang++", marks=pytest.mark.long)], indirect=True)
+
+
 @pytest.mark.slow
+@_EACH_COMPILER
 @pytest.mark.parametrize("gaussian", [{}, {"cached": True, "cache_size": 300}], ids=["computed", "table"])
 def test_a_hundred_thousand_samples_have_the_parameters_of_python(
     cpp: Command, javascript: Command, tmp_path: Path, gaussian: dict[str, Any]
@@ -481,6 +486,7 @@ def test_a_browser_makes_the_samples_of_every_algorithm(
 
 
 @pytest.mark.slow
+@_EACH_COMPILER
 @pytest.mark.parametrize("kind", ["CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES", "GA"])
 def test_a_hundred_thousand_samples_of_every_algorithm_are_those_of_python(
     cpp: Command, tmp_path: Path, kind: str

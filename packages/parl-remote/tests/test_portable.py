@@ -344,9 +344,9 @@ def test_a_number_that_another_process_has_now_is_no_process_of_ours() -> None:
     [
         ("test_transport_conformance.py", ""),
         ("test_calls.py", "process"),
-        ("test_exceptions_cross.py", "process"),
+        pytest.param("test_exceptions_cross.py", "process", marks=pytest.mark.long),
         ("test_deaths_of_actors.py", "killed or exits or lost or stopped_actor or has_started or node_s_death"),
-        ("test_futures.py", ""),
+        pytest.param("test_futures.py", "", marks=pytest.mark.long),
         (
             "test_xparl.py",
             "same_user or worker_joins or killed_worker or killed_master or killed_program or foreground",
