@@ -359,7 +359,15 @@ def test_a_memory_is_carried_from_step_to_step(tmp_path: Path, memory: Any, kind
 
 @pytest.mark.timeout(900)  # as above
 @pytest.mark.slow
-@pytest.mark.parametrize(("memory", "shared"), [("gru", True), ("lstm", True), ("transformer", True), ("lstm", False)])
+@pytest.mark.parametrize(
+    ("memory", "shared"),
+    [
+        pytest.param("gru", True, marks=pytest.mark.long),
+        ("lstm", True),
+        ("transformer", True),
+        pytest.param("lstm", False, marks=pytest.mark.long),
+    ],
+)
 def test_every_format_carries_a_memory_over_sequences(tmp_path: Path, memory: Any, shared: bool) -> None:
     observed = Masked().observation_space
     model = parl.networks.for_spaces(observed, CHOICE, "actor-critic", memory=memory, memory_size=8, shared=shared)
@@ -372,7 +380,7 @@ def test_every_format_carries_a_memory_over_sequences(tmp_path: Path, memory: An
 
 @pytest.mark.timeout(900)  # as above
 @pytest.mark.slow
-@pytest.mark.parametrize("observations", [1, 2, 7])
+@pytest.mark.parametrize("observations", [1, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 7))])
 def test_few_observations_are_compared_as_well(observations: int, tmp_path: Path) -> None:
     """One sequence, or one row; exporters take programs that were recorded with one row for programs of one row."""
     observed = Masked().observation_space
@@ -520,7 +528,10 @@ def test_a_numpy_file_acts_for_several_agents(algorithm: str, kind: str, groups:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # as above
-@pytest.mark.parametrize(("algorithm", "kind", "groups", "memory"), [TEAMS[i] for i in (1, 5, 9, 13)])
+@pytest.mark.parametrize(
+    ("algorithm", "kind", "groups", "memory"),
+    [*(TEAMS[i] for i in (1, 5)), *(pytest.param(*TEAMS[i], marks=pytest.mark.long) for i in (9, 13))],
+)
 def test_every_format_acts_for_several_agents(
     algorithm: str, kind: str, groups: Any, memory: Any, tmp_path: Path
 ) -> None:

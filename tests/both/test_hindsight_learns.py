@@ -59,7 +59,9 @@ def test_dqn_flips_bits_with_hindsight_alone(hindsight: float | None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["DDPG", "TD3", "SAC"])  # without hindsight SAC finds the way on some seeds, too
+@pytest.mark.parametrize(
+    "name", ["DDPG", *(pytest.param(name, marks=pytest.mark.long) for name in ("TD3", "SAC"))]
+)  # without hindsight SAC finds the way on some seeds, too
 def test_actor_critics_reach_points_with_hindsight(name: str) -> None:
     kind = {"DDPG": "deterministic", "TD3": "twin", "SAC": "squashed"}[name]
     rates = {"actor_lr": 1e-3, "critic_lr": 1e-3}

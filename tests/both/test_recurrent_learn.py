@@ -80,6 +80,7 @@ def with_previous_step() -> Any:
     return gymnasium.wrappers.FlattenObservation(PreviousStep(Bandit()))
 
 
+@pytest.mark.long
 def test_impala_learns_from_its_previous_action_and_reward_which_arm_pays() -> None:
     settings = {"sample_batch_steps": 12, "gamma": 0.9, "learning_rate": 2e-3}
 

@@ -96,7 +96,7 @@ def killed_and_whole(program: str, *arguments: str, folder: Path) -> tuple[Path,
 
 @pytest.mark.slow
 @pytest.mark.timeout(3 * SECONDS_TO_RUN)
-@pytest.mark.parametrize("game", ["connect_four", "rps"])
+@pytest.mark.parametrize("game", ["connect_four", pytest.param("rps", marks=pytest.mark.long)])
 def test_killed_self_play_continues_with_the_same_bits(game: str, tmp_path: Path) -> None:
     killed, whole = killed_and_whole("self_play", "--game", game, *SELF_PLAY, folder=tmp_path)
     results = json.loads((killed / "results.json").read_text())
@@ -119,6 +119,7 @@ def test_a_killed_population_continues_with_the_same_bits(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3 * SECONDS_TO_RUN)
 def test_a_killed_alphazero_continues_with_the_same_bits(tmp_path: Path) -> None:
     killed, whole = killed_and_whole("alphazero", *ALPHAZERO, folder=tmp_path)

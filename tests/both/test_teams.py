@@ -120,7 +120,7 @@ def test_the_two_step_game_ends_as_published(kind: str, found: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "found"), [("QMIX", 8.0), ("VDN", 7.0)])
+@pytest.mark.parametrize(("kind", "found"), [("QMIX", 8.0), pytest.param("VDN", 7.0, marks=pytest.mark.long)])
 def test_a_memory_carries_the_cue_to_the_choice(kind: str, found: float) -> None:
     agent = made(kind, make_cued, "gru")
     train(agent, 5_000, make_cued)
@@ -128,7 +128,9 @@ def test_a_memory_carries_the_cue_to_the_choice(kind: str, found: float) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("game", "optimum"), [("climbing", 11.0), ("penalty", 10.0)])
+@pytest.mark.parametrize(
+    ("game", "optimum"), [("climbing", 11.0), pytest.param("penalty", 10.0, marks=pytest.mark.long)]
+)
 def test_qmix_finds_the_best_joint_action_beside_penalties(game: str, optimum: float) -> None:
     assert set(measure("QMIX", game, find_recipe("QMIX", game), 1, episodes=3).returns) == {optimum}
 
