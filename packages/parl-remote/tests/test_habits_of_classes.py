@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import math
 import os
 import pickle
 import subprocess
 import sys
+import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +114,74 @@ def test_an_operator_that_changes_the_object_leaves_the_handle_what_it_was(anywh
     amount += 4
     assert amount is kept
     assert kept.value == 7
+
+
+@parl_remote.remote_class
+class Feed:
+    """An asynchronous context manager, and an iterator of itself."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.ended: list[str] = []
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, _: object) -> bool:
+        self.ended.append("" if kind is None else f"{kind.__name__}: {error}")
+        return kind is ValueError
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> int:
+        if not self.left:
+            raise StopAsyncIteration
+        self.left -= 1
+        return self.left
+
+
+@parl_remote.remote_class(wait=False)
+class Numbers:
+    async def __aenter__(self) -> str:
+        return "entered"
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+
+
+class Unsendable(Exception):
+    def __init__(self) -> None:
+        super().__init__("with a lock")
+        self.lock = threading.Lock()
+
+
+def test_async_with_and_async_for_are_the_object_s_own(anywhere: str) -> None:
+    feed, numbers = Feed(3), Numbers()
+
+    async def use() -> None:
+        async with feed as entered:
+            assert entered is feed
+            assert [number async for number in feed] == [2, 1, 0]
+        assert [number async for number in feed] == []
+        async with feed:
+            raise ValueError("taken by the object")
+        with pytest.raises(Unsendable):
+            async with feed:
+                raise Unsendable
+        async with numbers as entered:
+            assert entered == "entered"
+            assert [number async for number in numbers] == [0, 1, 2]
+            async for number in numbers:
+                assert number == 0
+                break
+
+    asyncio.run(use())
+    assert feed.ended == ["", "ValueError: taken by the object", "RemoteError: Unsendable: with a lock"]
 
 
 def test_a_class_without_constructor_takes_no_arguments(anywhere: str) -> None:

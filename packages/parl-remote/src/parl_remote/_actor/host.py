@@ -382,6 +382,7 @@ class ActorHost:
             end_copy(error)
         if self.machine.state is ActorState.CLOSED:
             return  # the object was given up while this ran
+        run.stays = run.stays or (value is self._instance and _may_return_self(run.name))  # known since it was awaited
         flags = _STAYS if run.stays else 0
         payload: list[Buffer] = []
         references: list[object] = []
@@ -648,7 +649,7 @@ def _reply(kind: int, flags: int, call_id: int, payload: list[Buffer], reference
 
 def _may_return_self(method: str) -> bool:
     """Return whether statements such as `with`, `for` and `+=` need the method's object itself, not a copy."""
-    return method == "__enter__" or (method.startswith("__i") and method.endswith("__"))
+    return method in {"__enter__", "__aenter__", "__aiter__"} or (method.startswith("__i") and method.endswith("__"))
 
 
 def _advice(value: object) -> str:

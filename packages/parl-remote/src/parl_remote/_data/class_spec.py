@@ -149,6 +149,10 @@ FORWARDED = [
     "__enter__",
     "__exit__",
     "__reversed__",
+    "__aenter__",
+    "__aexit__",
+    "__aiter__",
+    "__anext__",
     *(
         f"__{side}{name}__"
         for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NoReturn
 
 from parl_remote import _current, _display
@@ -222,8 +222,8 @@ class RemoteObject(Reference):
 def proxy_class(spec: ClassSpec) -> type[RemoteObject]:
     """Return the proxy class of a decorated class; special methods must be defined on the type."""
     namespace: dict[str, Any] = {name: _forward(name) for name in spec.special_methods}
-    if "__exit__" in namespace:
-        namespace["__exit__"] = _leave
+    special = {"__exit__": _leave, "__aexit__": _leave_async, "__aiter__": _iterate_async}
+    namespace |= {name: method for name, method in special.items() if name in namespace}
     namespace["__slots__"] = ()
     namespace["__doc__"] = spec.cls.__doc__
     namespace["__module__"] = spec.cls.__module__
@@ -236,8 +236,16 @@ def _forward(name: str) -> Callable[..., Any]:
         value = self._parl_ref.call(name, args, kwargs)
         return self if value is STAYS else value
 
-    special.__name__ = name
-    return special
+    async def awaited(self: RemoteObject, *args: Any, **kwargs: Any) -> Any:
+        value = await self._parl_ref.begin(name, args, kwargs)
+        return self if value is STAYS else value
+
+    forwarded = awaited if name in _AWAITED else special
+    forwarded.__name__ = name
+    return forwarded
+
+
+_AWAITED = {"__aenter__", "__anext__"}
 
 
 def _leave(self: RemoteObject, kind: type[BaseException] | None, error: BaseException | None, _: object, /) -> Any:
@@ -247,6 +255,30 @@ def _leave(self: RemoteObject, kind: type[BaseException] | None, error: BaseExce
     except SerializationError:
         substitute = RemoteError(f"{type(error).__name__}: {error}")
         return self._parl_ref.call("__exit__", (RemoteError, substitute, None), {})
+
+
+async def _leave_async(
+    self: RemoteObject, kind: type[BaseException] | None, error: BaseException | None, _: object, /
+) -> Any:
+    """Call the remote `__aexit__` as `_leave` does."""
+    try:
+        return await self._parl_ref.begin("__aexit__", (kind, error, None), {})
+    except SerializationError:
+        substitute = RemoteError(f"{type(error).__name__}: {error}")
+        return await self._parl_ref.begin("__aexit__", (RemoteError, substitute, None), {})
+
+
+async def _iterate_async(self: RemoteObject) -> AsyncIterator[Any]:
+    """Yield the items of the remote asynchronous iterator, which the first step asks for."""
+    iterator = await self._parl_ref.begin("__aiter__", (), {})
+    if iterator is STAYS:
+        iterator = self
+    while True:
+        try:
+            item = await iterator.__anext__()
+        except StopAsyncIteration:
+            return
+        yield item
 
 
 def make_proxy(cls: type[RemoteObject], ref: ActorRef, *, wait: bool) -> RemoteObject:
