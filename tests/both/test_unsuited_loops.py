@@ -44,6 +44,43 @@ def agent(name: str) -> Any:
     return parl.Agent(getattr(parl.algorithms, name)(MODELS[name](backends.current()), device="cpu", **own))
 
 
+def train_on_policy_with(agent: Any) -> None:
+    with make_vector_env("CartPole-v1", 2) as envs:
+        train_on_policy(agent, envs, OnPolicySettings(total_steps=32, n_steps=8), seed=0)
+
+
+@pytest.mark.parametrize(("method", "called"), [("learn", "learn_rollout"), ("sample", "explore")])
+def test_a_method_of_an_agent_that_the_loop_would_not_call_is_refused(method: str, called: str) -> None:
+    def own(*_: Any, **__: Any) -> None:
+        raise AssertionError("the loop calls it")
+
+    algorithm = parl.algorithms.A2C(parl.networks.ActorCritic(2), device="cpu")
+    with pytest.raises(HyperparameterError, match=rf"calls {called}, so that Own.{method} would not run"):
+        train_on_policy_with(type("Own", (parl.Agent,), {method: own})(algorithm))
+    both = type("Own", (parl.Agent,), {method: own, called: own})(algorithm)
+    with pytest.raises(AssertionError, match="the loop calls it"):
+        train_on_policy_with(both)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "refused"),
+    [("PPO", "learn", True), ("A2C", "learn", False), ("A2C", "sample", True), ("PPO", "sample", False)],
+)
+def test_a_method_of_an_algorithm_is_called_or_refused(name: str, method: str, refused: bool) -> None:
+    def own(*_: Any, **__: Any) -> None:
+        raise AssertionError("the loop calls it")
+
+    kind: Any = type("Own", (getattr(parl.algorithms, name),), {method: own})
+    algorithm = kind(parl.networks.ActorCritic(2), device="cpu")
+    expected = (
+        pytest.raises(HyperparameterError, match=f"so that Own.{method} would not run")
+        if refused
+        else pytest.raises(AssertionError, match="the loop calls it")
+    )
+    with expected:
+        train_on_policy_with(parl.Agent(algorithm))
+
+
 def transformer(**sizes: Any) -> Any:
     module = import_module(f"parl_{backends.current().name}.transformer")
     model = module.TrajectoryTransformer(**{"obs_dim": 3, "act_dim": 1, "hidden": 8, "layers": 1, **sizes})

@@ -226,6 +226,9 @@ class OnPolicy(CountingUpdates):
     NO_ROLLOUTS: ClassVar[str] = ""
     """The name of a form of an algorithm without `learn_rollout`, and its replacement, for messages."""
 
+    REPLACED_IN_LOOPS: ClassVar[Mapping[str, str]] = {"sample": "explore"}
+    """Methods that loops do not call, with those that they call in their place."""
+
     actions: ActionKind
 
     _outputs: int | None = None

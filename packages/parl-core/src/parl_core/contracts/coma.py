@@ -79,6 +79,7 @@ class COMA(OnPolicy):
     TEAM: ClassVar[str | None] = "counterfactual"
     COUNTERS: ClassVar[tuple[str, ...]] = ("updates", "_until_sync")
     LEARNS_SEQUENCES: ClassVar[bool] = True
+    REPLACED_IN_LOOPS: ClassVar[Mapping[str, str]] = {}
     NAMED: ClassVar[frozenset[str]] = frozenset(FIGURES)
     UNUSED: ClassVar[frozenset[str]] = frozenset({"epochs", "minibatch_size", "lr", "clip", "decay", "target_kl"})
 

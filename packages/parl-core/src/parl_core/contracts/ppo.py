@@ -154,6 +154,7 @@ class PPO(_SeparateMethods, OnPolicy):
     DEFAULTS: ClassVar[Mapping[str, Any]] = _DEFAULTS
     LEARNS_SEQUENCES: ClassVar[bool] = True
     NAMED: ClassVar[frozenset[str]] = frozenset(FIGURES)
+    REPLACED_IN_LOOPS: ClassVar[Mapping[str, str]] = {"learn": "learn_minibatch"}
 
     SEPARATE_FORM: "ClassVar[type[PPO] | None]" = None
     """The class of PARL 1.x's form, which the constructor of this class (but not of subclasses) may return."""

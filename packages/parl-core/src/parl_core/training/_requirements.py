@@ -1,11 +1,11 @@
 """Checks of an agent by a loop: before it begins, so that a wrong choice is not a late error, and of its target.
 
 Only `parl.Agent` around an algorithm is checked; an agent with its own `learn`, `sample` or `predict` is
-trusted.
+trusted, unless the loop would not call it.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -72,17 +72,38 @@ def require_kinds(loop: str, agent: object, settings: object = None, kind: type[
 
 
 def require_on_policy(agent: object) -> None:
-    """Reject an agent whose algorithm does not learn from whole rollouts.
+    """Reject an agent whose algorithm does not learn from whole rollouts, and methods that would not be called.
 
     Raises:
-        HyperparameterError: It names the algorithm, and which loop suits it.
+        HyperparameterError: It names the algorithm, and which loop suits it; or the method, and which one is called.
     """
-    if not isinstance(agent, Agent) or type(agent).learn_rollout is not Agent.learn_rollout:
+    if not isinstance(agent, Agent):
+        return
+    replaced = {"learn": "learn_rollout", "sample": "explore"}
+    _refuse_unused(type(agent), replaced)
+    if type(agent).learn_rollout is not Agent.learn_rollout:
         return
     if not isinstance(agent.alg, OnPolicy):
         raise _unsuited("train_on_policy", agent.alg, "does not learn from rollouts of its own policy")
     if agent.alg.NO_ROLLOUTS:
         raise HyperparameterError(f"train_on_policy cannot train {agent.alg.NO_ROLLOUTS}")
+    if not _is_own(type(agent.alg), "learn_rollout"):
+        _refuse_unused(type(agent.alg), agent.alg.REPLACED_IN_LOOPS)
+
+
+def _refuse_unused(kind: type[Any], replaced: Mapping[str, str]) -> None:
+    for name, called in replaced.items():
+        if _is_own(kind, name) and not _is_own(kind, called):
+            raise HyperparameterError(
+                f"train_on_policy calls {called}, so that {kind.__name__}.{name} would not run: override {called}, or "
+                f"for another loss `loss` of the algorithm; or call {name} in a loop of your own"
+            )
+
+
+def _is_own(kind: type[Any], name: str) -> bool:
+    """Return whether a method of a class is the program's, not of one of our packages."""
+    owner = next((base for base in kind.__mro__ if name in vars(base)), object)
+    return not owner.__module__.startswith(("parl_core.", "parl_torch.", "parl_paddle.")) and owner is not object
 
 
 def require_off_policy(agent: object, exploration: Iterable[str] = (), rates: Iterable[str] = ()) -> None:
