@@ -168,7 +168,9 @@ def test_a_table_has_whole_names_and_the_steps_that_were_taken(tmp_path: Path) -
 
 def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
     folders = [log(tmp_path / name / "run", [1.0]) for name in "ab"]
-    assert [group.name for group in Comparison.read(folders).groups] == ["a/run", "b/run"]
+    found = Comparison.read(folders)
+    assert [group.name for group in found.groups] == ["a/run", "b/run"]
+    assert [line.split()[0] for line in found.table().splitlines()[1:]] == ["a/run", "b/run"]
 
 
 def test_a_run_that_is_given_twice_counts_once(tmp_path: Path) -> None:

@@ -243,11 +243,11 @@ class Comparison:
 
     def table(self) -> str:
         """Return the rows as text, and for each group of several runs the interquartile mean of their last returns."""
-        names = {
-            run.path: run.path.name if len(group.runs) == 1 else f"{group.name}/{run.path.name}"
-            for group in self.groups
-            for run in group.runs
-        }
+        alone = [group.runs[0].path for group in self.groups if len(group.runs) == 1]
+        names = dict(zip(alone, _names(alone), strict=True))
+        for group in self.groups:
+            for run in group.runs:
+                names.setdefault(run.path, f"{group.name}/{run.path.name}")
         width = max([32, *map(len, names.values())])
         head = f"{'run':<{width}}  {'seed':>6}  {'steps':>10}  {'best':>10}  {'last':>10}"
         lines = [f"{head}  {'returns of':<11}  {'seconds':>8}  ended"]
