@@ -2,10 +2,13 @@
 
 import json
 import math
+import os
 import re
+import signal
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -331,12 +334,12 @@ def train(
     how = {"actors": what["actors"], "max_steps": stop_after, "videos": videos}
     name = f"{asked.algorithm.lower()}-{asked.env.replace('/', '-').replace(':', '-')}"
     if seeds is not None:
-        with exact or Run(name, runs) as folder:
+        with exact or Run(name, runs) as folder, _interrupted_without_reader():
             asked.made()  # errors are reported before there is a folder
             every = range(asked.seed, asked.seed + seeds)
             _train_seeds(folder, asked, every, jobs=jobs, cluster=cluster, track=track, as_json=as_json, **how)
         return
-    with exact or Run(name, runs) as folder:
+    with exact or Run(name, runs) as folder, _interrupted_without_reader():
         _train_in(folder, asked, track=track, as_json=as_json, cluster=cluster, **how)
 
 
@@ -354,6 +357,42 @@ def _warn_of_a_short_run(asked: RecipeRun) -> None:
             f"{loop.learning_starts}, not {usual.learning_starts}",
             err=True,
         )
+
+
+class _Outlet:
+    """A stream of the program's output; when its reader is gone, training ends with a checkpoint, as by Ctrl-C."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except BrokenPipeError:
+            self._interrupt()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+        signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def _interrupted_without_reader() -> Iterator[None]:
+    outlets: tuple[Any, Any] = _Outlet(sys.stdout), _Outlet(sys.stderr)
+    with redirect_stdout(outlets[0]), redirect_stderr(outlets[1]):
+        yield
 
 
 def _train_in(run: Run, asked: RecipeRun, *, track: Sequence[str], as_json: bool, **how: Any) -> None:
@@ -408,7 +447,7 @@ def resume(
     run: Path, *, steps: int | None, stop_after: int | None, backend: str | None, device: str | None, **how: Any
 ) -> None:
     """Continue the run in the folder RUN from its last checkpoint, as if it had never stopped."""
-    with Run.resume(run) as folder:
+    with Run.resume(run) as folder, _interrupted_without_reader():
         asked = RecipeRun.read(folder.path)
         asked = asked if backend is None else replace(asked, backend=backend)
         backends.set_backend(asked.backend)
