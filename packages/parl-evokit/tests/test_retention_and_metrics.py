@@ -362,6 +362,11 @@ def test_the_stats_of_a_log_tell_when_its_samples_were_served(tmp_path: Path) ->
     (tmp_path / "s.evl").write_bytes(head + head + b"".join(frame(record.encode()) for record in records))
     found = json.loads(evokit("log", "stats", tmp_path, "--json").output)
     assert (found["rewards"], found["waiting"], found["first"], found["last"]) == (3, 0, 1000.0, 1020.0)
+    records = [Record(info, 1.0) for info in samples]
+    (tmp_path / "s.evl").write_bytes(head + head + b"".join(frame(record.encode()) for record in records))
+    found = json.loads(evokit("log", "stats", tmp_path, "--json").output)
+    assert (found["rewards"], found["first"], found["last"]) == (3, None, None)
+    assert "first: -\nlast: -\n" in evokit("log", "stats", tmp_path).output
 
 
 def test_the_metrics_tell_of_the_last_update_and_of_all(agent: AsyncESAgent, tmp_path: Path) -> None:

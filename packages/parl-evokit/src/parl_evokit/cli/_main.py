@@ -392,13 +392,15 @@ def log_stats(paths: tuple[Path, ...], as_json: bool) -> None:
         "rewards": len(samples),
         "waiting": len(waiting),
         "models": [models[0], models[-1]] if models else [],
-        "first": contents.earliest_us / 1e6,
-        "last": contents.latest_us / 1e6,
+        "first": contents.earliest_us / 1e6 or None,  # records need no time
+        "last": contents.latest_us / 1e6 or None,
         "refused": refusals(contents.refused),
         "damaged": contents.damaged_bytes,
         "quarantined": aside,
     }
-    print_result(as_json, fields, "\n".join(f"{name}: {value}" for name, value in fields.items()))
+    print_result(
+        as_json, fields, "\n".join(f"{name}: {'-' if value is None else value}" for name, value in fields.items())
+    )
 
 
 @log_group.command("prune")
