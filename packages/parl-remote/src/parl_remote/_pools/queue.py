@@ -451,7 +451,7 @@ def _check_put(answer: tuple[int, bool], number: int) -> None:
     if is_closed:
         raise QueueClosed(f"the queue is closed; {put} of {number} items were added")
     if put < number:
-        raise standard.Full(f"{put} of {number} items were added in time")
+        raise standard.Full(f"the queue is full; {put} of {number} items were added")
 
 
 def _nothing(is_closed: bool) -> Exception:
