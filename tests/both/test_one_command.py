@@ -20,6 +20,7 @@ from parl_core.checkpoint import CheckpointStore
 from parl_core.cli._commands import parl
 from parl_core.cli._train import asked_by
 from parl_core.env.normalize import NormalizeVector
+from parl_core.errors import DatasetError
 from parl_core.offline import OfflineDataset
 from parl_core.training import Callback, Run, Update, _recipe_run, _seeds, checkpoints, record_episodes, trained
 from parl_core.training._recipe_run import RecipeRun
@@ -348,6 +349,42 @@ def test_observed_choices_are_logged_as_flattened_ones(tmp_path: Path) -> None:
     run(*asked, "--data", str(logs[0]), "--run", str(tmp_path / "run"))
 
 
+class Dashboard(gymnasium.Env[Any, Any]):
+    """An image beside a number."""
+
+    observation_space = gymnasium.spaces.Dict(
+        camera=gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8), speed=gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    )
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), float(action), bool(self.np_random.random() < 0.2), False, {}
+
+
+gymnasium.register("own/Dashboard-v0", Dashboard)
+
+
+def test_observations_with_an_image_are_logged_as_flattened_ones(tmp_path: Path) -> None:
+    def policy(rng: np.random.Generator) -> Any:
+        return lambda _: int(rng.integers(3))
+
+    log, folder = tmp_path / "flat.npz", tmp_path / "run"
+    with pytest.raises(DatasetError, match="FlattenObservation makes arrays of numbers") as raised:
+        record_episodes(Dashboard, policy, 60)
+    assert len(str(raised.value)) < 400
+    record_episodes(lambda: gymnasium.wrappers.FlattenObservation(Dashboard()), policy, 60).save(log)
+    asked = ("train", "bc", "own/Dashboard-v0", "--steps", "2", "--set", "batch_size=8", "--data", str(log))
+    run(*asked, "--run", str(folder))
+    run("evaluate", str(folder), "--episodes", "2")
+
+
 def test_a_run_that_was_killed_while_it_ended_gets_its_last_files(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     sizes = (*SMALL, "--set", "n_steps=8", "--set", "evaluate_every=64")
@@ -433,6 +470,22 @@ def test_a_run_of_a_group_that_took_its_budget_has_ended_whatever_ended_it(tmp_p
     first = RunInActor().train(values, str(folder), {"max_steps": 20})
     assert first == "the portion of 20 steps is done"
     assert RunInActor().train(values, str(folder), {}) == first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_run_whose_output_is_not_read_any_more_ends_with_a_checkpoint(tmp_path: Path, merged: bool) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "parl_core.cli", "train", "ppo", "CartPole-v1", *SMALL]
+    command += ["--steps", str(10**7), *([] if merged else ["--json"]), "--run", str(folder)]
+    errors = subprocess.STDOUT if merged else subprocess.PIPE
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as training:
+        assert training.stdout is not None
+        assert training.stdout.readline()
+        training.stdout.close()
+        assert training.wait(200.0) == 130
+        assert merged or (training.stderr is not None and b"parl resume" in training.stderr.read())
+    assert CheckpointStore(folder / "checkpoints").steps()
 
 
 class PressesOnce(Callback):

@@ -17,6 +17,7 @@ Decision Transformer learns from.
 """
 
 import os
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -251,10 +252,13 @@ def _flags(source: str, key: str, array: NDArray[Any]) -> NDArray[np.bool_]:
 def _real(source: str, key: str, array: NDArray[Any]) -> NDArray[Any]:
     """Return the column with floats of at most 32 bits."""
     if array.dtype.kind not in "fiub":
-        first = array.reshape(-1)[:1].tolist()
-        split = "; split complex numbers into real and imaginary parts" if array.dtype.kind == "c" else ""
+        ways = {
+            "c": "; split complex numbers into real and imaginary parts",
+            "O": "; of dictionaries and tuples, gymnasium.wrappers.FlattenObservation makes arrays of numbers",
+        }
         raise DatasetError(
-            f"{source} has {key} of dtype {array.dtype}, in row 0 {first}: they must be real numbers{split}"
+            f"{source} has {key} of dtype {array.dtype}, in row 0 {reprlib.repr(array.reshape(-1)[:1].tolist())}: they "
+            f"must be real numbers{ways.get(array.dtype.kind, '')}"
         )
     if array.dtype.kind != "f":
         return array

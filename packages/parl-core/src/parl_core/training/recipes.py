@@ -33,6 +33,7 @@ __all__ = [
     "Recipe",
     "SelfPlaySettings",
     "find_recipe",
+    "learns_from_log",
     "plain",
     "read_plain",
     "read_scores",
@@ -261,6 +262,11 @@ def read_scores() -> Mapping[tuple[str, str], Mapping[str, Any]]:
     """
     written = json.loads(Path(__file__).with_name("scores.json").read_text())
     return {tuple(name.split(" ", 1)): score for name, score in written.items()}
+
+
+def learns_from_log(algorithm: str) -> bool:
+    """Return whether an algorithm, named by its class, learns from logged data."""
+    return any(name == algorithm and isinstance(one.loop, OfflineSettings) for (name, _), one in RECIPES.items())
 
 
 def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "discrete") -> Recipe:

@@ -50,7 +50,7 @@ from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
 from parl_core.space_networks import Kind
 from parl_core.spaces import blank_observations, has_goals, kind_of
-from parl_core.training.recipes import NETWORKS, Recipe, find_recipe, plain, read_plain
+from parl_core.training.recipes import NETWORKS, Recipe, find_recipe, learns_from_log, plain, read_plain
 
 __all__ = [
     "EnvKind",
@@ -370,8 +370,11 @@ class Trained:
     module_folder: str = ""
 
     def make_env(self, render_mode: str | None = None) -> Any:
-        """Make the environment, for evaluation."""
-        return make_standard_env(self.env, self.module, render_mode, options=self.env_options)
+        """Make the environment, for evaluation; logged data have observations as arrays, so they are arrays here."""
+        env = make_standard_env(self.env, self.module, render_mode, options=self.env_options)
+        if isinstance(env.observation_space, gymnasium.spaces.Box) or not learns_from_log(self.algorithm):
+            return env
+        return gymnasium.wrappers.FlattenObservation(env)
 
     def make_agent(self) -> Any:
         """Make the agent on the current backend, with fresh weights; its model is that of `parl.networks.for_spaces`.
