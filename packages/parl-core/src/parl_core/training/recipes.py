@@ -486,7 +486,7 @@ _APEX_CARTPOLE = Recipe(
     {"hidden": (128, 128), "dueling": True},
     goal=475.0,
     evaluate_every=2_000,
-    source="own; priorities of Horgan et al. 2018, whose epsilons, for 360 actors, explore too little with eight",
+    source="own; priorities of Horgan et al. 2018",
     deviations=(
         "two actors of four environments each, in an order that does not depend on time",
         "10-step returns, not 3",
