@@ -390,8 +390,9 @@ class _Outlet:
 
 @contextmanager
 def _interrupted_without_reader() -> Iterator[None]:
-    outlets: tuple[Any, Any] = _Outlet(sys.stdout), _Outlet(sys.stderr)
-    with redirect_stdout(outlets[0]), redirect_stderr(outlets[1]):
+    out: Any = _Outlet(sys.stdout)
+    errors: Any = _Outlet(sys.stderr)
+    with redirect_stdout(out), redirect_stderr(errors):
         yield
 
 

@@ -79,8 +79,7 @@ def require_on_policy(agent: object) -> None:
     """
     if not isinstance(agent, Agent):
         return
-    replaced = {"learn": "learn_rollout", "sample": "explore"}
-    _refuse_unused(type(agent), replaced)
+    _refuse_unused(type(agent), {"learn": "learn_rollout", "sample": "explore"})
     if type(agent).learn_rollout is not Agent.learn_rollout:
         return
     if not isinstance(agent.alg, OnPolicy):
